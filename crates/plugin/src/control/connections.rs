@@ -42,7 +42,7 @@ impl ControlLoop {
         let begun = self.session(token).map(|session| (session.protocol.begin(now), session.protocol.peer_name()));
         let Some((Some(connection), peer)) = begun else {
             let error = Error::peer("the session with the peer has just ended: the peer closed it or died");
-            return self.fail(&Target::Connect(request.result), error);
+            return self.report_failed_setup(&Target::Connect(request.result), error);
         };
         let route = Route { session: token, connection };
         let params = HandshakeParams { config: request.config, peer, deadline_ns };
@@ -73,7 +73,7 @@ impl ControlLoop {
         });
         let setup = ConnectionSetup::new(handshake, Target::Accept(Arc::clone(&listener)), Some(lane_token), node, now);
         self.begin_setup(route, setup);
-        self.lanes.insert(lane_token, route);
+        self.lane_routes.insert(lane_token, route);
         self.with_handshake(route, |_| ());
     }
 
@@ -95,11 +95,11 @@ impl ControlLoop {
             return None;
         };
         let result = act(setup.handshake.as_mut()?.get_mut());
-        self.carry_out(route);
+        self.carry_out_handshake_actions(route);
         Some(result)
     }
 
-    fn carry_out(&mut self, route: Route) {
+    fn carry_out_handshake_actions(&mut self, route: Route) {
         loop {
             let Some(session) = self.session(route.session) else {
                 return;
@@ -177,7 +177,7 @@ impl ControlLoop {
         for message in setup.waiting {
             self.with_session(route.session, |session, now| session.handle_message(route.connection, message, now));
         }
-        self.drive(route.session);
+        self.drive_session(route.session);
     }
 
     /// Handles a deadline of a connection in set-up.
@@ -290,7 +290,7 @@ impl ControlLoop {
         if let Some(Connection::Setup(setup)) = session.connections.remove(&route.connection) {
             setup.is_wanted.store(false, Ordering::Relaxed);
             self.end_setup(route, &setup);
-            self.fail(&setup.target, error);
+            self.report_failed_setup(&setup.target, error);
             if let Some(handshake) = setup.handshake {
                 self.free(handshake);
             }
@@ -307,7 +307,7 @@ impl ControlLoop {
 
     /// Reports a failed set-up to `connect`, or in the log for a listener: `accept` does not wait for one connection in
     /// particular, and another may still come.
-    pub(super) fn fail(&mut self, target: &Target, error: Error) {
+    pub(super) fn report_failed_setup(&mut self, target: &Target, error: Error) {
         match target {
             // Nobody needs the error if connect is not called again.
             Target::Connect(pending) => drop(pending.give(Err(error))),

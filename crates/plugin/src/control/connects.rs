@@ -17,9 +17,9 @@ impl ControlLoop {
             && let Some(session) = self.session(token)
         {
             if session.protocol.is_up() {
-                self.offer(token, request);
+                self.begin_or_queue_connect(token, request);
             } else {
-                session.setups.wait_for_session(request);
+                session.setups.queue_connect(request);
             }
             return;
         }
@@ -28,32 +28,32 @@ impl ControlLoop {
         let protocol = Protocol::open(self.sessions.clone(), process, addresses, self.now_ns());
         let token = self.fresh_token();
         let mut session = Box::new(Session::new(protocol, Some(process)));
-        session.setups.wait_for_session(request);
+        session.setups.queue_connect(request);
         self.sessions_by_process.insert(process, token);
         self.entries.insert(token, Entry::Session(session));
-        self.drive(token);
+        self.drive_session(token);
     }
 
     /// Begins the connects that waited for a session.
-    pub(super) fn session_up(&mut self, token: usize) {
+    pub(super) fn begin_queued_connects(&mut self, token: usize) {
         let Some(session) = self.session(token) else {
             return;
         };
-        for request in session.setups.take_requests() {
+        for request in session.setups.take_queued_connects() {
             self.look_at_debts();
-            self.offer(token, request);
+            self.begin_or_queue_connect(token, request);
         }
     }
 
     /// Fails the connects that waited for a session.
-    pub(super) fn unreachable(&mut self, token: usize, why: &Unreachable) {
+    pub(super) fn fail_queued_connects(&mut self, token: usize, why: &Unreachable) {
         let error = Error::from(why.clone());
         let Some(session) = self.session(token) else {
             return;
         };
-        for request in session.setups.take_requests() {
+        for request in session.setups.take_queued_connects() {
             self.look_at_debts();
-            self.fail(&Target::Connect(request.result), error.clone());
+            self.report_failed_setup(&Target::Connect(request.result), error.clone());
         }
     }
 }

@@ -104,7 +104,8 @@ pub(super) struct ControlLoop {
     listener: ControlPort,
     epoch: Instant,
     next_token: usize,
-    stopping: Option<u64>,
+    /// The time by which the thread ends, once it was told to stop.
+    stop_by_ns: Option<u64>,
     /// The time to accept: at once if sockets wait; later if the kernel refused or all places are taken, because no
     /// event tells when to retry.
     accept_ns: Option<u64>,
@@ -129,9 +130,9 @@ pub(super) struct ControlLoop {
     /// The sessions to the processes that this one connects to.
     pub(super) sessions_by_process: HashMap<ProcessId, usize>,
     /// Connections that await lanes, by their token.
-    pub(super) lanes: HashMap<Token, Route>,
+    pub(super) lane_routes: HashMap<Token, Route>,
     /// The number of closed connections that linger.
-    pub(super) lingering: usize,
+    pub(super) lingering_connections: usize,
     pub(super) setups: ProcessSetups,
     pub(super) strangers: Strangers,
     /// The event sources, by their poll tokens.
@@ -182,7 +183,7 @@ impl ControlLoop {
             listener,
             epoch,
             next_token,
-            stopping: None,
+            stop_by_ns: None,
             accept_ns: None,
             handshake_timeout: config.handshake_timeout,
             peer_timeout: config.peer_timeout,
@@ -197,8 +198,8 @@ impl ControlLoop {
             resting_sessions: RestingSessions::default(),
             listeners,
             sessions_by_process: HashMap::new(),
-            lanes: HashMap::new(),
-            lingering: 0,
+            lane_routes: HashMap::new(),
+            lingering_connections: 0,
             left_queue: LeftQueue::new(setups.most_unaccepted),
             setups,
             strangers: Strangers::default(),
@@ -241,9 +242,9 @@ impl ControlLoop {
     pub(super) fn run(mut self) {
         let mut events = Events::with_capacity(256);
         while self.turn(&mut events) {
-            let is_over = (self.lingering == 0) && !self.settling.owes();
-            if self.stopping.is_some_and(|until| is_over || self.now_ns() >= until) {
-                return self.linger_no_longer();
+            let is_over = (self.lingering_connections == 0) && !self.settling.owes();
+            if self.stop_by_ns.is_some_and(|until| is_over || self.now_ns() >= until) {
+                return self.free_connections();
             }
         }
     }
@@ -277,9 +278,9 @@ impl ControlLoop {
         }
         self.take_handshakes();
         self.handle_deadlines();
-        self.begin_waiting();
+        self.begin_waiting_setups();
         self.update_touched_entries();
-        self.give_memory_back();
+        self.shrink_collections();
         true
     }
 
@@ -295,7 +296,7 @@ impl ControlLoop {
             match self.commands.try_recv() {
                 Ok(Command::Connect(request)) => self.connect(*request),
                 Ok(Command::Close(route, end)) => self.close(route, end),
-                Ok(Command::Stop) => self.stopping = Some(self.now_ns() + self.sessions.linger_ns),
+                Ok(Command::Stop) => self.stop_by_ns = Some(self.now_ns() + self.sessions.linger_ns),
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
             }
@@ -303,10 +304,10 @@ impl ControlLoop {
     }
 
     /// Accepts up to [`MOST_ACCEPTED_AT_ONCE`] waiting sockets.
-    fn accept_some(&mut self) {
+    fn accept_sockets(&mut self) {
         for _ in 0..MOST_ACCEPTED_AT_ONCE {
             self.look_at_debts();
-            if !self.has_place() {
+            if !self.has_newcomer_place() {
                 // The others wait in the kernel meanwhile.
                 self.accept_ns = Some(self.now_ns() + PLACE_AGAIN_NS);
                 return;
@@ -318,7 +319,7 @@ impl ControlLoop {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // A newcomer gives up its descriptor.
-                Err(error) if descriptors::is_short(&error) && self.make_place() => {}
+                Err(error) if descriptors::is_short(&error) && self.close_oldest_newcomer() => {}
                 Err(error) => {
                     let now = self.now_ns();
                     let text = format!("a connection cannot be accepted: {error}{}", descriptors::hint(&error));
@@ -333,17 +334,17 @@ impl ControlLoop {
     }
 
     /// Returns true if another socket may be accepted. Makes room if there is none.
-    fn has_place(&mut self) -> bool {
+    fn has_newcomer_place(&mut self) -> bool {
         if self.newcomers.len() < self.most_newcomers {
             return true;
         }
         // Some have just ceased to be newcomers.
         self.update_touched_entries();
-        self.newcomers.len() < self.most_newcomers || self.make_place()
+        self.newcomers.len() < self.most_newcomers || self.close_oldest_newcomer()
     }
 
     /// Closes the newcomer whose last step is oldest, unless even that step is recent. Returns true if it closed one.
-    fn make_place(&mut self) -> bool {
+    fn close_oldest_newcomer(&mut self) -> bool {
         // A socket that has just taken a step must not be closed for the age of the one before.
         self.update_touched_entries();
         let now = self.now_ns();
@@ -356,10 +357,10 @@ impl ControlLoop {
         self.newcomers.set(token, None);
         self.touch(token);
         match self.entries.remove(&token) {
-            Some(Entry::Inbound(inbound)) => self.inbound_makes_place(inbound, others),
+            Some(Entry::Inbound(inbound)) => self.close_inbound_for_others(inbound, others),
             Some(session @ Entry::Session(_)) => {
                 self.entries.insert(token, session);
-                self.session_makes_place(token, others);
+                self.close_session_for_others(token, others);
             }
             _ => {}
         }
@@ -434,7 +435,7 @@ impl ControlLoop {
     }
 
     /// Shrinks collections after a crowd has left.
-    fn give_memory_back(&mut self) {
+    fn shrink_collections(&mut self) {
         let is_much = |length: usize, capacity: usize| capacity > FEW_ENTRIES && length < capacity / 8;
         if is_much(self.entries.len(), self.entries.capacity()) {
             self.entries.shrink_to(self.entries.len() * 2);
@@ -448,8 +449,8 @@ impl ControlLoop {
         let entries = self.deadlines.first().map(|(at, _)| at);
         let unclaimed = self.unclaimed_connects.front().map(|connect| connect.next_ns);
         let again = self.accept_ns.into_iter().chain(self.resting_sessions.again_ns).chain(self.setups.again_ns);
-        let settling = self.stopping.filter(|_| self.settling.owes()).map(|_| self.now_ns() + SETTLED_AGAIN_NS);
-        let stopping = self.stopping.into_iter().chain(settling);
+        let settling = self.stop_by_ns.filter(|_| self.settling.owes()).map(|_| self.now_ns() + SETTLED_AGAIN_NS);
+        let stopping = self.stop_by_ns.into_iter().chain(settling);
         let again = again.chain((!self.more_events.is_empty()).then_some(0));
         let unclaimed = unclaimed.into_iter().chain(self.left_queue.next_ns());
         unclaimed.chain(entries).chain(stopping).chain(again).min()
@@ -461,7 +462,7 @@ impl ControlLoop {
         self.close_left_connections(now);
         if self.accept_ns.is_some_and(|at| at <= now) {
             self.accept_ns = None;
-            self.accept_some();
+            self.accept_sockets();
         }
         // Entries touched above may have another deadline.
         self.update_touched_entries();
@@ -471,14 +472,14 @@ impl ControlLoop {
             self.touch(token);
             match self.entries.remove(&token) {
                 None => {}
-                Some(Entry::Inbound(inbound)) => self.inbound_too_late(inbound),
-                Some(Entry::LaneDial(dial)) => self.lane_too_late(token, dial),
+                Some(Entry::Inbound(inbound)) => self.handle_inbound_timeout(inbound),
+                Some(Entry::LaneDial(dial)) => self.handle_lane_timeout(token, dial),
                 Some(Entry::LaneRedial(redial)) => self.redial_lane(redial),
                 // Its output has had its time.
                 Some(Entry::Closing(_)) => {}
                 Some(session @ Entry::Session(_)) => {
                     self.entries.insert(token, session);
-                    self.session_deadline(token, now);
+                    self.handle_session_deadline(token, now);
                 }
             }
         }

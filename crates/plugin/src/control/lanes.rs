@@ -43,7 +43,7 @@ impl ControlLoop {
             // A peer that sent nothing only checked that the port is open. One that sent some bytes broke off.
             if !inbound.stream.input().is_empty() {
                 let count = inbound.stream.input().len();
-                self.stranger(
+                self.report_stranger(
                     Kind::Preface,
                     inbound.address,
                     &format!("closed after {count} of the first {PREFACE_BYTES} bytes"),
@@ -54,7 +54,7 @@ impl ControlLoop {
         match Preface::decode(bytes) {
             Err(error) => {
                 let text = format!("{error}; the program that connects is not Railweave, or another version of it");
-                self.stranger(Kind::Preface, inbound.address, &text);
+                self.report_stranger(Kind::Preface, inbound.address, &text);
             }
             Ok(Preface::Session) => {
                 inbound.stream.consume(PREFACE_BYTES);
@@ -64,21 +64,21 @@ impl ControlLoop {
         }
     }
 
-    pub(super) fn inbound_too_late(&mut self, inbound: Inbound) {
+    pub(super) fn handle_inbound_timeout(&mut self, inbound: Inbound) {
         let count = inbound.stream.input().len();
-        self.stranger(
+        self.report_stranger(
             Kind::Preface,
             inbound.address,
             &format!("sent only {count} of the first {PREFACE_BYTES} bytes in time"),
         );
     }
 
-    pub(super) fn inbound_makes_place(&mut self, inbound: Inbound, others: usize) {
+    pub(super) fn close_inbound_for_others(&mut self, inbound: Inbound, others: usize) {
         let text = format!("has not said what it is, nor have {others} others, while more wait");
-        self.stranger(Kind::Preface, inbound.address, &text);
+        self.report_stranger(Kind::Preface, inbound.address, &text);
     }
 
-    fn stranger(&mut self, kind: Kind, address: SocketAddr, what: &str) {
+    fn report_stranger(&mut self, kind: Kind, address: SocketAddr, what: &str) {
         let now = self.now_ns();
         self.strangers.report(now, kind, &format!("{address} on the control port: {what}; the socket was closed"));
     }
@@ -86,18 +86,18 @@ impl ControlLoop {
     fn accept_lane(&mut self, mut inbound: Inbound, lane: LanePreface) {
         let address = inbound.address;
         inbound.stream.consume(PREFACE_BYTES);
-        let Some(route) = self.lanes.get(&lane.token).copied() else {
-            return self.stranger(Kind::Lane, address, "presented a token that no connection here awaits");
+        let Some(route) = self.lane_routes.get(&lane.token).copied() else {
+            return self.report_stranger(Kind::Lane, address, "presented a token that no connection here awaits");
         };
         if !self.key.as_ref().map_or(lane.proof == [0; LANE_PROOF_BYTES], |key| key.is_lane(&lane)) {
-            return self.stranger(Kind::Lane, address, "presented a token without proof that it has the key");
+            return self.report_stranger(Kind::Lane, address, "presented a token without proof that it has the key");
         }
         let refused =
             |reason: &dyn fmt::Display| format!("lane {} of rail {} was refused: {reason}", lane.lane, lane.rail);
         match self.with_handshake(route, |handshake| handshake.awaits_lane(lane.rail, lane.lane)) {
             Some(Ok(())) => {}
-            Some(Err(reason)) => return self.stranger(Kind::Lane, address, &refused(&reason)),
-            None => return self.stranger(Kind::Lane, address, &refused(&"no lane is awaited at this point")),
+            Some(Err(reason)) => return self.report_stranger(Kind::Lane, address, &refused(&reason)),
+            None => return self.report_stranger(Kind::Lane, address, &refused(&"no lane is awaited at this point")),
         }
         if inbound.stream.is_closed_by_peer() {
             // The dialler's attempt has timed out, and it dials again.
@@ -107,13 +107,13 @@ impl ControlLoop {
         let set = inbound.stream.set_congestion(&self.congestion, inside_host);
         // Eight bytes always fit into a fresh socket's buffer.
         if set.is_err() || inbound.stream.send(&LANE_TAKEN).is_err() || inbound.stream.has_unsent() {
-            return self.stranger(Kind::Lane, address, "a lane broke while it was answered");
+            return self.report_stranger(Kind::Lane, address, "a lane broke while it was answered");
         }
         inbound.stream.deregister(self.registry());
         let socket = inbound.stream.into_socket();
         let taken = self.with_handshake(route, |handshake| handshake.handle_lane(lane.rail, lane.lane, socket));
         match taken {
-            Some(Err(reason)) => self.stranger(Kind::Lane, address, &refused(&reason)),
+            Some(Err(reason)) => self.report_stranger(Kind::Lane, address, &refused(&reason)),
             Some(Ok(())) => self.note_setup_step(route),
             None => {}
         }
@@ -124,7 +124,7 @@ impl ControlLoop {
         let patience = u64::try_from(self.handshake_timeout.as_nanos()).unwrap_or(u64::MAX) / 2;
         // A rail whose lanes are closed every time is left out early enough for the others.
         let redials = Redials::until(self.now_ns().saturating_add(patience));
-        self.try_lane(route, dial, port, redials)
+        self.start_lane_dial(route, dial, port, redials)
     }
 
     /// Dials a lane again, if its connection is still being set up.
@@ -133,7 +133,7 @@ impl ControlLoop {
         if !self.is_setting_up(route) {
             return;
         }
-        if let Err(reason) = self.try_lane(route, dial, port, redials) {
+        if let Err(reason) = self.start_lane_dial(route, dial, port, redials) {
             self.with_handshake(route, |handshake| handshake.handle_dialled(dial.rail, dial.lane, Err(reason)));
         }
     }
@@ -144,7 +144,7 @@ impl ControlLoop {
         matches!(connection, Some(Connection::Setup(_)))
     }
 
-    fn try_lane(&mut self, route: Route, dial: Dial, port: u16, redials: Redials) -> Result<(), String> {
+    fn start_lane_dial(&mut self, route: Route, dial: Dial, port: u16, redials: Redials) -> Result<(), String> {
         let remote = SocketAddr::new(dial.remote, port);
         let refused = |error: std::io::Error| {
             format!("{} cannot reach {remote}: {error}{}", dial.local, descriptors::hint(&error))
@@ -177,12 +177,12 @@ impl ControlLoop {
                 let socket = stream.into_socket();
                 self.with_handshake(route, |handshake| handshake.handle_dialled(dial.rail, dial.lane, Ok(socket)));
             }
-            Err(broken) if broken.is_closed => self.lane_tries_again(token, dial, broken.reason),
-            Err(broken) => self.lane_failed(&dial, broken.reason),
+            Err(broken) if broken.is_closed => self.redial_lane_later(token, dial, broken.reason),
+            Err(broken) => self.fail_lane(&dial, broken.reason),
         }
     }
 
-    pub(super) fn lane_too_late(&mut self, token: usize, dial: LaneDial) {
+    pub(super) fn handle_lane_timeout(&mut self, token: usize, dial: LaneDial) {
         // If this process was stopped, the answer may already be in the socket.
         self.handle_lane_dial(token, dial);
         if !matches!(self.entries.get(&token), Some(Entry::LaneDial(_))) {
@@ -193,14 +193,14 @@ impl ControlLoop {
         };
         let what = if dial.presented { "did not answer" } else { "cannot be reached" };
         let reason = format!("{} {what} from {} in time; check routes and firewalls", dial.remote, dial.dial.local);
-        self.lane_tries_again(token, dial, reason);
+        self.redial_lane_later(token, dial, reason);
     }
 
     /// Dials a lane again after a pause, or gives it up for this reason after the last attempt.
-    fn lane_tries_again(&mut self, token: usize, dial: LaneDial, reason: String) {
+    fn redial_lane_later(&mut self, token: usize, dial: LaneDial, reason: String) {
         let mut redials = dial.redials;
         let Some(at_ns) = redials.next_ns(self.now_ns()) else {
-            return self.lane_failed(&dial, reason);
+            return self.fail_lane(&dial, reason);
         };
         let LaneDial { route, dial, remote, .. } = dial;
         let redial = LaneRedial { route, dial, port: remote.port(), redials, at_ns };
@@ -208,7 +208,7 @@ impl ControlLoop {
         self.touch(token);
     }
 
-    fn lane_failed(&mut self, dial: &LaneDial, reason: String) {
+    fn fail_lane(&mut self, dial: &LaneDial, reason: String) {
         let (rail, lane) = (dial.dial.rail, dial.dial.lane);
         self.with_handshake(dial.route, |handshake| handshake.handle_dialled(rail, lane, Err(reason)));
     }

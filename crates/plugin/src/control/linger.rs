@@ -14,7 +14,7 @@ impl ControlLoop {
             return self.free(end);
         };
         session.connections.insert(route.connection, Connection::Closed(end));
-        self.lingering += 1;
+        self.lingering_connections += 1;
         self.with_session(route.session, |session, now| {
             let was_open = session.close(route.connection, now);
             debug_assert!(was_open, "only an open connection is closed");
@@ -22,7 +22,7 @@ impl ControlLoop {
     }
 
     /// Lets a closed connection go on, and tells the session if it is drained.
-    pub(super) fn linger(&mut self, route: Route) {
+    pub(super) fn linger_connection(&mut self, route: Route) {
         let Some(session) = self.session(route.session) else {
             return;
         };
@@ -34,16 +34,16 @@ impl ControlLoop {
     }
 
     /// Frees a closed connection that no longer lingers.
-    pub(super) fn lingered(&mut self, route: Route) {
+    pub(super) fn free_lingered_connection(&mut self, route: Route) {
         let over = self.session(route.session).and_then(|session| session.connections.remove(&route.connection));
         if let Some(Connection::Closed(end)) = over {
-            self.lingering -= 1;
+            self.lingering_connections -= 1;
             self.free(end);
         }
     }
 
     /// Frees the closed connections that still linger, and the unfinished set-ups.
-    pub(super) fn linger_no_longer(mut self) {
+    pub(super) fn free_connections(mut self) {
         let entries = std::mem::take(&mut self.entries);
         for entry in entries.into_values() {
             let Entry::Session(session) = entry else {

@@ -43,9 +43,9 @@ fn longest_silence_ns(handshake_timeout: Duration) -> u64 {
 
 impl ControlLoop {
     /// Begins a connection on a session, or queues it behind others.
-    pub(super) fn offer(&mut self, token: usize, request: ConnectRequest) {
+    pub(super) fn begin_or_queue_connect(&mut self, token: usize, request: ConnectRequest) {
         match self.session(token) {
-            Some(session) if session.setups.in_progress >= MOST_OWN => session.setups.requests.push_back(request),
+            Some(session) if session.setups.in_progress >= MOST_OWN => session.setups.queue_connect(request),
             _ => self.begin_connecting(token, request),
         }
     }
@@ -54,9 +54,9 @@ impl ControlLoop {
     pub(super) fn handle_offer(&mut self, token: usize, connection: u32, offer: Offer) {
         let (now, deadline_ns, wait_until_ns) = (self.now_ns(), self.deadline_ns(), self.last_wait_ns(self.now_ns()));
         let listener = super::lock(&self.listeners).get(&offer.nonce).cloned();
-        let crowded = self.setups.waiting >= MOST_WAITING;
+        let crowded = self.setups.waiting_offers >= MOST_WAITING;
         let is_full = listener.as_ref().is_some_and(|it| it.unaccepted() >= self.setups.most_unaccepted);
-        let at_once = self.setups.has_room() && self.setups.turns.is_empty();
+        let at_once = self.setups.has_room() && self.setups.sessions_with_offers.is_empty();
         let Some(session) = self.session(token) else {
             return;
         };
@@ -82,14 +82,14 @@ impl ControlLoop {
         setups.offers.push_back(WaitingOffer { connection, offer, deadline_ns, wait_until_ns });
         let is_first = setups.offers.len() == 1;
         session.note_new_connection(now);
-        self.setups.waiting += 1;
+        self.setups.waiting_offers += 1;
         if listener.is_some_and(|listener| listener.network.may_block()) {
             let told_ns = self.next_wait_ns();
             self.prune_wait_notices();
             self.setups.wait_notices.push_back((told_ns, Route { session: token, connection }));
         }
         if is_first {
-            self.setups.turns.push_back(token);
+            self.setups.sessions_with_offers.push_back(token);
         }
         self.setups.note_waiting_offer(now);
     }
@@ -100,11 +100,11 @@ impl ControlLoop {
     }
 
     /// Begins waiting connects and offers, as far as there is room.
-    pub(super) fn begin_waiting(&mut self) {
-        for token in std::mem::take(&mut self.setups.connecting) {
+    pub(super) fn begin_waiting_setups(&mut self) {
+        for token in std::mem::take(&mut self.setups.sessions_with_connects) {
             while let Some(session) = self.session(token)
                 && session.setups.in_progress < MOST_OWN
-                && let Some(request) = session.setups.requests.pop_front()
+                && let Some(request) = session.setups.queued_connects.pop_front()
             {
                 self.look_at_debts();
                 self.begin_connecting(token, request);
@@ -121,7 +121,7 @@ impl ControlLoop {
             if !self.setups.has_room() && stuck.is_none() {
                 break;
             }
-            let Some(token) = self.setups.turns.pop_front() else {
+            let Some(token) = self.setups.sessions_with_offers.pop_front() else {
                 break;
             };
             let Some(session) = self.session(token) else {
@@ -132,9 +132,9 @@ impl ControlLoop {
             };
             let has_more = !session.setups.offers.is_empty();
             session.protocol.touch(now);
-            self.setups.waiting -= 1;
+            self.setups.waiting_offers -= 1;
             if has_more {
-                self.setups.turns.push_back(token);
+                self.setups.sessions_with_offers.push_back(token);
             }
             if let Some(reason) = &stuck {
                 self.refuse(Route { session: token, connection }, reason);
@@ -146,7 +146,7 @@ impl ControlLoop {
             }
         }
         self.setups.again_ns = None;
-        if self.setups.turns.is_empty() {
+        if self.setups.sessions_with_offers.is_empty() {
             self.setups.wait_notices = VecDeque::new();
             return;
         }
@@ -156,18 +156,18 @@ impl ControlLoop {
             return;
         }
         if self.setups.are_stalled(now) {
-            self.make_room(now);
+            self.give_up_silent_setups(now);
         }
         self.setups.again_ns = Some(now + MAKE_ROOM_INTERVAL_NS);
     }
 
     /// Drops the entries of `wait_notices` whose offers no longer wait, once there are many.
     fn prune_wait_notices(&mut self) {
-        if self.setups.wait_notices.len() <= 2 * self.setups.waiting + MOST_NOTICES_AT_ONCE {
+        if self.setups.wait_notices.len() <= 2 * self.setups.waiting_offers + MOST_NOTICES_AT_ONCE {
             return;
         }
-        let mut waiting = HashSet::with_capacity(self.setups.waiting);
-        for session in self.setups.turns.clone() {
+        let mut waiting = HashSet::with_capacity(self.setups.waiting_offers);
+        for session in self.setups.sessions_with_offers.clone() {
             let offers = self.session(session).into_iter().flat_map(|known| &known.setups.offers);
             waiting.extend(offers.map(|offer| Route { session, connection: offer.connection }));
         }
@@ -199,9 +199,9 @@ impl ControlLoop {
     }
 
     /// Gives up set-ups whose peers are silent, at most as many as offers wait.
-    fn make_room(&mut self, now: u64) {
+    fn give_up_silent_setups(&mut self, now: u64) {
         let silence_ns = longest_silence_ns(self.handshake_timeout);
-        for _ in 0..self.setups.waiting {
+        for _ in 0..self.setups.waiting_offers {
             self.look_at_debts();
             let Some((_, route)) = self.setups.in_progress.first().filter(|(at, _)| at + silence_ns <= now) else {
                 return;
@@ -265,9 +265,9 @@ impl ControlLoop {
         if let Some(place) = offers.iter().position(|offer| offer.connection == route.connection) {
             offers.remove(place);
             if offers.is_empty() {
-                self.setups.turns.retain(|token| *token != route.session);
+                self.setups.sessions_with_offers.retain(|token| *token != route.session);
             }
-            self.setups.waiting -= 1;
+            self.setups.waiting_offers -= 1;
         }
     }
 
@@ -276,7 +276,7 @@ impl ControlLoop {
     pub(super) fn release_setup_place(&mut self, route: Route, token: Option<Token>, task: Option<u64>) {
         let now = self.now_ns();
         if let Some(token) = token {
-            self.lanes.remove(&token);
+            self.lane_routes.remove(&token);
             self.setups.in_progress.set(route, None);
             match task {
                 Some(number) => drop(self.setups.abandoned_tasks.insert(number)),
@@ -287,8 +287,8 @@ impl ControlLoop {
             return;
         };
         session.setups.in_progress -= 1;
-        if !session.setups.requests.is_empty() {
-            self.setups.connecting.push(route.session);
+        if !session.setups.queued_connects.is_empty() {
+            self.setups.sessions_with_connects.push(route.session);
         }
     }
 
@@ -306,10 +306,10 @@ impl ControlLoop {
             return VecDeque::new();
         };
         let offers = std::mem::take(&mut session.setups.offers).len();
-        let requests = session.setups.take_requests();
+        let requests = session.setups.take_queued_connects();
         if offers > 0 {
-            self.setups.turns.retain(|session| *session != token);
-            self.setups.waiting -= offers;
+            self.setups.sessions_with_offers.retain(|session| *session != token);
+            self.setups.waiting_offers -= offers;
         }
         requests
     }

@@ -32,11 +32,11 @@ impl ControlLoop {
         let mut session = Box::new(Session::new(Protocol::accept(self.sessions.clone(), random(), address, now), None));
         session.take_socket(stream, false);
         self.entries.insert(token, Entry::Session(session));
-        self.drive(token);
+        self.drive_session(token);
         self.handle_session(token);
     }
 
-    /// Returns a session. After a change, [`Self::drive`] carries out its state machine's actions.
+    /// Returns a session. After a change, [`Self::drive_session`] carries out its state machine's actions.
     pub(super) fn session(&mut self, token: usize) -> Option<&mut Session> {
         self.touch(token);
         match self.entries.get_mut(&token) {
@@ -49,12 +49,12 @@ impl ControlLoop {
     pub(super) fn with_session<R>(&mut self, token: usize, act: impl FnOnce(&mut Protocol, u64) -> R) -> Option<R> {
         let now = self.now_ns();
         let result = act(&mut self.session(token)?.protocol, now);
-        self.drive(token);
+        self.drive_session(token);
         Some(result)
     }
 
     /// Carries out a session's actions, and forgets the session once nothing of it is left.
-    pub(super) fn drive(&mut self, token: usize) {
+    pub(super) fn drive_session(&mut self, token: usize) {
         match self.session(token) {
             // The call in progress carries out the added actions too.
             Some(session) if session.is_driven => return,
@@ -71,7 +71,7 @@ impl ControlLoop {
                 break;
             };
             self.look_at_debts();
-            self.carry(token, action);
+            self.carry_out_session_action(token, action);
         }
         let Some(session) = self.session(token) else {
             return;
@@ -103,24 +103,24 @@ impl ControlLoop {
         self.strangers.report(self.now_ns(), kind, &line);
     }
 
-    fn carry(&mut self, token: usize, action: SessionAction) {
+    fn carry_out_session_action(&mut self, token: usize, action: SessionAction) {
         let route = |connection| Route { session: token, connection };
         match action {
             SessionAction::Dial(address) => self.dial_session(token, address),
             SessionAction::Send(frame) => self.send_frame(token, &frame),
             SessionAction::HangUp { flush } => self.hang_up(token, flush),
-            SessionAction::Up => self.session_up(token),
-            SessionAction::Unreachable(unreachable) => self.unreachable(token, &unreachable),
-            SessionAction::Ended(ended) => self.session_ended(token, &ended),
+            SessionAction::Up => self.begin_queued_connects(token),
+            SessionAction::Unreachable(unreachable) => self.fail_queued_connects(token, &unreachable),
+            SessionAction::Ended(ended) => self.handle_session_end(token, &ended),
             SessionAction::Offer { connection, offer } => self.handle_offer(token, connection, offer),
             SessionAction::Withdrawn(connection) => self.forget_offer(route(connection)),
             SessionAction::Message { connection, message } => self.handshake_message(route(connection), message),
             SessionAction::Waits(connection) => self.handle_wait(route(connection)),
             SessionAction::Interrupted(connection) => self.interrupt_setup(route(connection)),
             SessionAction::PeerLeft(connection) => self.handle_peer_left(route(connection)),
-            SessionAction::Lost { connection, lost } => self.connection_lost(route(connection), &lost),
-            SessionAction::Linger(connection) => self.linger(route(connection)),
-            SessionAction::Over(connection) => self.lingered(route(connection)),
+            SessionAction::Lost { connection, lost } => self.mark_connection_lost(route(connection), &lost),
+            SessionAction::Linger(connection) => self.linger_connection(route(connection)),
+            SessionAction::Over(connection) => self.free_lingered_connection(route(connection)),
         }
     }
 
@@ -310,7 +310,7 @@ impl ControlLoop {
     }
 
     /// Closes a session to make room for others.
-    pub(super) fn session_makes_place(&mut self, token: usize, others: usize) {
+    pub(super) fn close_session_for_others(&mut self, token: usize, others: usize) {
         self.with_session(token, |session, now| session.end(Limit::Place { others }.into(), now));
     }
 
@@ -322,7 +322,7 @@ impl ControlLoop {
     }
 
     /// Handles the end of a session: forgets it as a way to its process, and fails the connects that wait on it.
-    fn session_ended(&mut self, token: usize, why: &Ended) {
+    fn handle_session_end(&mut self, token: usize, why: &Ended) {
         let Some(session) = self.session(token) else {
             return;
         };
@@ -335,12 +335,12 @@ impl ControlLoop {
         }
         for request in self.forget_waiting(token) {
             self.look_at_debts();
-            self.fail(&Target::Connect(request.result), error.clone());
+            self.report_failed_setup(&Target::Connect(request.result), error.clone());
         }
     }
 
     /// Marks an open connection as lost, because its session says so.
-    fn connection_lost(&mut self, route: Route, lost: &Lost) {
+    fn mark_connection_lost(&mut self, route: Route, lost: &Lost) {
         if let Some(Connection::Open { fate, .. }) =
             self.session(route.session).and_then(|session| session.connections.get(&route.connection))
         {
@@ -349,7 +349,7 @@ impl ControlLoop {
     }
 
     /// Handles an expired deadline of a session, or of a connection that is set up on it.
-    pub(super) fn session_deadline(&mut self, token: usize, now_ns: u64) {
+    pub(super) fn handle_session_deadline(&mut self, token: usize, now_ns: u64) {
         let Some(session) = self.session(token) else {
             return;
         };

@@ -33,7 +33,8 @@ pub(super) struct WaitingOffer {
 #[derive(Default)]
 pub(super) struct SessionSetups {
     pub(super) in_progress: usize,
-    pub(super) requests: VecDeque<ConnectRequest>,
+    /// The connects that wait for the session or for their turn.
+    pub(super) queued_connects: VecDeque<ConnectRequest>,
     pub(super) offers: VecDeque<WaitingOffer>,
     /// The time of the last step of a set-up of this session.
     pub(super) stepped_ns: u64,
@@ -50,14 +51,14 @@ impl SessionSetups {
         !self.offers.is_empty()
     }
 
-    /// Queues a connect until the session is up.
-    pub(super) fn wait_for_session(&mut self, request: ConnectRequest) {
-        self.requests.push_back(request);
+    /// Queues a connect.
+    pub(super) fn queue_connect(&mut self, request: ConnectRequest) {
+        self.queued_connects.push_back(request);
     }
 
-    /// Takes the waiting connects.
-    pub(super) fn take_requests(&mut self) -> VecDeque<ConnectRequest> {
-        std::mem::take(&mut self.requests)
+    /// Takes the queued connects.
+    pub(super) fn take_queued_connects(&mut self) -> VecDeque<ConnectRequest> {
+        std::mem::take(&mut self.queued_connects)
     }
 }
 
@@ -71,13 +72,13 @@ pub(super) struct ProcessSetups {
     /// it has finished these.
     pub(super) abandoned_tasks: BTreeSet<u64>,
     /// The number of waiting offers.
-    pub(super) waiting: usize,
+    pub(super) waiting_offers: usize,
     /// The sessions with waiting offers, each once, in turn.
-    pub(super) turns: VecDeque<usize>,
+    pub(super) sessions_with_offers: VecDeque<usize>,
     /// The times to tell peers that their offers wait, in order, for fabrics whose set-ups take long.
     pub(super) wait_notices: VecDeque<(u64, Route)>,
     /// Sessions with waiting connects that may begin.
-    pub(super) connecting: Vec<usize>,
+    pub(super) sessions_with_connects: Vec<usize>,
     pub(super) ended_ns: u64,
     /// The time to look for room again.
     pub(super) again_ns: Option<u64>,
@@ -91,10 +92,10 @@ impl ProcessSetups {
             most_unaccepted: quarter.clamp(1, MOST_UNACCEPTED),
             in_progress: Agenda::default(),
             abandoned_tasks: BTreeSet::new(),
-            waiting: 0,
-            turns: VecDeque::new(),
+            waiting_offers: 0,
+            sessions_with_offers: VecDeque::new(),
             wait_notices: VecDeque::new(),
-            connecting: Vec::new(),
+            sessions_with_connects: Vec::new(),
             ended_ns: 0,
             again_ns: None,
         }
