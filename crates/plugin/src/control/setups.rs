@@ -139,7 +139,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn set_ups_stand_still_when_none_has_ended_for_half_a_second_while_others_wait() {
+    fn set_ups_are_stalled_if_none_has_ended_for_half_a_second_while_others_wait() {
         let mut setups = ProcessSetups::new(4096);
         // None has ever ended, and no offer has waited.
         setups.note_waiting_offer(10 * SECOND);
