@@ -134,7 +134,7 @@ fn a_device_that_does_not_tell_its_options_offers_none() {
 }
 
 #[test]
-fn it_is_set_before_the_peer_is_known_and_not_again_when_what_follows_is_tried_again() {
+fn it_is_set_before_the_peer_is_known_and_not_again_when_a_later_step_is_retried() {
     let offer = Some((NVIDIA, 0x3000_0007));
     for state in ["RTR", "RTS"] {
         let machine = Machine::new(&format!(

@@ -251,7 +251,7 @@ fn index_of(machine: &Machine, device: &str) -> u8 {
 }
 
 #[test]
-fn a_gid_table_is_read_anew_for_each_connection() {
+fn a_gid_table_is_read_again_for_each_connection() {
     let machine = Machine::new(&addressed(&["10.0.0.1"], &["10.0.0.2"]));
     let (a, b) = (machine.port("a"), machine.port("b"));
     let mut old = Pair::open(&a, &b, &Wish::default()).unwrap();

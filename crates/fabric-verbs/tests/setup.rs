@@ -79,12 +79,12 @@ fn a_failure_of_any_call_of_the_set_up_is_told_and_leaves_nothing() {
     let only_devices = Open { contexts: 2, ..Open::default() };
     for (step, (error, text)) in STEPS.iter().flat_map(|step| ERRORS.iter().map(move |error| (step, error))) {
         // The kernel may return this for a while during address resolution.
-        let is_tried_again = *error == "ETIMEDOUT" && ["modify_qp/RTR", "modify_qp/RTS"].contains(&step.function);
+        let is_retried = *error == "ETIMEDOUT" && ["modify_qp/RTR", "modify_qp/RTS"].contains(&step.function);
         if *error == "ETIMEDOUT" && step.function == "modify_qp/INIT" {
             // It is retried once the peer is known, after all other steps.
             continue;
         }
-        let tries = if is_tried_again { 3 } else { step.tries };
+        let tries = if is_retried { 3 } else { step.tries };
         for call in 1..=step.calls {
             let what = format!("{}:{call}:{error}", step.function);
             machine.fail(&failures(step, call, tries, error));
@@ -239,7 +239,7 @@ fn it_is_tried_as_often_as_the_setting_says_and_after_any_error_if_it_says_so() 
 }
 
 #[test]
-fn a_lane_for_flushes_is_tried_again_too() {
+fn a_lane_for_flushes_is_retried_too() {
     let machine = Machine::new(ROCE);
     let (a, b) = (machine.port("a"), machine.port("b"));
     machine.fail("faults = ['modify_qp/RTR:1-2:ETIMEDOUT']\n");
