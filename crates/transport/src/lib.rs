@@ -28,6 +28,7 @@ mod immediate;
 mod memory;
 mod message;
 mod posted_receives;
+mod preface;
 mod rail_info;
 mod rails;
 mod receive;
@@ -56,9 +57,9 @@ pub use hello::{Hello, HelloError, MAX_HELLO_BYTES, ProcessId};
 pub use immediate::{Immediate, ImmediateLayout};
 pub use memory::{Incoming, MemoryKeys, Outgoing};
 pub use message::{
-    FRAME_HEADER_BYTES, Frame, FrameHeader, LANE_PROOF_BYTES, LanePreface, Lanes, MAX_FRAME_BYTES, Message, Offer,
-    PREFACE_BYTES, PortOffer, Preface, RailAnswer, RailLanes, Token,
+    FRAME_HEADER_BYTES, Frame, FrameHeader, Lanes, MAX_FRAME_BYTES, Message, Offer, PortOffer, RailAnswer, RailLanes,
 };
+pub use preface::{LANE_PROOF_BYTES, LanePreface, PREFACE_BYTES, Preface, Token};
 pub use rail_info::{RailCounters, RailInfo, RailName};
 pub use receive::{Flushed, RecvConnection, RecvRequest};
 pub use send::{SendConnection, SendRequest};

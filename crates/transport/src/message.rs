@@ -1,15 +1,14 @@
-//! Everything that travels over a control socket except HELLO's contents: the preface, frames, and the messages that
-//! set up and close a connection. All of it comes from a peer, so every count is checked before it is used.
+//! Everything that travels over a control socket after its preface, except HELLO's contents: frames, and the messages
+//! that set up and close a connection. All of it comes from a peer, so every count is checked before it is used.
 
-use std::fmt;
 use std::net::Ipv6Addr;
 
 use railweave_fabric::{Fault, LaneEndpoint, LinkLayer, MAX_LANES, MAX_RAILS};
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::hello::MAX_HELLO_BYTES;
+use crate::preface::Token;
 
-const PREFACE_MAGIC: u32 = u32::from_le_bytes(*b"RWCT");
 const MOST_TEXT: usize = 1024;
 const MOST_REASON: usize = 200;
 
@@ -18,92 +17,6 @@ pub const FRAME_HEADER_BYTES: usize = 12;
 
 /// The longest frame, header included. LANES with 8 rails of 16 lanes is the longest message.
 pub const MAX_FRAME_BYTES: usize = 16 * 1024;
-
-/// Bytes of the preface that opens every control socket.
-pub const PREFACE_BYTES: usize = 40;
-
-/// Bytes of the proof in a lane's preface.
-pub const LANE_PROOF_BYTES: usize = 14;
-
-/// Sixteen random bytes that only the two ends of a connection know.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Token(pub [u8; 16]);
-
-impl fmt::Debug for Token {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("Token(..)") // a secret: it must not reach a log
-    }
-}
-
-/// The first bytes on a socket to the control port: they say what the socket is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Preface {
-    /// A session: frames follow.
-    Session,
-    /// A lane of a TCP rail.
-    Lane(LanePreface),
-}
-
-/// The lane that a socket is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LanePreface {
-    /// Shows that the dialler has the connection's ANSWER.
-    pub token: Token,
-    /// The rail.
-    pub rail: u8,
-    /// The lane.
-    pub lane: u8,
-    /// If both ends have a key, the proof that the dialler has it too; otherwise zero. The token alone would not do: it
-    /// crosses the network in clear.
-    pub proof: [u8; LANE_PROOF_BYTES],
-}
-
-impl Preface {
-    /// Returns the bytes.
-    pub fn encode(&self) -> [u8; PREFACE_BYTES] {
-        let mut out = Writer::default();
-        out.u32(PREFACE_MAGIC).u16(crate::PROTOCOL_VERSION);
-        match self {
-            Self::Session => out.u16(1),
-            Self::Lane(lane) => out.u16(2).put(&lane.token.0).u8(lane.rail).u8(lane.lane).put(&lane.proof),
-        };
-        let mut bytes = [0; PREFACE_BYTES];
-        bytes[..out.bytes.len()].copy_from_slice(&out.bytes);
-        bytes
-    }
-
-    /// Reads a preface.
-    ///
-    /// # Errors
-    /// If the bytes are not a preface: the dialler is not Railweave, or is another version of it.
-    pub fn decode(bytes: &[u8; PREFACE_BYTES]) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new("the preface", bytes);
-        let magic = reader.u32()?;
-        if magic != PREFACE_MAGIC {
-            return Err(DecodeError::Value {
-                what: "the preface's magic number",
-                value: u64::from(magic),
-                allowed: "that of Railweave",
-            });
-        }
-        // Sessions say their versions in HELLO, so that both ends can name the difference.
-        let version = reader.u16()?;
-        match reader.u16()? {
-            1 => Ok(Self::Session),
-            2 if version == crate::PROTOCOL_VERSION => {
-                let token = Token(reader.array()?);
-                let (rail, lane, proof) = (reader.u8()?, reader.u8()?, reader.array()?);
-                Ok(Self::Lane(LanePreface { token, rail, lane, proof }))
-            }
-            2 => Err(DecodeError::Value {
-                what: "the preface's protocol version",
-                value: u64::from(version),
-                allowed: "2; install the same version of Railweave on every host",
-            }),
-            kind => Err(DecodeError::Value { what: "the preface's kind", value: kind.into(), allowed: "1 or 2" }),
-        }
-    }
-}
 
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -620,21 +533,6 @@ mod tests {
         let long = hello(MAX_HELLO_BYTES + 1);
         let text = Frame::decode(&long[..FRAME_HEADER_BYTES]).unwrap_err().to_string();
         assert!(text.contains("HELLO's length is 0x201"), "{text}");
-    }
-
-    #[test]
-    fn prefaces_come_out_as_they_went_in() {
-        let lane =
-            Preface::Lane(LanePreface { token: Token([8; 16]), rail: 1, lane: 15, proof: [4; LANE_PROOF_BYTES] });
-        for preface in [Preface::Session, lane] {
-            assert_eq!(Preface::decode(&preface.encode()), Ok(preface));
-        }
-        let http = *b"GET / HTTP/1.1\r\nHost: node7\r\n\r\n.........";
-        assert!(Preface::decode(&http).unwrap_err().to_string().contains("magic"));
-        let mut older = lane.encode();
-        older[4..6].copy_from_slice(&(crate::PROTOCOL_VERSION - 1).to_le_bytes());
-        let text = Preface::decode(&older).unwrap_err().to_string();
-        assert!(text.contains(&format!("allowed: {}; install", crate::PROTOCOL_VERSION)), "{text}");
     }
 
     proptest! {

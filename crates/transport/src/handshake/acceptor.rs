@@ -9,7 +9,7 @@ use railweave_fabric::{Domain, Fabric, Joining, LaneId, Part, PendingRail, RailI
 use super::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
 use super::opening::{Opening, OwnMemory, RailPlan, SetUp};
 use super::{Action, Handshake, HandshakePort, MakesConnection};
-use crate::message::Token;
+use crate::preface::Token;
 use crate::rail_info::RailCounters;
 use crate::receive::{ReceiveParts, RecvConnection};
 use crate::{ConnectionConfig, Event, Fate, Lanes, Message, Offer, RailAnswer, RailLanes, RailName};

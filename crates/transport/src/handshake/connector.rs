@@ -9,7 +9,7 @@ use railweave_fabric::{Domain, Fabric, Joining, LaneId, MAX_RAILS, Part, Pending
 use super::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
 use super::opening::{Opening, OwnMemory, RailPlan, SetUp};
 use super::{Action, Dial, Handshake, HandshakePort, MakesConnection};
-use crate::message::Token;
+use crate::preface::Token;
 use crate::rail_info::RailCounters;
 use crate::send::{SendConnection, SendParts};
 use crate::{ConnectionConfig, Event, Fate, Lanes, Message, Offer, RailAnswer, RailLanes, RailName};

@@ -19,7 +19,7 @@ use railweave_fabric::{Fabric, LaneId, Part, RailId};
 pub use self::acceptor::{AcceptPairing, Acceptor};
 pub use self::connector::Connector;
 pub use self::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
-use crate::message::Token;
+use crate::preface::Token;
 use crate::{Error, Event, Message, PortOffer};
 
 /// One port of the device that a connection is made on.

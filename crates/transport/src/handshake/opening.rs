@@ -13,7 +13,7 @@ use railweave_fabric::{
 use super::failure::{HandshakeFailure, LeftOut};
 use super::{Action, HandshakePort};
 use crate::depths::Depths;
-use crate::message::Token;
+use crate::preface::Token;
 use crate::rail_info::{RailCounters, RailInfo, RailName};
 use crate::rails::{ConnectedRail, Rails};
 use crate::{Cause, ConnectionConfig, Event, Lanes, Message, PortOffer, RailLanes};
