@@ -69,6 +69,8 @@ pub(crate) struct SendParts<F: Fabric> {
     pub(crate) fate: Arc<Fate>,
 }
 
+// tidy: SendConnection's methods call each other across files: chains.rs has the slow path of `isend`, which stays out
+// of the fast path's way.
 /// The sending end of a connection.
 ///
 /// # Kinds of methods

@@ -1,7 +1,11 @@
 //! Arrows between the modules of a crate go one way.
 //!
-//! A module is a file here. It uses another if its code, without tests, names something that the other defines; a
-//! re-export (`pub use`) does not count. Method calls are not seen, because they name no module.
+//! A module is a file here. It uses another if its code, without tests, names something that the other defines, or
+//! calls a method of its own type (`self.method()`) that the other defines; a re-export (`pub use`) does not count.
+//! Other method calls are not seen, because they name no module.
+//!
+//! The methods of a large type may stand in several files that call each other. The type's file then says so, with the
+//! reason: `// tidy: TYPE's methods call each other across files: REASON`.
 
 mod module;
 mod names;
@@ -13,7 +17,7 @@ use petgraph::graphmap::DiGraphMap;
 
 use crate::finding::Finding;
 use crate::tree::Tree;
-use module::Module;
+use module::{Module, ModuleId};
 
 /// The names that one file uses of another, and the first line that uses one; by the two files.
 type Uses<'a> = BTreeMap<(&'a str, &'a str), (usize, BTreeSet<String>)>;
@@ -23,7 +27,15 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     let mut findings = Vec::new();
     for root in roots(tree)? {
         let modules = module::read(tree, &root)?;
-        findings.extend(cycles(&uses(&modules)));
+        let several = |file: &str, name: &str| {
+            let marker = format!("// tidy: {name}'s methods call each other across files: ");
+            tree.texts[file].lines().any(|line| line.starts_with(&marker))
+        };
+        let mut uses = uses(&modules);
+        for (from, to, line, method) in calls(&modules, several) {
+            uses.entry((from, to)).or_insert_with(|| (line, BTreeSet::new())).1.insert(method.to_owned());
+        }
+        findings.extend(cycles(&uses));
     }
     Ok(findings)
 }
@@ -59,6 +71,30 @@ fn uses(modules: &[Module]) -> Uses<'_> {
         }
     }
     uses
+}
+
+/// The calls between files whose methods are of one type: the two files, the line and the method. Leaves out the types
+/// for which `several` returns true, given their file and name.
+fn calls(modules: &[Module], several: impl Fn(&str, &str) -> bool) -> Vec<(&str, &str, usize, &str)> {
+    let of = |id: ModuleId, of: &[String]| Some((names::home(modules, id, of)?, of.last()?.clone()));
+    let mut files = BTreeMap::new();
+    for (id, module) in modules.iter().enumerate() {
+        for method in &module.methods {
+            files.insert((of(id, &method.of), method.name.as_str()), module.file.as_str());
+        }
+    }
+    let mut calls = Vec::new();
+    for (id, module) in modules.iter().enumerate() {
+        for (method, line) in &module.calls {
+            let Some((home, name)) = of(id, &method.of) else { continue };
+            let excused = several(&modules[home].file, &name);
+            let Some(file) = files.get(&(Some((home, name)), method.name.as_str())) else { continue };
+            if *file != module.file && !excused {
+                calls.push((module.file.as_str(), *file, *line, method.name.as_str()));
+            }
+        }
+    }
+    calls
 }
 
 /// Returns a finding for each arrow of each cycle.
@@ -140,6 +176,24 @@ mod tests {
             ("b/c.rs", "use super::B; pub(super) fn c() {}"),
         ];
         assert_eq!(found(&re_exported), [""; 0]);
+    }
+
+    #[test]
+    fn methods_of_one_type_that_call_each_other_across_files_are_a_cycle_unless_the_type_says_so() {
+        let caller = "mod c; pub struct B; impl B { fn b(&self) -> bool { assert!(self.c()); Self::d() } fn e() {} }";
+        let callee =
+            "use super::B; impl B { pub(super) fn c(&self) -> bool { true } pub(super) fn d() -> bool { true } }";
+        assert_eq!(
+            found(&[("lib.rs", "mod b;"), ("b.rs", caller), ("b/c.rs", callee)]),
+            ["b.rs>b/c.rs", "b/c.rs>b.rs"]
+        );
+        let excused = format!("// tidy: B's methods call each other across files: b is short, c is long.\n{caller}");
+        assert_eq!(found(&[("lib.rs", "mod b;"), ("b.rs", &excused), ("b/c.rs", callee)]), [""; 0]);
+        let another = excused.replace("tidy: B", "tidy: C");
+        assert_eq!(found(&[("lib.rs", "mod b;"), ("b.rs", &another), ("b/c.rs", callee)]).len(), 2);
+        // A type that calls only itself, and one that only another file extends.
+        let alone = "mod c; pub struct B; impl B { fn b(&self) { self.e(); } fn e(&self) {} }";
+        assert_eq!(found(&[("lib.rs", "mod b;"), ("b.rs", alone), ("b/c.rs", callee)]), [""; 0]);
     }
 
     #[test]

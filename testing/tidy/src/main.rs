@@ -1,15 +1,16 @@
 //! `cargo xtask tidy`: refuses mistakes that no compiler refuses and every reader stumbles over.
 //!
-//! These are cycles among the modules of a crate, lines over 120 columns, references to files and headings that are not
-//! in the tree, and words that only the authors know (the table in CONTRIBUTING.md). The argument is the root of the
-//! tree, by default the current folder. The program prints a line for each finding, and fails if there is one.
+//! These are cycles among the modules of a crate, lines over 120 columns, modules over 600 lines, references to files
+//! and headings that are not in the tree, and words that only the authors know (the table in CONTRIBUTING.md). The
+//! argument is the root of the tree, by default the current folder. The program prints a line for each finding, and
+//! fails if there is one.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)] // a program whose output is its result
 
-mod columns;
 mod cycles;
 mod finding;
+mod lengths;
 mod references;
 mod tree;
 mod words;
@@ -23,9 +24,10 @@ use tree::Tree;
 /// One check of the whole tree.
 type Check = fn(&Tree) -> Result<Vec<Finding>, String>;
 
-const CHECKS: [(&str, Check); 4] = [
+const CHECKS: [(&str, Check); 5] = [
     ("cycles among modules", cycles::check),
-    ("long lines", columns::check),
+    ("long lines", lengths::lines),
+    ("long modules", lengths::modules),
     ("references to missing files", references::check),
     ("words that CONTRIBUTING.md replaces", words::check),
 ];

@@ -29,7 +29,7 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
             }
             for Word { not, but } in &words {
                 if let Some(found) = not.find(line) {
-                    let sentence = format!("\"{}\": say {but} ({PAGE})", found.as_str().trim());
+                    let sentence = format!("\"{}\": say {but} ({PAGE})", found.as_str().trim_matches(['_', ' ']));
                     findings.push(Finding { path: path.clone(), line: index + 1, sentence });
                 }
             }
@@ -49,10 +49,11 @@ fn table(page: &str) -> Result<Vec<Word>, String> {
             return Err(format!("{PAGE}: the row \"{row}\" of the table of words does not have two cells"));
         };
         for not in nots.split(", ") {
-            let literally = |text: &str| regex::escape(text).replace(' ', r"\s+");
+            // In a name of Rust the words stand with `_` between them, among others.
+            let literally = |text: &str| regex::escape(text).replace(' ', r"[\s_]+");
             let (pattern, ignores_case) = match not.strip_suffix(" …") {
                 Some(opening) => (format!(r"^\s*(?://[/!]?|#)\s+{}\b", literally(opening)), false),
-                None => (format!(r"\b{}\b", literally(not)), true),
+                None => (format!(r"(?:\b|_){}(?:\b|_)", literally(not)), true),
             };
             let not = RegexBuilder::new(&pattern).case_insensitive(ignores_case).build();
             words.push(Word { not: not.map_err(|error| error.to_string())?, but: but.to_owned() });
@@ -74,10 +75,11 @@ mod tests {
             (PAGE, TABLE),
             ("a.rs", "// one\n// A Make-believe, on\n// its farafield\n"),
             ("b", "far  afield"),
+            ("c.rs", "fn is_far_afield() {}\nfn afar_afield() {}\n"),
         ]);
         let findings = check(&tree).unwrap();
         let places: Vec<_> = findings.iter().map(|finding| (finding.path.as_str(), finding.line)).collect();
-        assert_eq!(places, [("a.rs", 2), ("b", 1)]);
+        assert_eq!(places, [("a.rs", 2), ("b", 1), ("c.rs", 1)]);
         assert_eq!(findings[0].sentence, "\"Make-believe\": say the fake libibverbs (CONTRIBUTING.md)");
     }
 

@@ -96,6 +96,8 @@ const PLACE_AGAIN_NS: u64 = 5_000_000;
 /// The interval at which an ending thread checks that all debts are sent.
 const SETTLED_AGAIN_NS: u64 = 1_000_000;
 
+// tidy: ControlLoop's methods call each other across files: each file has the handlers of one kind of event, and an
+// event of one kind, such as a session's end, has effects on the others.
 /// The thread's state.
 pub(super) struct ControlLoop {
     poll: Poll,

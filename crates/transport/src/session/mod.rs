@@ -73,6 +73,8 @@ enum Stage {
     Over { ended: Arc<Ended>, peer: Option<Box<Hello>> },
 }
 
+// tidy: Session's methods call each other across files: greeting.rs has the steps before the session is up, and ends
+// or goes on as this file says.
 /// One end of a session: a state machine without I/O.
 #[derive(Debug)]
 pub struct Session {

@@ -132,6 +132,8 @@ pub(super) struct Process<const O: bool> {
     pub(super) looks: bool,
 }
 
+// tidy: Game's methods call each other across files: each file plays one part of the seed, and what happens in one has
+// effects on the others.
 /// Everything of one seed.
 pub(super) struct Game<const O: bool> {
     pub(super) world: Arc<World>,

@@ -3,8 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::{TokenStream, TokenTree};
+use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
-use syn::{Attribute, Item, ItemMod, ItemUse, Macro, Meta, Path, UseTree, Visibility};
+use syn::{
+    Attribute, Expr, ExprMethodCall, ImplItem, Item, ItemImpl, ItemMod, ItemUse, Macro, Meta, Path, Token, Type,
+    UseTree, Visibility,
+};
 
 use crate::tree::Tree;
 
@@ -31,12 +35,25 @@ pub(crate) struct Module {
     pub(crate) globs: Vec<Parts>,
     /// The paths that its code uses, with their lines.
     pub(crate) uses: Vec<(Parts, usize)>,
+    /// The methods that it defines.
+    pub(crate) methods: Vec<Method>,
+    /// The methods that its code calls on `self` or names after `Self::`, with their lines.
+    pub(crate) calls: Vec<(Method, usize)>,
+}
+
+/// A method that is no trait's.
+#[derive(Clone, Debug)]
+pub(crate) struct Method {
+    /// The type, as the `impl` names it.
+    pub(crate) of: Parts,
+    /// The method's own name.
+    pub(crate) name: String,
 }
 
 /// Reads the modules of the crate whose first file is `path`, without tests. The crate's root comes first. Fails if a
 /// file is missing or not valid Rust.
 pub(crate) fn read(tree: &Tree, path: &str) -> Result<Vec<Module>, String> {
-    let mut reader = Reader { tree, modules: Vec::new(), current: 0, failed: None };
+    let mut reader = Reader { tree, modules: Vec::new(), current: 0, of: None, failed: None };
     reader.open(path.to_owned(), None)?;
     match reader.failed {
         None => Ok(reader.modules),
@@ -48,6 +65,8 @@ struct Reader<'a> {
     tree: &'a Tree,
     modules: Vec<Module>,
     current: ModuleId,
+    /// The type whose `impl` is being read.
+    of: Option<Parts>,
     failed: Option<String>,
 }
 
@@ -139,6 +158,14 @@ impl Reader<'_> {
         }
     }
 
+    /// Notes a call of a method of the type whose `impl` is being read.
+    fn call(&mut self, method: &syn::Ident) {
+        if let Some(of) = self.of.clone() {
+            let line = method.span().start().line;
+            self.module().calls.push((Method { of, name: method.to_string() }, line));
+        }
+    }
+
     /// Adds the paths among the tokens of a macro, whose grammar is not known.
     fn scan(&mut self, tokens: TokenStream) {
         let mut path: Parts = Vec::new();
@@ -200,7 +227,9 @@ impl Visit<'_> for Reader<'_> {
         if let Some(name) = name {
             self.define(name);
         }
+        let around = self.of.take();
         visit::visit_item(self, node);
+        self.of = around;
     }
 
     fn visit_item_mod(&mut self, node: &ItemMod) {
@@ -228,8 +257,36 @@ impl Visit<'_> for Reader<'_> {
         self.import(&node.tree, &mut Vec::new(), is_re_export);
     }
 
+    fn visit_item_impl(&mut self, node: &ItemImpl) {
+        if let Type::Path(of) = &*node.self_ty {
+            let of = parts(&of.path);
+            if node.trait_.is_none() {
+                let methods = node.items.iter().filter_map(|item| match item {
+                    ImplItem::Fn(method) => Some(Method { of: of.clone(), name: method.sig.ident.to_string() }),
+                    _ => None,
+                });
+                let methods: Vec<_> = methods.collect();
+                self.module().methods.extend(methods);
+            }
+            self.of = Some(of);
+        }
+        visit::visit_item_impl(self, node);
+    }
+
+    fn visit_expr_method_call(&mut self, node: &ExprMethodCall) {
+        if matches!(&*node.receiver, Expr::Path(receiver) if receiver.path.is_ident("self")) {
+            self.call(&node.method);
+        }
+        visit::visit_expr_method_call(self, node);
+    }
+
     fn visit_path(&mut self, node: &Path) {
-        let parts = node.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        if let [first, method] = &*node.segments.iter().collect::<Vec<_>>()
+            && first.ident == "Self"
+        {
+            self.call(&method.ident);
+        }
+        let parts = parts(node);
         let line = node.segments.first().map_or(0, |segment| segment.ident.span().start().line);
         self.module().uses.push((parts, line));
         visit::visit_path(self, node);
@@ -237,12 +294,20 @@ impl Visit<'_> for Reader<'_> {
 
     fn visit_macro(&mut self, node: &Macro) {
         self.visit_path(&node.path);
-        self.scan(node.tokens.clone());
+        match node.parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated) {
+            Ok(arguments) => arguments.iter().for_each(|argument| self.visit_expr(argument)),
+            Err(_) => self.scan(node.tokens.clone()),
+        }
     }
 
     fn visit_attribute(&mut self, _: &Attribute) {}
 
     fn visit_visibility(&mut self, _: &Visibility) {}
+}
+
+/// The names of a path, without its arguments.
+fn parts(path: &Path) -> Parts {
+    path.segments.iter().map(|segment| segment.ident.to_string()).collect()
 }
 
 /// Returns true if the attributes limit an item to tests.
@@ -260,6 +325,6 @@ fn is_test(attributes: &[Attribute]) -> bool {
 /// Returns the file that `#[path = "…"]` names; `None` for other attributes.
 fn path_attribute(attribute: &Attribute) -> Option<String> {
     let Meta::NameValue(pair) = &attribute.meta else { return None };
-    let syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) = &pair.value else { return None };
+    let Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) = &pair.value else { return None };
     pair.path.is_ident("path").then(|| text.value())
 }

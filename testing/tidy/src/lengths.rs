@@ -1,4 +1,5 @@
-//! Lines are at most 120 columns wide, also in comments and in files other than Rust's, which rustfmt does not touch.
+//! Lines are at most 120 columns wide, also in comments and in files other than Rust's, which rustfmt does not touch;
+//! modules have at most 600 lines.
 
 use crate::finding::Finding;
 use crate::tree::Tree;
@@ -6,11 +7,25 @@ use crate::tree::Tree;
 /// The width that rustfmt.toml sets for code.
 const WIDTH: usize = 120;
 
+/// The most lines of a module, its tests included.
+const LINES: usize = 600;
+
 /// The endings of the names of files that people write and read.
 const WRITTEN: [&str; 7] = [".rs", ".md", ".toml", ".py", ".sh", ".c", ".h"];
 
-/// Finds the lines that are too wide. A line with a single word, such as an address, cannot be broken and passes.
-pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
+/// Finds the modules that are too long.
+pub(crate) fn modules(tree: &Tree) -> Result<Vec<Finding>, String> {
+    let texts = tree.texts.iter().filter(|(path, _)| path.ends_with(".rs"));
+    let counts = texts.map(|(path, text)| (path, text.lines().count())).filter(|(_, count)| *count > LINES);
+    let finding = |(path, count): (&String, usize)| {
+        let sentence = format!("{count} lines, but at most {LINES} are allowed: move a noun with its tests to a file");
+        Finding { path: path.clone(), line: LINES + 1, sentence }
+    };
+    Ok(counts.map(finding).collect())
+}
+
+/// Finds the lines that are too wide. A line that is a single word, such as an address, cannot be broken and passes.
+pub(crate) fn lines(tree: &Tree) -> Result<Vec<Finding>, String> {
     let mut findings = Vec::new();
     for (path, text) in tree.texts.iter().filter(|(path, _)| WRITTEN.iter().any(|ending| path.ends_with(ending))) {
         for (index, line) in text.lines().enumerate() {
@@ -36,9 +51,17 @@ mod tests {
         let address = format!("// https://{}", "x".repeat(200));
         let tree =
             Tree::of(&[("a.md", &just), ("b.rs", &format!("fn b() {{}}\n{wide}\n{address}\n")), ("c.bin", &wide)]);
-        let findings = check(&tree).unwrap();
+        let findings = lines(&tree).unwrap();
         assert_eq!(findings.len(), 1, "{findings:?}");
         assert_eq!((findings[0].path.as_str(), findings[0].line), ("b.rs", 2));
         assert!(findings[0].sentence.starts_with("123 columns"), "{findings:?}");
+    }
+
+    #[test]
+    fn modules_are_too_long_from_601_lines() {
+        let (just, long) = ("//\n".repeat(600), "//\n".repeat(601));
+        let findings = modules(&Tree::of(&[("a.rs", &just), ("b.rs", &long), ("c.md", &long)])).unwrap();
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert_eq!((findings[0].path.as_str(), findings[0].line), ("b.rs", 601));
     }
 }
