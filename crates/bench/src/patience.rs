@@ -45,7 +45,7 @@ impl<'a> Patience<'a> {
         Self { idle: Idle::Spin, ..self }
     }
 
-    /// Returns the same for a loop next to many others: it sleeps for `time` after each idle round.
+    /// Sleeps for `time` after each idle round, for loops that share the processor.
     #[must_use]
     pub fn resting(self, time: Duration) -> Self {
         Self { idle: Idle::Rest(time), ..self }

@@ -183,7 +183,7 @@ impl Plan {
     }
 }
 
-/// The elements to which the borders of chunks are rounded: 128 bytes, as in NCCL.
+/// The number of elements to a multiple of which the boundaries of chunks are rounded: 128 bytes, as in NCCL.
 const CHUNK_ALIGN: usize = 32;
 
 /// Cuts `range` into `count` chunks of about the same size; the last ones may be shorter or empty.

@@ -18,7 +18,7 @@ pub(crate) struct Silence {
 }
 
 impl Silence {
-    /// Makes a watch for silence of `timeout`, or for none.
+    /// Creates a watch that reports silence after `timeout`, or never.
     pub(crate) fn new(timeout: Option<Duration>) -> Self {
         Self { timeout, polls: 0, since: None }
     }

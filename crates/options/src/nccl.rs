@@ -109,7 +109,7 @@ pub(crate) fn number(text: &str) -> Reading<i64> {
     }
 }
 
-/// Reads a switch: anything but 0 is on.
+/// Parses a switch: any number except 0 is on.
 pub(crate) fn switch(text: &str) -> Reading<bool> {
     number(text).taken_for(1, &[0, 1]).map(|number| number != 0)
 }

@@ -92,7 +92,7 @@ fn gid_index(text: &str) -> Result<u32, String> {
 /// The ports on which packets of one lane may take different paths, and so arrive in any order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AdaptiveRouting {
-    /// Those of InfiniBand, and not those of RoCE.
+    /// The ports of InfiniBand, but not those of RoCE.
     #[default]
     Auto,
     /// No port.

@@ -171,7 +171,7 @@ fn what_is_owed_at_the_last_finalize_is_sent() {
             net.finalize().expect("finalize succeeds");
             link.read_exact(&mut [0]).unwrap();
             link.write_all(&[1]).unwrap();
-            // The process, and so its sockets, stay until the sender has seen it.
+            // The process and its sockets stay until the sender has seen the completion.
             let _ = link.read(&mut [0]);
         },
     );

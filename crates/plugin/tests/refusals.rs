@@ -12,7 +12,7 @@ use railweave_nccl_host::{LoadError, NetError, Plugin};
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
 
-/// Variables with values that they must not have. NCCL's own variables have none.
+/// Variables with invalid values. NCCL's own variables accept any.
 const WRONG: &[(&str, &str)] = &[
     ("RAILWEAVE_FABRIC", "ethernet"),
     ("RAILWEAVE_MODE", "fuse"),

@@ -19,7 +19,7 @@ use std::time::Duration;
 const FILES: u64 = 512;
 const PLACES: u32 = FILES as u32 / 4;
 
-/// A peer that is silent for a third of it makes room, long before its set-up times out.
+/// A peer that is silent for a third of this timeout makes room, long before its set-up times out.
 const TIMEOUT: (&str, &str) = ("RAILWEAVE_HANDSHAKE_TIMEOUT", "24");
 /// A timeout so long that no set-up makes room.
 const LONG: (&str, &str) = ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600");

@@ -8,8 +8,8 @@ use railweave_nccl_host::NetError;
 
 const LARGEST: usize = 16 << 20;
 
-/// One below, at and above each power of two, the multiples of 128 near the borders of the split, and some more.
-fn borders() -> Vec<usize> {
+/// One below, at and above each power of two, the multiples of 128 near the boundaries of the split, and some more.
+fn boundaries() -> Vec<usize> {
     let mut random = Random::new(128);
     let powers = (0..=24).map(|power| 1 << power);
     let small = (0..=72).map(|multiple| multiple * 128);
@@ -35,7 +35,7 @@ fn every_border_of_sizes_arrives_exactly_and_nothing_is_written_past_it() {
         let pair = Pair::open(&net, &net, 0);
         let message = noise(16, LARGEST);
         let (from, mut to) = (pair.outgoing(&message), pair.incoming(LARGEST + 1000));
-        for bytes in borders() {
+        for bytes in boundaries() {
             assert_eq!(pair.transfer(&from, bytes, &to), (bytes as i32, bytes as i32));
             to.assert_holds(&message[..bytes]);
             to.clear();

@@ -163,7 +163,7 @@ impl Error {
         Cause::Other { fault, message: message.into() }.into()
     }
 
-    /// Returns the error that the peer, or the path to it, failed.
+    /// Returns an error that blames the peer, or the path to it.
     pub fn peer(message: impl Into<String>) -> Self {
         Self::new(Fault::Peer, message)
     }

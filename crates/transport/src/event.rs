@@ -23,14 +23,14 @@ pub struct Truncated {
 pub enum Event {
     /// A peer is not welcome on a session: [`crate::Session::poll_event`].
     Unwelcome(Unwelcome),
-    /// A connection does without a rail: [`crate::Handshake::poll_event`].
+    /// A connection is set up without one of its rails: [`crate::Handshake::poll_event`].
     RailLeftOut {
         /// The rail.
         rail: RailId,
         /// The reason.
         reason: LeftOut,
     },
-    /// A message was truncated to its receive, the first one of its connection: [`crate::SendConnection::poll_event`].
+    /// The first message of a connection that was truncated to its receive: [`crate::SendConnection::poll_event`].
     MessageTruncated(Truncated),
 }
 

@@ -58,7 +58,7 @@ pub(crate) fn run(
     Ok(report)
 }
 
-/// The course of a bench.
+/// How a bench went.
 struct Course {
     /// The exit status of the ranks' parent; `None` if it took too long.
     status: Option<ExitStatus>,

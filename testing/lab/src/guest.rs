@@ -252,7 +252,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Means nothing for a process that has ended; and with its guest gone, it is gone too.
+        // Has no effect on a process that has ended; without its guest it has ended too.
         let _ = self.send(&Frame::Signal(KILL));
         if let Some(open) = self.line.channels().open.as_mut() {
             open.remove(&self.channel);

@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode, String> {
     }
 }
 
-/// Ends as the rank did; by the same signal if it was one.
+/// Ends as the rank did: with its status, or by its signal.
 fn end_as(end: &End) -> ExitCode {
     match end {
         End::Status(status) => u8::try_from(*status).map_or(ExitCode::FAILURE, ExitCode::from),

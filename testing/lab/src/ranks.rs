@@ -153,7 +153,7 @@ impl Shared {
                 return;
             }
         }
-        // Without its proxy a rank has no parent. Means nothing for a rank that has ended.
+        // Without its proxy a rank has no parent. Has no effect on a rank that has ended.
         let _ = process.send(&Frame::Signal(KILL));
     }
 

@@ -50,7 +50,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // The next lab will remove it.
+        // If this fails, the next run of the lab removes it.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

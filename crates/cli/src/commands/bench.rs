@@ -81,7 +81,7 @@ pub(crate) struct Job {
     raw: bool,
 }
 
-/// The results; the form of `--json`.
+/// The results; the output of `--json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Outcome {
     #[serde(flatten)]

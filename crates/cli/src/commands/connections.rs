@@ -42,7 +42,7 @@ struct OfRank {
     side: Side,
 }
 
-/// The form of `--json`.
+/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Outcome {
     #[serde(flatten)]

@@ -50,7 +50,7 @@ struct OfRank {
     left_over: f64,
 }
 
-/// The form of `--json`.
+/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Outcome {
     #[serde(flatten)]

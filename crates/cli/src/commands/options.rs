@@ -18,7 +18,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// One setting in the form of `--json`.
+/// One setting in the output of `--json`.
 #[derive(Serialize)]
 struct ShownSetting {
     /// The variable that wins over all others.

@@ -50,7 +50,7 @@ struct OfRank {
     first_mismatch: Option<String>,
 }
 
-/// The form of `--json`: both directions together.
+/// The output of `--json`: both directions together.
 #[derive(Debug, Serialize)]
 struct Outcome {
     #[serde(flatten)]

@@ -17,7 +17,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The form of `--json`.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Topology {
     /// The fabric in use.

@@ -1,5 +1,5 @@
 //! NCCL's net calls except those of the data path, without versions: every table in `tables.rs` leads here. Arguments
-//! are checked as far as possible. A panic never leaves; each error becomes one log line and one result code.
+//! are checked as far as possible. No panic escapes; each error becomes one log line and one result code.
 #![allow(clippy::disallowed_types, reason = "these are service threads' calls")]
 
 use std::collections::HashMap;

@@ -20,7 +20,7 @@ fn names(net: &LoadedNet) -> Vec<String> {
     (0..net.devices().unwrap()).map(|device| net.properties(device).unwrap().name).collect()
 }
 
-/// Sizes around every border at which a message is cut differently.
+/// Sizes around every boundary at which messages are split differently.
 const SIZES: [usize; 26] = [
     0, 1, 63, 64, 65, 127, 128, 129, 255, 256, 8191, 8192, 8193, 65_535, 65_536, 65_537, 131_071, 131_072, 1_000_001,
     1_048_575, 1_048_576, 1_048_577, 3_000_000, 8_388_608, 8_388_609, 25_000_000,
