@@ -133,10 +133,10 @@ pub(crate) struct ReceiveParts<F: Fabric> {
 /// ```
 /// # mod pair { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios/pair.rs")); }
 /// # fn main() -> Result<(), railweave_transport::Error> {
-/// use pair::{Pair, Setup};
+/// use pair::{OneSidedPair, Setup};
 /// use railweave_transport::{ConnectionEnd, Flushed, Incoming};
 ///
-/// let mut pair = Pair::new(Setup::default().gpu());
+/// let mut pair = OneSidedPair::new(Setup::default().gpu());
 /// let (address, keys) = (pair.target.region.address(), &pair.target.keys);
 /// let buffer = Incoming { address, size: 64, tag: 0, keys };
 /// let request = pair.receiver.irecv(&[buffer], false)?.expect("there is room");

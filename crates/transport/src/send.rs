@@ -125,10 +125,10 @@ pub(crate) struct SendParts<F: Fabric> {
 /// ```
 /// # mod pair { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios/pair.rs")); }
 /// # fn main() -> Result<(), railweave_transport::Error> {
-/// use pair::{Pair, Setup};
+/// use pair::{OneSidedPair, Setup};
 /// use railweave_transport::{ConnectionEnd, Outgoing};
 ///
-/// let mut pair = Pair::new(Setup::default());
+/// let mut pair = OneSidedPair::new(Setup::default());
 /// let (address, keys) = (pair.source.region.address(), &pair.source.keys);
 /// let message = Outgoing { address, size: 8, tag: 0, keys };
 /// assert_eq!(pair.sender.isend(&message)?, None, "the peer has posted no receive");

@@ -5,13 +5,17 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use railweave_fabric::{Fault, LaneEndpoint, LinkLayer, RailId, RailSet};
-use railweave_fabric_sim::{Faults, World};
+use railweave_fabric_sim::{Faults, Sim, World};
 use railweave_transport::{
     AcceptPairing, Acceptor, Action, Awaited, Cause, ConnectionConfig, Connector, Event, Frame, Handshake,
     HandshakeFailure, Lanes, LeftOut, MakesConnection, Message, Offer, PortOffer, RailAnswer, RailLanes, Token,
 };
 
-use crate::pair::{Fabric, Process};
+use crate::pair;
+
+/// Any fabric: the machines do not ask where writes land.
+type Fabric = Sim<true>;
+type Process = pair::Process<true>;
 
 fn port() -> impl Strategy<Value = PortOffer> {
     (1u8..=16, 0u32..1000, any::<u16>()).prop_map(|(lanes, speed_mbps, last)| PortOffer {

@@ -1,5 +1,22 @@
 //! Stories of connections over the simulated fabric, one in each test.
 
+/// Makes tests of stories that hold on both fabrics: each becomes a module with a test over either.
+macro_rules! on_both_fabrics {
+    ($($story:ident),+ $(,)?) => {$(
+        mod $story {
+            #[test]
+            fn one_sided() {
+                super::$story::<true>();
+            }
+
+            #[test]
+            fn two_sided() {
+                super::$story::<false>();
+            }
+        }
+    )+};
+}
+
 mod handshake;
 mod misuse;
 mod pair;

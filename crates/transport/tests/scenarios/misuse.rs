@@ -9,16 +9,22 @@ use crate::pair::{Pair, Setup};
 const LONG: u64 = MAX_MESSAGE_BYTES + 1;
 
 /// Receives a message, which shows that the connection works.
-fn works(pair: &mut Pair) {
+fn works<const ONE_SIDED: bool>(pair: &mut Pair<ONE_SIDED>) {
     let receive = pair.irecv();
     pair.drive();
     let send = pair.isend();
-    assert_eq!((pair.sent(send), pair.received(receive)), (8, vec![8]));
+    assert_eq!((pair.received(receive), pair.sent(send)), (vec![8], 8));
 }
 
-#[test]
-fn a_receive_that_no_connection_can_have_is_refused() {
-    let mut pair = Pair::new(Setup::two_rails());
+on_both_fabrics!(
+    a_receive_that_no_connection_can_have_is_refused,
+    a_message_that_is_too_long_is_refused,
+    a_request_that_has_ended_cannot_be_tested_again,
+    more_flushes_than_a_connection_has_are_refused,
+);
+
+fn a_receive_that_no_connection_can_have_is_refused<const ONE_SIDED: bool>() {
+    let mut pair = Pair::<ONE_SIDED>::new(Setup::two_rails());
     let (buffer, long) = (pair.target.buffer(8, 0), pair.target.buffer(LONG, 0));
     let many: [Incoming<'_>; MAX_BUFFERS + 1] = [buffer; MAX_BUFFERS + 1];
     assert_eq!(pair.receiver.irecv(&[], false), Err(Misuse::Buffers(0).into()));
@@ -27,21 +33,19 @@ fn a_receive_that_no_connection_can_have_is_refused() {
     works(&mut pair);
 }
 
-#[test]
-fn a_message_that_is_too_long_is_refused() {
-    let mut pair = Pair::new(Setup::two_rails());
+fn a_message_that_is_too_long_is_refused<const ONE_SIDED: bool>() {
+    let mut pair = Pair::<ONE_SIDED>::new(Setup::two_rails());
     let error = Misuse::MessageTooLong { size: LONG, peer: "the receiver".into() };
     assert_eq!(pair.sender.isend(&pair.source.message(LONG, 0)), Err(error.into()));
     works(&mut pair);
 }
 
-#[test]
-fn a_request_that_has_ended_cannot_be_tested_again() {
-    let mut pair = Pair::new(Setup::two_rails());
+fn a_request_that_has_ended_cannot_be_tested_again<const ONE_SIDED: bool>() {
+    let mut pair = Pair::<ONE_SIDED>::new(Setup::two_rails());
     let receive = pair.irecv();
     pair.drive();
     let send = pair.isend();
-    assert_eq!((pair.sent(send), pair.received(receive)), (8, vec![8]));
+    assert_eq!((pair.received(receive), pair.sent(send)), (vec![8], 8));
     let error = pair.sender.test(send).expect_err("it has ended");
     assert!(matches!(*error, Cause::Misuse(Misuse::NoSend(_))), "{error}");
     let error = pair.receiver.test(receive).expect_err("it has ended");
@@ -49,9 +53,8 @@ fn a_request_that_has_ended_cannot_be_tested_again() {
     works(&mut pair);
 }
 
-#[test]
-fn more_flushes_than_a_connection_has_are_refused() {
-    let mut pair = Pair::new(Setup::two_rails().gpu());
+fn more_flushes_than_a_connection_has_are_refused<const ONE_SIDED: bool>() {
+    let mut pair = Pair::<ONE_SIDED>::new(Setup::two_rails().gpu());
     // A flush goes over the rails that carried data.
     works(&mut pair);
     let buffer = pair.target.buffer(8, 0);

@@ -11,14 +11,21 @@ use railweave_transport::{
     MemoryKeys, Message, Outgoing, PortOffer, RecvConnection, RecvRequest, SendConnection, SendRequest, Token,
 };
 
-/// The fabric of these tests: writes land when they arrive.
-pub(crate) type Fabric = Sim<true>;
+/// A pair over a fabric whose writes land when they arrive, as over RDMA.
+pub(crate) type OneSidedPair = Pair<true>;
 
 /// The longest write of a port that has no limit of its own.
 const UNLIMITED: u32 = 1 << 30;
 
 /// The default number of lanes that a port offers for a rail.
 const LANES: u8 = 2;
+
+/// The number of steps after which a world that is still busy will never be quiet. The longest story takes a few
+/// thousand.
+const MOST_STEPS: u32 = 1_000_000;
+
+/// The number of turns of both ends after which a handshake has stalled. It takes a handful.
+const MOST_TURNS: u32 = 100;
 
 /// The parts of a pair.
 pub(crate) struct Setup {
@@ -56,17 +63,17 @@ impl Setup {
 }
 
 /// A connection, the memory that its ends use, and the world that they are in.
-pub(crate) struct Pair {
+pub(crate) struct Pair<const ONE_SIDED: bool> {
     pub(crate) world: Arc<World>,
-    pub(crate) sender: SendConnection<Fabric>,
-    pub(crate) receiver: RecvConnection<Fabric>,
+    pub(crate) sender: SendConnection<Sim<ONE_SIDED>>,
+    pub(crate) receiver: RecvConnection<Sim<ONE_SIDED>>,
     /// Memory of the sender's process.
     pub(crate) source: Memory,
     /// Memory of the receiver's process.
     pub(crate) target: Memory,
 }
 
-impl Pair {
+impl<const ONE_SIDED: bool> Pair<ONE_SIDED> {
     pub(crate) fn new(setup: Setup) -> Self {
         let world = World::new(1, setup.faults);
         let process = |max_writes: &[u32]| Process { lanes: setup.lanes, ..Process::new(&world, max_writes) };
@@ -90,10 +97,13 @@ impl Pair {
 
     /// Sends 8 bytes with tag 0.
     pub(crate) fn isend(&mut self) -> SendRequest {
-        self.sender.isend(&self.source.message(8, 0)).unwrap().expect("the CTS is there")
+        let message = self.source.message(8, 0);
+        // On a two-sided fabric a call that finds no CTS polls, and the next one has those that have come.
+        let calls = if ONE_SIDED { 1 } else { 2 };
+        (0..calls).find_map(|_| self.sender.isend(&message).unwrap()).expect("the CTS is there")
     }
 
-    /// Drives until a send is done. Returns its size.
+    /// Drives until a send is done. Returns its size. On a two-sided fabric the receiver must have polled before.
     pub(crate) fn sent(&mut self, send: SendRequest) -> u64 {
         self.drive();
         self.sender.test(send).unwrap().expect("it is done")
@@ -106,18 +116,17 @@ impl Pair {
     }
 }
 
-/// Lets the next thing happen. Returns false if nothing will.
-pub(crate) fn step(world: &World) -> bool {
-    let mut state = world.lock();
-    let is_due = state.next_at().is_some();
-    state.step();
-    is_due
-}
-
 /// Steps until nothing is left to happen, and everything that has happened is seen.
 pub(crate) fn drive(world: &World) {
-    while step(world) {}
-    let late_ns = world.lock().faults.completion_late_ns;
+    let mut state = world.lock();
+    let busy = (0..MOST_STEPS).all(|_| {
+        let is_due = state.next_at().is_some();
+        state.step();
+        is_due
+    });
+    assert!(!busy, "the world is still busy after {MOST_STEPS} steps");
+    let late_ns = state.faults.completion_late_ns;
+    drop(state);
     world.advance(late_ns);
 }
 
@@ -141,14 +150,14 @@ impl Memory {
 }
 
 /// A process with its ports.
-pub(crate) struct Process {
-    domains: Vec<Arc<SimDomain<true>>>,
+pub(crate) struct Process<const ONE_SIDED: bool> {
+    domains: Vec<Arc<SimDomain<ONE_SIDED>>>,
     number: u16,
     /// The number of lanes that each port offers for a rail.
     lanes: u8,
 }
 
-impl Process {
+impl<const ONE_SIDED: bool> Process<ONE_SIDED> {
     /// Returns a process of the world with a port for each `max_write`.
     pub(crate) fn new(world: &Arc<World>, max_writes: &[u32]) -> Self {
         let number = world.add_process();
@@ -157,8 +166,8 @@ impl Process {
     }
 
     /// Returns its ports, as they are offered.
-    pub(crate) fn ports(&self) -> Vec<HandshakePort<Fabric>> {
-        let port = |(index, domain): (usize, &Arc<SimDomain<true>>)| HandshakePort {
+    pub(crate) fn ports(&self) -> Vec<HandshakePort<Sim<ONE_SIDED>>> {
+        let port = |(index, domain): (usize, &Arc<SimDomain<ONE_SIDED>>)| HandshakePort {
             offer: PortOffer {
                 link_layer: LinkLayer::InfiniBand,
                 prefix_len: 64,
@@ -178,7 +187,7 @@ impl Process {
     fn memory(&self, kind: MemoryKind, length: usize) -> Memory {
         let region = Arc::new(Region::new(length));
         let address = region.address();
-        let register = |domain: &Arc<SimDomain<true>>| domain.register_as(&region, address, kind, Access::DATA);
+        let register = |domain: &Arc<SimDomain<ONE_SIDED>>| domain.register_as(&region, address, kind, Access::DATA);
         let registrations: Vec<SimRegistration> = self.domains.iter().map(register).collect();
         let mut keys = MemoryKeys { local: [0; MAX_RAILS], remote: [0; MAX_RAILS], host: kind == MemoryKind::Host };
         for (rail, registration) in registrations.iter().enumerate() {
@@ -190,10 +199,15 @@ impl Process {
 }
 
 /// Connects two processes over all their ports.
-fn connect(from: &Process, to: &Process) -> (SendConnection<Fabric>, RecvConnection<Fabric>) {
+fn connect<const ONE_SIDED: bool>(
+    from: &Process<ONE_SIDED>,
+    to: &Process<ONE_SIDED>,
+) -> (SendConnection<Sim<ONE_SIDED>>, RecvConnection<Sim<ONE_SIDED>>) {
     let config = ConnectionConfig::default();
     let mut connector =
-        Connector::<Fabric>::new(config.clone(), from.ports(), 1, "the receiver".into(), 1 << 40, |_| Arc::default());
+        Connector::<Sim<ONE_SIDED>>::new(config.clone(), from.ports(), 1, "the receiver".into(), 1 << 40, |_| {
+            Arc::default()
+        });
     let Some(Action::Send(Message::Offer(offer))) = connector.poll_action() else { panic!("no offer") };
     let pairings: Vec<AcceptPairing> =
         (0..from.domains.len() as u8).map(|port| AcceptPairing { connector_port: port, acceptor_port: port }).collect();
@@ -201,7 +215,7 @@ fn connect(from: &Process, to: &Process) -> (SendConnection<Fabric>, RecvConnect
     let mut acceptor =
         Acceptor::new(config, to.ports(), &offer, Ok(&pairings), token, peer, 1 << 40, |_| Arc::default());
     let (mut sender, mut receiver) = (None, None);
-    while sender.is_none() || receiver.is_none() {
+    for _ in 0..MOST_TURNS {
         match acceptor.poll_action() {
             Some(Action::Send(message)) => connector.handle_message(message),
             Some(Action::Ready(made)) => receiver = Some(*made),
@@ -214,6 +228,10 @@ fn connect(from: &Process, to: &Process) -> (SendConnection<Fabric>, RecvConnect
             Some(_) => panic!("the connector failed"),
             None => {}
         }
+        if sender.is_some() && receiver.is_some() {
+            break;
+        }
     }
-    (sender.unwrap(), receiver.unwrap())
+    let made = sender.zip(receiver);
+    made.unwrap_or_else(|| panic!("the handshake has stalled: it is not over after {MOST_TURNS} turns of both ends"))
 }
