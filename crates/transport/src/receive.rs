@@ -128,34 +128,39 @@ pub(crate) struct ReceiveParts<F: Fabric> {
 /// tells whose fault it is; the message names the rail, the peer and what to try.
 ///
 /// # Example
-/// In a simulated world, where time passes only when the example lets it (`crates/transport/tests/scenarios/pair.rs`
-/// sets it up):
+/// Over a fabric that is not one-sided, in a simulated world, where time passes only when the example lets it
+/// (`crates/transport/tests/scenarios/pair.rs` sets it up):
 /// ```
 /// # mod pair { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios/pair.rs")); }
 /// # fn main() -> Result<(), railweave_transport::Error> {
-/// use pair::{OneSidedPair, Setup};
+/// use pair::{Setup, TwoSidedPair};
 /// use railweave_transport::{ConnectionEnd, Flushed, Incoming};
 ///
-/// let mut pair = OneSidedPair::new(Setup::default().gpu());
-/// let (address, keys) = (pair.target.region.address(), &pair.target.keys);
-/// let buffer = Incoming { address, size: 64, tag: 0, keys };
+/// let mut pair = TwoSidedPair::new(Setup::default().gpu().acks_put_off());
+/// let (address, keys) = (pair.target.region.address(), pair.target.keys);
+/// let buffer = Incoming { address, size: 32, tag: 0, keys: &keys };
 /// let request = pair.receiver.irecv(&[buffer], false)?.expect("there is room");
+/// let next = Incoming { address: address + 32, ..buffer };
+/// let next = pair.receiver.irecv(&[next], false)?.expect("there is room");
 /// assert_eq!(pair.receiver.test(request)?, None, "from here on the buffer belongs to the connection");
 ///
 /// pair.drive();
-/// pair.sender.isend(&pair.source.message(8, 0))?;
+/// let message = pair.isend();
 /// pair.drive();
 /// assert_eq!(pair.receiver.test(request)?, Some(&[8][..]), "the exact size of the one buffer");
-/// assert!(pair.receiver.test(request).is_err(), "the request has ended");
+///
+/// // Before a silence, the peer gets the acknowledgement that was put off while `next` waits.
+/// assert!(pair.receiver.owes());
+/// while !pair.receiver.acknowledge() {}
+/// assert_eq!(pair.sent(message), 8, "the peer need not wait for the end of the silence");
 ///
 /// // The buffer is GPU memory, so it must not be read before a flush.
 /// if let Flushed::Pending(flush) = pair.receiver.iflush(&[buffer])? {
 ///     pair.drive();
 ///     assert_eq!(pair.receiver.test(flush)?, Some(&[][..]), "now it may");
 /// }
-/// while pair.receiver.owes() {
-///     pair.receiver.acknowledge();
-/// }
+/// assert!(pair.receiver.test(request).is_err(), "the request has ended");
+/// assert_eq!(pair.receiver.test(next)?, None, "its message is not sent yet");
 ///
 /// pair.receiver.start_linger();
 /// assert!(pair.receiver.linger(), "everything is out");

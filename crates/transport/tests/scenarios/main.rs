@@ -17,6 +17,7 @@ macro_rules! on_both_fabrics {
     )+};
 }
 
+mod debts;
 mod handshake;
 mod misuse;
 mod pair;

@@ -14,6 +14,9 @@ use railweave_transport::{
 /// A pair over a fabric whose writes land when they arrive, as over RDMA.
 pub(crate) type OneSidedPair = Pair<true>;
 
+/// A pair over a fabric whose writes land when the peer polls, as over TCP.
+pub(crate) type TwoSidedPair = Pair<false>;
+
 /// The longest write of a port that has no limit of its own.
 const UNLIMITED: u32 = 1 << 30;
 
@@ -59,6 +62,11 @@ impl Setup {
     /// Returns this setup with GPU memory at the receiver.
     pub(crate) fn gpu(self) -> Self {
         Self { kind: MemoryKind::Cuda, ..self }
+    }
+
+    /// Returns this setup with a receiver that puts its acknowledgements off, if its fabric is two-sided.
+    pub(crate) fn acks_put_off(self) -> Self {
+        Self { faults: Faults { acks_put_off: true, ..self.faults }, ..self }
     }
 }
 
