@@ -35,9 +35,9 @@ const PATIENCE: [(&str, &str); 2] = [("RAILWEAVE_HANDSHAKE_TIMEOUT", "120"), ("R
 /// Crates whose tests run emulated in the long form: those that share memory with a peer or with C.
 const TESTED: [&str; 3] = ["railweave-abi", "railweave-transport", "railweave-fabric-tcp"];
 
-/// One more, of which only the unit tests do: it calls getifaddrs. Its other tests link the fake libibverbs with this
-/// machine's compiler.
-const UNIT_TESTED: &str = "railweave-discovery";
+/// One more, of which only the unit tests in modules named `tests` do: it calls getifaddrs. Its other tests, those of
+/// `rdma_ports::machines`, link the fake libibverbs with this machine's compiler.
+const UNIT_TESTED: [&str; 4] = ["--package", "railweave-discovery", "--lib", "::tests::"];
 
 /// The arguments of the chore.
 #[derive(Debug, Args)]
@@ -100,7 +100,7 @@ impl Tools {
     fn test(&self, flaky: &mut Vec<String>) -> Outcome {
         let packages: Vec<&str> = TESTED.iter().flat_map(|name| ["--package", name]).collect();
         self.run_tests(self.cargo("test", &[&["--no-fail-fast"], packages.as_slice()].concat()), flaky)?;
-        self.run_tests(self.cargo("test", &["--no-fail-fast", "--package", UNIT_TESTED, "--lib"]), flaky)?;
+        self.run_tests(self.cargo("test", &[&["--no-fail-fast"], UNIT_TESTED.as_slice()].concat()), flaky)?;
         let mut layout = self.cargo("test", &["--package", "railweave-fabric-verbs", "--test", "layout"]);
         // zig has only the headers of the C library and the kernel.
         let (zig, glibc) = (self.zig(), binary::GLIBC);

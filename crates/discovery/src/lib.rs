@@ -15,7 +15,7 @@ mod find;
 mod found;
 mod interface;
 mod note;
-pub mod rdma_ports;
+mod rdma_ports;
 mod selection;
 mod sysfs;
 mod tcp;

@@ -1,6 +1,9 @@
 //! The RDMA ports of this host that can be rails. Facts and the obvious exclusions only: filters, order and pairing are
 //! topology's.
 
+#[cfg(test)]
+mod machines;
+
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,27 +18,27 @@ use railweave_fabric_verbs::{
 use crate::sysfs::{RdmaDevice, has_peer_memory};
 
 /// The user's rules for ports, and facts about the rest of this host.
-pub struct DiscoveryRules<'a> {
+pub(crate) struct DiscoveryRules<'a> {
     /// The rules for the GIDs of the device with this name.
-    pub gids: &'a dyn Fn(&str) -> GidRules,
+    pub(crate) gids: &'a dyn Fn(&str) -> GidRules,
     /// The addresses of this host.
-    pub addresses: HostAddresses,
+    pub(crate) addresses: HostAddresses,
     /// True if an adapter's virtual functions count as one PCI device with it.
-    pub merge_vfs: bool,
+    pub(crate) merge_vfs: bool,
     /// The way in which ports with a Data Direct engine are shown.
-    pub data_direct: DataDirect,
+    pub(crate) data_direct: DataDirect,
     /// The library of NVIDIA's adapters, by a name that the dynamic linker finds or by its file. It is loaded if a
     /// device could have such an engine.
-    pub mlx5_library: &'a str,
+    pub(crate) mlx5_library: &'a str,
 }
 
 /// The RDMA ports of this host.
 #[derive(Debug, Default)]
-pub struct VerbsDiscovery {
+pub(crate) struct VerbsDiscovery {
     /// The ports that can carry traffic, by the names of their devices.
-    pub ports: Vec<VerbsPort>,
+    pub(crate) ports: Vec<VerbsPort>,
     /// The ports that were seen but cannot be used.
-    pub left_out: Vec<LeftOut>,
+    pub(crate) left_out: Vec<LeftOut>,
 }
 
 /// Opens every device of this host and sorts its ports into those that can be rails and those left out, with the facts
@@ -43,7 +46,7 @@ pub struct VerbsDiscovery {
 ///
 /// # Errors
 /// If this host shows no RDMA device at all.
-pub fn discover(
+pub(crate) fn discover(
     root: &Path,
     functions: &Arc<Functions>,
     rules: &DiscoveryRules<'_>,
@@ -77,7 +80,7 @@ pub fn discover(
 
 /// The reason why there are no RDMA ports to look at.
 #[derive(Debug, thiserror::Error)]
-pub enum NoDevice {
+pub(crate) enum NoDevice {
     /// The library cannot list devices.
     #[error("the RDMA devices cannot be listed (ibv_get_device_list): {0}; load the kernel module ib_uverbs")]
     NotListed(io::Error),

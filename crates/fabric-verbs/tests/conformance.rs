@@ -2,14 +2,14 @@
 //! runs over the device named in RAILWEAVE_TEST_VERBS_DEVICE, as the lab does with soft-RoCE, and everywhere over the
 //! fake libibverbs.
 
-use std::path::Path;
+mod common;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_discovery::rdma_ports::{DiscoveryRules, discover};
+use common::ports::ports;
 use railweave_fabric::conformance::{End, Harness, Pair, run_all};
-use railweave_fabric::{DataDirect, Domain as _, PendingRail as _, RailSpec, Role};
-use railweave_fabric_verbs::gid::GidRules;
+use railweave_fabric::{Domain as _, PendingRail as _, RailSpec, Role};
 use railweave_fabric_verbs::sys::Functions;
 use railweave_fabric_verbs::{OpenPort, Verbs, VerbsConfig, VerbsDomain, VerbsPort};
 use railweave_fake_ibverbs::{FakeVerbs, Open};
@@ -63,19 +63,6 @@ impl Harness for Loopback {
     }
 }
 
-fn ports(functions: &Arc<Functions>) -> Vec<VerbsPort> {
-    let rules = DiscoveryRules {
-        gids: &|_| GidRules::default(),
-        addresses: Arc::new(Vec::new),
-        merge_vfs: true,
-        data_direct: DataDirect::Only,
-        mlx5_library: functions.name(),
-    };
-    let found = discover(Path::new("/"), functions, &rules).unwrap_or_else(|error| panic!("{error}"));
-    found.left_out.iter().for_each(|port| eprintln!("{} is left out: {}", port.name, port.reason));
-    found.ports
-}
-
 #[test]
 fn over_the_named_device() {
     let Ok(name) = std::env::var("RAILWEAVE_TEST_VERBS_DEVICE") else {
@@ -83,7 +70,7 @@ fn over_the_named_device() {
         return;
     };
     let functions = Arc::new(Functions::load(&["libibverbs.so.1"]).unwrap());
-    let port = ports(&functions).into_iter().find(|port| port.facts.device == name);
+    let port = ports(&functions, true).into_iter().find(|port| port.facts.device == name);
     let port = port.unwrap_or_else(|| panic!("there is no usable port on {name}"));
     // A lane whose peer is gone should not take half a minute to fail: 16.8 ms, seven times. Soft-RoCE takes a retry
     // count of 7 as forever.
@@ -97,7 +84,7 @@ fn over(machine: &str, shared_receives: Option<bool>) {
     let fake = FakeVerbs::load(&library).unwrap();
     fake.describe(Some(machine)).unwrap();
     let functions = Arc::new(Functions::load(&[library.to_str().unwrap()]).unwrap());
-    let port = ports(&functions).into_iter().next().unwrap();
+    let port = ports(&functions, true).into_iter().next().unwrap();
     let config = VerbsConfig { shared_receives, ..VerbsConfig::default() };
     run_all(&mut Loopback { port, config, real: false });
     drop(functions);

@@ -1,18 +1,16 @@
 //! A machine that the fake libibverbs describes, and the two ends of a rail on it.
 #![allow(dead_code, reason = "each file of tests uses a part of this")]
 
-use std::path::Path;
+pub(crate) mod ports;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use railweave_discovery::rdma_ports::{DiscoveryRules, VerbsDiscovery, discover};
 use railweave_fabric::conformance::{Completion, poll};
 use railweave_fabric::{
-    Access, Connecting, DataDirect, Domain as _, LaneEndpoint, LaneId, LocalSlice, Memory, PendingRail as _, PostError,
-    Rail as _, RailError, RailSpec, Region, Registration as _, RemoteSlice, Role, SetupError, WorkFailure, WorkId,
-    Write,
+    Access, Connecting, Domain as _, LaneEndpoint, LaneId, LocalSlice, Memory, PendingRail as _, PostError, Rail as _,
+    RailError, RailSpec, Region, Registration as _, RemoteSlice, Role, SetupError, WorkFailure, WorkId, Write,
 };
-use railweave_fabric_verbs::gid::GidRules;
 use railweave_fabric_verbs::sys::Functions;
 use railweave_fabric_verbs::{
     Device, ModifyRetries, OpenPort, VerbsConfig, VerbsDomain, VerbsPendingRail, VerbsPort, VerbsRail,
@@ -92,29 +90,14 @@ impl Machine {
         self.functions.name()
     }
 
-    /// Discovers ports, with the library of this name in libmlx5's place.
-    pub(crate) fn discover(&self, data_direct: DataDirect, mlx5_library: &str) -> VerbsDiscovery {
-        let rules = DiscoveryRules {
-            gids: &|_| GidRules::default(),
-            addresses: Arc::new(Vec::new),
-            merge_vfs: true,
-            data_direct,
-            mlx5_library,
-        };
-        discover(Path::new("/"), &self.functions, &rules).unwrap()
+    /// The usable ports. If `has_engines`, adapters with a Data Direct engine use it.
+    pub(crate) fn ports(&self, has_engines: bool) -> Vec<VerbsPort> {
+        ports::ports(&self.functions, has_engines)
     }
 
-    /// The usable ports. Those of an adapter with a Data Direct engine have it, as on hosts with default settings, and
-    /// keep the names of ports without one.
-    pub(crate) fn ports(&self) -> Vec<VerbsPort> {
-        let mut ports = self.discover(DataDirect::Only, self.library()).ports;
-        ports.iter_mut().for_each(|port| port.facts.name = port.facts.name.replace("_dma", ""));
-        ports
-    }
-
-    /// The port of this name.
+    /// The port of this device, with its Data Direct engine if it has one, as on hosts with default settings.
     pub(crate) fn port(&self, name: &str) -> VerbsPort {
-        let found = self.ports().into_iter().find(|port| port.facts.name == name);
+        let found = self.ports(true).into_iter().find(|port| port.facts.name == name);
         found.unwrap_or_else(|| panic!("there is no usable port {name}"))
     }
 

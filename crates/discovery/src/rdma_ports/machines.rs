@@ -1,17 +1,20 @@
 //! The ports that are found, on machines that the fake libibverbs describes.
 
+mod data_direct;
+
 use std::fs;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use railweave_discovery::rdma_ports::{DiscoveryRules, NoDevice, VerbsDiscovery, discover};
 use railweave_fabric::{DataDirect, LinkLayer, PointerSupport, PortFacts};
 use railweave_fabric_verbs::VerbsPort;
 use railweave_fabric_verbs::gid::GidRules;
 use railweave_fabric_verbs::sys::Functions;
 use railweave_fake_ibverbs::{FakeVerbs, Open, build_without};
+
+use super::{DiscoveryRules, NoDevice, VerbsDiscovery, discover};
 
 /// One machine at a time: the library's state is the process's.
 static TURN: Mutex<()> = Mutex::new(());
@@ -69,6 +72,18 @@ impl Machine {
 
     fn discover(&self) -> VerbsDiscovery {
         self.try_discover(&|_| GidRules::default()).unwrap()
+    }
+
+    /// Discovers with this setting of Data Direct, and the library of this name in libmlx5's place.
+    fn discover_engines(&self, data_direct: DataDirect, mlx5_library: &str) -> VerbsDiscovery {
+        let (gids, addresses) = (&|_: &str| GidRules::default(), Arc::new(Vec::new));
+        let rules = DiscoveryRules { gids, addresses, merge_vfs: true, data_direct, mlx5_library };
+        discover(&self.root, &self.functions, &rules).unwrap()
+    }
+
+    /// The library's file.
+    fn library(&self) -> &str {
+        self.functions.name()
     }
 }
 
