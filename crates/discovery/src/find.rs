@@ -13,6 +13,8 @@ use crate::{tcp, verbs};
 /// force flushes, as v9 and later can; otherwise, ports that need them on every GPU are not shown. `say` takes messages
 /// that are worth logging but are not errors.
 ///
+/// From this call on, the sentences of the whole process name settings by their variables ([`name_settings`]).
+///
 /// # Errors
 /// If there is no usable port, or the options ask for something that this machine lacks.
 pub fn find(options: &Options, forces_flushes: bool, say: Say<'_>) -> Result<Found, Error> {
