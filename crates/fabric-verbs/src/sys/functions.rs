@@ -235,7 +235,7 @@ functions! {
     fork_init: needed fn() -> c_int, c"ibv_fork_init", c"IBVERBS_1.1";
     /// ibv_query_ece(3), from rdma-core 31 on.
     query_ece: optional fn(qp: *mut Qp, ece: *mut Ece) -> c_int, c"ibv_query_ece", c"IBVERBS_1.10";
-    /// ibv_set_ece(3).
+    /// ibv_set_ece(3), from rdma-core 31 on.
     set_ece: optional fn(qp: *mut Qp, ece: *mut Ece) -> c_int, c"ibv_set_ece", c"IBVERBS_1.10";
 }
 
