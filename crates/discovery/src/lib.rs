@@ -20,6 +20,8 @@ mod selection;
 mod sysfs;
 mod tcp;
 mod tcp_ports;
+#[cfg(test)]
+mod tree;
 mod verbs;
 
 pub use error::Error;

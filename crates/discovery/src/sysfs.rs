@@ -176,102 +176,70 @@ pub(crate) fn has_peer_memory(root: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use crate::tree::Tree;
 
-    /// A directory that is removed with the test.
-    struct Tree(PathBuf);
-
-    impl Tree {
-        fn new() -> Self {
-            static COUNT: AtomicU32 = AtomicU32::new(0);
-            let unique = format!("railweave-rdma-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-            let root = std::env::temp_dir().join(unique);
-            fs::create_dir_all(&root).unwrap();
-            Self(root)
-        }
-
-        /// A device below `path` of /sys/devices.
-        fn device(&self, name: &str, path: &str) -> &Self {
-            let directory = self.0.join("sys/class/infiniband").join(name);
-            let device = self.0.join("sys/devices").join(path);
-            fs::create_dir_all(&directory).unwrap();
-            fs::create_dir_all(&device).unwrap();
-            std::os::unix::fs::symlink(device, directory.join("device")).unwrap();
-            self
-        }
-
-        fn file(&self, device: &str, file: &str, content: &str) -> &Self {
-            let file = self.0.join("sys/class/infiniband").join(device).join("ports/1").join(file);
-            fs::create_dir_all(file.parent().unwrap()).unwrap();
-            fs::write(file, content).unwrap();
-            self
-        }
-
-        fn rdma<'a>(&'a self, name: &'a str) -> RdmaDevice<'a> {
-            RdmaDevice { root: &self.0, name }
-        }
-
-        fn pci(&self, device: &str, merge_vfs: bool) -> Option<String> {
-            Some(self.rdma(device).pci_path(merge_vfs)?.to_str()?.to_owned())
-        }
+    fn rdma<'a>(tree: &'a Tree, name: &'a str) -> RdmaDevice<'a> {
+        RdmaDevice { root: tree.root(), name }
     }
 
-    impl Drop for Tree {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
+    fn pci(tree: &Tree, device: &str, merge_vfs: bool) -> Option<String> {
+        Some(rdma(tree, device).pci_path(merge_vfs)?.to_str()?.to_owned())
     }
 
     #[test]
     fn functions_of_one_adapter_have_one_path() {
         let tree = Tree::new();
-        tree.device("mlx5_0", "pci0000:00/0000:00:01.0/0000:3b:00.0")
-            .device("mlx5_1", "pci0000:00/0000:00:01.0/0000:3b:00.1")
-            .device("mlx5_2", "pci0000:00/0000:00:01.0/0000:3b:02.3")
-            .device("mlx5_3", "pci0002:00/0002:00:01.0/0002:3b:00.0");
+        tree.device("infiniband", "mlx5_0", "pci0000:00/0000:00:01.0/0000:3b:00.0")
+            .device("infiniband", "mlx5_1", "pci0000:00/0000:00:01.0/0000:3b:00.1")
+            .device("infiniband", "mlx5_2", "pci0000:00/0000:00:01.0/0000:3b:02.3")
+            .device("infiniband", "mlx5_3", "pci0002:00/0002:00:01.0/0002:3b:00.0");
         let adapter = "/sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.0";
         for device in ["mlx5_0", "mlx5_1"] {
             for merge_vfs in [false, true] {
-                assert_eq!(tree.pci(device, merge_vfs).as_deref(), Some(adapter), "{device}");
+                assert_eq!(pci(&tree, device, merge_vfs).as_deref(), Some(adapter), "{device}");
             }
         }
-        assert_eq!(tree.pci("mlx5_2", true).as_deref(), Some(adapter));
+        assert_eq!(pci(&tree, "mlx5_2", true).as_deref(), Some(adapter));
         let own = "/sys/devices/pci0000:00/0000:00:01.0/0000:3b:02.0";
-        assert_eq!(tree.pci("mlx5_2", false).as_deref(), Some(own));
-        assert_eq!(tree.rdma("mlx5_1").bus_id().as_deref(), Some("0000:3b:00.1"), "its own all the same");
-        assert_eq!(tree.rdma("mlx5_2").bus_id().as_deref(), Some("0000:3b:02.3"));
+        assert_eq!(pci(&tree, "mlx5_2", false).as_deref(), Some(own));
+        assert_eq!(rdma(&tree, "mlx5_1").bus_id().as_deref(), Some("0000:3b:00.1"), "its own all the same");
+        assert_eq!(rdma(&tree, "mlx5_2").bus_id().as_deref(), Some("0000:3b:02.3"));
         let other = "/sys/devices/pci0002:00/0002:00:01.0/0002:3b:00.0";
-        assert_eq!(tree.pci("mlx5_3", true).as_deref(), Some(other));
+        assert_eq!(pci(&tree, "mlx5_3", true).as_deref(), Some(other));
     }
 
     #[test]
     fn what_is_no_pci_device_has_no_path() {
         let tree = Tree::new();
-        tree.device("hns_0", "platform/HISI00D1:00").device("usb_0", "pci0000:00/0000:00:14.0/usb2/2-1/2-1:1.0");
+        tree.device("infiniband", "hns_0", "platform/HISI00D1:00").device(
+            "infiniband",
+            "usb_0",
+            "pci0000:00/0000:00:14.0/usb2/2-1/2-1:1.0",
+        );
         for device in ["hns_0", "usb_0", "rxe0"] {
-            assert_eq!(tree.pci(device, true), None, "{device}");
+            assert_eq!(pci(&tree, device, true), None, "{device}");
         }
-        assert_eq!(tree.rdma("hns_0").bus_id().as_deref(), Some("HISI00D1:00"), "which NCCL sorts by as well");
-        assert_eq!(tree.rdma("rxe0").bus_id(), None);
+        assert_eq!(rdma(&tree, "hns_0").bus_id().as_deref(), Some("HISI00D1:00"), "which NCCL sorts by as well");
+        assert_eq!(rdma(&tree, "rxe0").bus_id(), None);
     }
 
     #[test]
     fn gids_and_rates_are_read_where_the_kernel_gives_them() {
         let tree = Tree::new();
-        tree.file("mlx5_0", "gid_attrs/types/0", "IB/RoCE v1\n")
-            .file("mlx5_0", "gid_attrs/types/1", "RoCE v2\n")
-            .file("mlx5_0", "gid_attrs/types/2", "something newer\n")
-            .file("mlx5_0", "gid_attrs/ndevs/1", "eth2\n")
-            .file("mlx5_0", "rate", "800 Gb/sec (4X XDR)\n")
-            .file("rxe0", "rate", "2.5 Gb/sec (1X SDR)\n")
-            .file("odd", "rate", "fast\n");
-        let device = tree.rdma("mlx5_0");
+        tree.file("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types/0", "IB/RoCE v1\n")
+            .file("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types/1", "RoCE v2\n")
+            .file("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/types/2", "something newer\n")
+            .file("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/1", "eth2\n")
+            .file("sys/class/infiniband/mlx5_0/ports/1/rate", "800 Gb/sec (4X XDR)\n")
+            .file("sys/class/infiniband/rxe0/ports/1/rate", "2.5 Gb/sec (1X SDR)\n")
+            .file("sys/class/infiniband/odd/ports/1/rate", "fast\n");
+        let device = rdma(&tree, "mlx5_0");
         assert_eq!([0, 1, 2, 3].map(|index| device.roce_version(1, index)), [Some(1), Some(2), None, None]);
         assert_eq!(device.interface(1, 1).as_deref(), Some("eth2"));
         assert_eq!(device.interface(1, 0), None);
         assert_eq!(device.rate_mbps(1), Some(800_000));
-        assert_eq!(tree.rdma("rxe0").rate_mbps(1), Some(2_500));
-        assert_eq!(tree.rdma("odd").rate_mbps(1), None);
+        assert_eq!(rdma(&tree, "rxe0").rate_mbps(1), Some(2_500));
+        assert_eq!(rdma(&tree, "odd").rate_mbps(1), None);
         assert_eq!(device.rate_mbps(2), None);
     }
 

@@ -116,50 +116,7 @@ fn port(root: &Path, interface: &Interface, name: String) -> PortFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
-    use std::path::PathBuf;
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    /// A directory that is removed with the test.
-    struct Tree(PathBuf);
-
-    impl Tree {
-        fn new() -> Self {
-            static COUNT: AtomicU32 = AtomicU32::new(0);
-            let unique =
-                format!("railweave-discovery-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-            let root = std::env::temp_dir().join(unique);
-            fs::create_dir_all(root.join("sys/class/net")).unwrap();
-            Self(root)
-        }
-
-        fn interface(&self, name: &str, files: &[(&str, &str)]) -> &Self {
-            let directory = self.0.join("sys/class/net").join(name);
-            fs::create_dir_all(&directory).unwrap();
-            for (file, content) in files {
-                fs::write(directory.join(file), content).unwrap();
-            }
-            self
-        }
-
-        fn directory(&self, path: &str) -> &Self {
-            fs::create_dir_all(self.0.join(path)).unwrap();
-            self
-        }
-
-        fn device(&self, name: &str, path: &str) -> &Self {
-            self.directory(path);
-            std::os::unix::fs::symlink(self.0.join(path), self.0.join("sys/class/net").join(name).join("device"))
-                .unwrap();
-            self
-        }
-    }
-
-    impl Drop for Tree {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
+    use crate::tree::Tree;
 
     fn up(name: &str, address: &str, prefix_len: u8) -> Interface {
         let address: IpAddr = address.parse().unwrap();
@@ -177,9 +134,12 @@ mod tests {
     #[test]
     fn facts_come_from_sysfs() {
         let tree = Tree::new();
-        tree.interface("eth0", &[("speed", "100000\n"), ("mtu", "9000\n"), ("operstate", "up\n")])
-            .device("eth0", "sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.0");
-        let found = discover(&tree.0, &[up("eth0", "10.0.0.1", 24)]);
+        tree.interface("eth0", &[("speed", "100000\n"), ("mtu", "9000\n"), ("operstate", "up\n")]).device(
+            "net",
+            "eth0",
+            "pci0000:00/0000:00:01.0/0000:3b:00.0",
+        );
+        let found = discover(tree.root(), &[up("eth0", "10.0.0.1", 24)]);
         let expected = PortFacts {
             name: "eth0".to_owned(),
             device: "eth0".to_owned(),
@@ -202,8 +162,8 @@ mod tests {
         let tree = Tree::new();
         tree.interface("veth1", &[("speed", "-1\n"), ("operstate", "unknown\n")]);
         tree.interface("old0", &[("speed", "4294967295\n")]);
-        tree.interface("usb0", &[]).device("usb0", "sys/devices/pci0000:00/0000:00:14.0/usb2/2-1/2-1:1.0");
-        tree.interface("vio0", &[]).device("vio0", "sys/devices/pci0000:00/0000:00:03.0/virtio1");
+        tree.interface("usb0", &[]).device("net", "usb0", "pci0000:00/0000:00:14.0/usb2/2-1/2-1:1.0");
+        tree.interface("vio0", &[]).device("net", "vio0", "pci0000:00/0000:00:03.0/virtio1");
         let all = [
             up("veth1", "10.0.0.1", 24),
             up("old0", "10.0.1.1", 24),
@@ -211,7 +171,7 @@ mod tests {
             up("vio0", "10.0.3.1", 24),
             up("gone0", "10.0.4.1", 24),
         ];
-        let found = discover(&tree.0, &all);
+        let found = discover(tree.root(), &all);
         assert_eq!(names(&found), ["veth1", "old0", "usb0", "vio0", "gone0"]);
         assert!(found.ports.iter().all(|port| port.speed_mbps.is_none() && port.mtu == 1500));
         let paths: Vec<_> = found.ports.iter().map(|port| port.pci_path.as_deref()).collect();
@@ -224,7 +184,7 @@ mod tests {
         let tree = Tree::new();
         tree.interface("eth0", &[]).interface("eth1", &[]);
         let all = [up("eth0", "10.0.0.1", 24), up("eth0:1", "10.0.1.1", 24), up("eth1", "10.0.2.1", 24)];
-        let found = discover(&tree.0, &all);
+        let found = discover(tree.root(), &all);
         assert_eq!(names(&found), ["eth0@10.0.0.1", "eth0@10.0.1.1", "eth1"]);
         assert_eq!(found.ports[1].device, "eth0");
     }
@@ -238,7 +198,7 @@ mod tests {
             up("eth1", "2001:db8:1::1", 64),
             up("eth1", "fe80::1", 64),
         ];
-        let found = discover(&tree.0, &all);
+        let found = discover(tree.root(), &all);
         assert_eq!(names(&found), ["eth0", "eth1"]);
         assert_eq!(found.ports[1].prefix_len, 64);
         assert!(reason(&found, "eth0@2001:db8::1").contains("IPv4 address 10.0.0.1 is used"));
@@ -252,7 +212,7 @@ mod tests {
         let mut unplugged = up("eth3", "10.0.3.1", 24);
         unplugged.is_up = false;
         let all = [up("lo", "127.0.0.1", 8), up("lo", "::1", 128), up("eth2", "10.0.2.1", 24), unplugged];
-        let found = discover(&tree.0, &all);
+        let found = discover(tree.root(), &all);
         assert!(found.ports.is_empty());
         assert!(reason(&found, "lo@127.0.0.1").contains("rails=127.0.0.1"));
         assert!(reason(&found, "lo@::1").contains("rails=::1"));
@@ -263,7 +223,7 @@ mod tests {
     #[test]
     fn bridges_are_left_out_unless_they_stand_for_a_real_interface() {
         let tree = Tree::new();
-        tree.interface("vnet0", &[]).interface("eth0", &[]).device("eth0", "sys/devices/pci0000:00/0000:00:1f.6");
+        tree.interface("vnet0", &[]).interface("eth0", &[]).device("net", "eth0", "pci0000:00/0000:00:1f.6");
         tree.interface("cni0", &[]).directory("sys/class/net/cni0/bridge").directory("sys/class/net/cni0/brif/vnet0");
         tree.interface("br0", &[]).directory("sys/class/net/br0/bridge").directory("sys/class/net/br0/brif/eth0");
         let all = [
@@ -274,7 +234,7 @@ mod tests {
             up("br0", "10.0.0.1", 24),
             up("br-lan", "10.0.1.1", 24),
         ];
-        let found = discover(&tree.0, &all);
+        let found = discover(tree.root(), &all);
         assert_eq!(names(&found), ["br0", "br-lan"]);
         for name in ["docker0@172.17.0.1", "virbr0@192.168.122.1", "br-0123456789ab@172.18.0.1", "cni0@10.244.0.1"] {
             assert!(reason(&found, name).contains("bridge"));

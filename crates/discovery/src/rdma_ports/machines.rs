@@ -2,10 +2,7 @@
 
 mod data_direct;
 
-use std::fs;
 use std::net::IpAddr;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use railweave_fabric::{DataDirect, LinkLayer, PointerSupport, PortFacts};
@@ -15,15 +12,16 @@ use railweave_fabric_verbs::sys::Functions;
 use railweave_fake_ibverbs::{FakeVerbs, Open, build_without};
 
 use super::{DiscoveryRules, NoDevice, VerbsDiscovery, discover};
+use crate::tree::Tree;
 
 /// One machine at a time: the library's state is the process's.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// A machine, held by one test at a time: the library and a file system's root, which is removed with it.
+/// A machine, held by one test at a time: the library and a file system's root.
 struct Machine {
     functions: Arc<Functions>,
     fake: FakeVerbs,
-    root: PathBuf,
+    tree: Tree,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -34,32 +32,12 @@ impl Machine {
 
     /// A machine with a library that lacks these functions.
     fn without(absent: &[&str], description: &str) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let library = build_without(absent);
         let fake = FakeVerbs::load(&library).unwrap();
         fake.describe(Some(description)).unwrap();
         let functions = Arc::new(Functions::load(&[library.to_str().unwrap()]).unwrap());
-        let unique = format!("railweave-ports-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let root = std::env::temp_dir().join(unique);
-        fs::create_dir_all(&root).unwrap();
-        Self { functions, fake, root, _turn: turn }
-    }
-
-    fn file(&self, path: &str, content: &str) -> &Self {
-        let path = self.root.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, content).unwrap();
-        self
-    }
-
-    fn pci(&self, device: &str, address: &str) -> &Self {
-        let directory = self.root.join("sys/class/infiniband").join(device);
-        let pci = self.root.join("sys/devices/pci0000:00").join(address);
-        fs::create_dir_all(&directory).unwrap();
-        fs::create_dir_all(&pci).unwrap();
-        std::os::unix::fs::symlink(pci, directory.join("device")).unwrap();
-        self
+        Self { functions, fake, tree: Tree::new(), _turn: turn }
     }
 
     /// Discovers without Data Direct, which has tests of its own.
@@ -67,7 +45,7 @@ impl Machine {
         let addresses = Arc::new(|| vec![(IpAddr::from([10, 1, 0, 1]), 16)]);
         let data_direct = DataDirect::Off;
         let rules = DiscoveryRules { gids, addresses, merge_vfs: true, data_direct, mlx5_library: "" };
-        discover(&self.root, &self.functions, &rules)
+        discover(self.tree.root(), &self.functions, &rules)
     }
 
     fn discover(&self) -> VerbsDiscovery {
@@ -78,7 +56,7 @@ impl Machine {
     fn discover_engines(&self, data_direct: DataDirect, mlx5_library: &str) -> VerbsDiscovery {
         let (gids, addresses) = (&|_: &str| GidRules::default(), Arc::new(Vec::new));
         let rules = DiscoveryRules { gids, addresses, merge_vfs: true, data_direct, mlx5_library };
-        discover(&self.root, &self.functions, &rules).unwrap()
+        discover(self.tree.root(), &self.functions, &rules).unwrap()
     }
 
     /// The library's file.
@@ -89,7 +67,6 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.root);
         if !std::thread::panicking() {
             assert_eq!(self.fake.open(), Open::default(), "something is left open");
         }
@@ -116,7 +93,10 @@ fn facts_come_from_the_library_and_from_sysfs() {
          gid.0 = ['fe80::1', 'roce1', 2]\ngid.1 = ['fe80::1', 'roce2', 2]\ngid.2 = ['10.1.0.1', 'roce1', 2]\n\
          gid.3 = ['10.1.0.1', 'roce2', 2]\n",
     );
-    machine.pci("mlx5_0", "0000:3b:00.1").file("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/3", "eth2\n");
+    machine
+        .tree
+        .device("infiniband", "mlx5_0", "pci0000:00/0000:3b:00.1")
+        .file("sys/class/infiniband/mlx5_0/ports/1/gid_attrs/ndevs/3", "eth2\n");
     let found = machine.discover();
     assert!(found.left_out.is_empty(), "{found:?}");
     let port = port(&found, "mlx5_0");
@@ -302,7 +282,7 @@ fn an_older_library_leaves_the_types_of_gids_to_sysfs() {
     assert_eq!(port(&machine.discover(), "a0").gids[0].index, 3);
     let types = "sys/class/infiniband/a0/ports/1/gid_attrs/types";
     for (index, kind) in [(0, "IB/RoCE v1"), (1, "RoCE v2"), (2, "RoCE v2"), (3, "IB/RoCE v1")] {
-        machine.file(&format!("{types}/{index}"), kind);
+        machine.tree.file(&format!("{types}/{index}"), kind);
     }
     let found = machine.discover();
     assert_eq!((port(&found, "a0").gids[0].index, port(&found, "a0").gids[0].version), (2, Some(2)));
@@ -339,7 +319,7 @@ fn gpu_memory_is_offered_where_kernel_and_device_can() {
     assert_eq!(pointers(&found, "a0"), PointerSupport { cuda: false, dma_buf: true, data_direct: false });
     assert_eq!(pointers(&found, "b0"), PointerSupport::default());
     drop(found);
-    machine.file("sys/module/nvidia_peermem/version", "550.54\n");
+    machine.tree.file("sys/module/nvidia_peermem/version", "550.54\n");
     let found = machine.discover();
     assert_eq!(pointers(&found, "a0"), PointerSupport { cuda: true, dma_buf: true, data_direct: false });
     assert_eq!(pointers(&found, "b0"), PointerSupport { cuda: true, dma_buf: false, data_direct: false });
