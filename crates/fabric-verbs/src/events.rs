@@ -1,5 +1,6 @@
 //! A device's asynchronous events in words.
 
+use std::ffi::c_int;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -46,10 +47,24 @@ fn is_of_no_consequence(event: Event) -> bool {
     )
 }
 
-/// Describes an event of the device of this name: ibv_get_async_event(3).
+/// Describes an event of the device of this name.
 fn describe(device: &str, event: Event) -> PortEvent {
-    // Is it a fault, has its subject failed for good, and the message.
-    let (is_fault, is_final, what) = match event.kind {
+    let (is_fault, is_final, what) = meaning(event.kind);
+    let (place, piece) = match event.about {
+        About::Device => (device.to_owned(), Piece::Device),
+        About::Port(port) => (format!("{device} port {port}"), Piece::Device),
+        About::QueuePair(number) => (format!("{device} queue pair {number:#x}"), Piece::QueuePair(number)),
+        About::CompletionQueue(id) => (device.to_owned(), Piece::CompletionQueue(id)),
+        About::ReceiveQueue(id) => (device.to_owned(), Piece::ReceiveQueue(id)),
+    };
+    let failed = is_final.then(|| Part { device: device.into(), piece });
+    PortEvent { is_fault, failed, message: format!("{place}: {what} (event {})", event.kind) }
+}
+
+/// Returns the meaning of a kind of event (ibv_get_async_event(3)): is it a fault, has its subject failed for good, and
+/// the message.
+fn meaning(kind: c_int) -> (bool, bool, &'static str) {
+    match kind {
         sys::EVENT_PORT_ERR => (
             true,
             false,
@@ -109,16 +124,7 @@ fn describe(device: &str, event: Event) -> PortEvent {
         sys::EVENT_SM_CHANGE => (false, false, "the port has a new subnet manager"),
         sys::EVENT_CLIENT_REREGISTER => (false, false, "the subnet manager asks its clients to register again"),
         _ => (false, false, "an event that this version does not know"),
-    };
-    let (place, piece) = match event.about {
-        About::Device => (device.to_owned(), Piece::Device),
-        About::Port(port) => (format!("{device} port {port}"), Piece::Device),
-        About::QueuePair(number) => (format!("{device} queue pair {number:#x}"), Piece::QueuePair(number)),
-        About::CompletionQueue(id) => (device.to_owned(), Piece::CompletionQueue(id)),
-        About::ReceiveQueue(id) => (device.to_owned(), Piece::ReceiveQueue(id)),
-    };
-    let failed = is_final.then(|| Part { device: device.into(), piece });
-    PortEvent { is_fault, failed, message: format!("{place}: {what} (event {})", event.kind) }
+    }
 }
 
 #[cfg(test)]
