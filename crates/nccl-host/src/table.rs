@@ -34,6 +34,59 @@ macro_rules! each {
 }
 pub(crate) use each;
 
+/// Calls `get_properties` of a version's table, and makes the properties of what all versions have and of `$more`. The
+/// function around it returns if there is no such function, or if the call fails.
+macro_rules! read {
+    ($net:ident, $device:ident, |$raw:ident, $common:ident| $more:block) => {{
+        let call = $net.get_properties?;
+        let mut raw = MaybeUninit::zeroed();
+        // SAFETY: the memory has the type that this version writes.
+        let code = unsafe { call($device, raw.as_mut_ptr()) };
+        if !code.is_success() {
+            return Some(Err(code));
+        }
+        // SAFETY: every field is a number, a pointer or an array of numbers, for which all zeros, as before the
+        // call, are a valid value.
+        let $raw = unsafe { raw.assume_init() };
+        let mut $common = Properties {
+            // SAFETY: the API requires pointers to strings that live as long as the process.
+            name: unsafe { text($raw.name) }.unwrap_or_default(),
+            // SAFETY: as above; NULL is allowed.
+            pci_path: unsafe { text($raw.pci_path) },
+            guid: $raw.guid,
+            ptr_support: $raw.ptr_support,
+            reg_is_global: false,
+            force_flush: false,
+            speed_mbps: $raw.speed,
+            port: $raw.port,
+            latency_us: $raw.latency,
+            max_comms: $raw.max_comms,
+            max_recvs: $raw.max_recvs,
+            device_type: 0,
+            members: Vec::new(),
+            max_p2p_bytes: MAX_NET_SIZE,
+            max_coll_bytes: MAX_NET_SIZE,
+            rail_id: ID_UNDEF,
+            plane_id: ID_UNDEF,
+        };
+        $more
+        Some(Ok($common))
+    }};
+}
+
+/// Adds the properties that version 9 and later have.
+macro_rules! from_v9 {
+    ($raw:ident, $common:ident) => {
+        $common.reg_is_global = $raw.reg_is_global != 0;
+        $common.force_flush = $raw.force_flush != 0;
+        $common.device_type = $raw.net_device_type;
+        let count = usize::try_from($raw.v_props.ndevs).unwrap_or(0);
+        $common.members = $raw.v_props.devs.iter().copied().take(count).collect();
+        $common.max_p2p_bytes = $raw.max_p2p_bytes;
+        $common.max_coll_bytes = $raw.max_coll_bytes;
+    };
+}
+
 impl Table {
     /// Returns the table of `version` at the address of its symbol; `None` for a version that does not exist.
     ///
@@ -102,75 +155,27 @@ impl Table {
     /// # Safety
     /// The plugin was started.
     pub(crate) unsafe fn properties(self, device: c_int) -> Option<Result<Properties, NcclResult>> {
-        macro_rules! read {
-            ($net:ident, |$raw:ident, $common:ident| $more:block) => {{
-                let call = $net.get_properties?;
-                let mut raw = MaybeUninit::zeroed();
-                // SAFETY: the memory has the type that this version writes.
-                let code = unsafe { call(device, raw.as_mut_ptr()) };
-                if !code.is_success() {
-                    return Some(Err(code));
-                }
-                // SAFETY: every field is a number, a pointer or an array of numbers, for which all zeros, as before the
-                // call, are a valid value.
-                let $raw = unsafe { raw.assume_init() };
-                let mut $common = Properties {
-                    // SAFETY: the API requires pointers to strings that live as long as the process.
-                    name: unsafe { text($raw.name) }.unwrap_or_default(),
-                    // SAFETY: as above; NULL is allowed.
-                    pci_path: unsafe { text($raw.pci_path) },
-                    guid: $raw.guid,
-                    ptr_support: $raw.ptr_support,
-                    reg_is_global: false,
-                    force_flush: false,
-                    speed_mbps: $raw.speed,
-                    port: $raw.port,
-                    latency_us: $raw.latency,
-                    max_comms: $raw.max_comms,
-                    max_recvs: $raw.max_recvs,
-                    device_type: 0,
-                    members: Vec::new(),
-                    max_p2p_bytes: MAX_NET_SIZE,
-                    max_coll_bytes: MAX_NET_SIZE,
-                    rail_id: ID_UNDEF,
-                    plane_id: ID_UNDEF,
-                };
-                $more
-                Some(Ok($common))
-            }};
-        }
-        macro_rules! from_v9 {
-            ($raw:ident, $common:ident) => {
-                $common.reg_is_global = $raw.reg_is_global != 0;
-                $common.force_flush = $raw.force_flush != 0;
-                $common.device_type = $raw.net_device_type;
-                let count = usize::try_from($raw.v_props.ndevs).unwrap_or(0);
-                $common.members = $raw.v_props.devs.iter().copied().take(count).collect();
-                $common.max_p2p_bytes = $raw.max_p2p_bytes;
-                $common.max_coll_bytes = $raw.max_coll_bytes;
-            };
-        }
         match self {
-            Self::V6(net) => read!(net, |raw, common| {
+            Self::V6(net) => read!(net, device, |raw, common| {
                 let _ = &mut common;
             }),
-            Self::V7(net) => read!(net, |raw, common| {
+            Self::V7(net) => read!(net, device, |raw, common| {
                 common.device_type = raw.net_device_type;
             }),
-            Self::V8(net) => read!(net, |raw, common| {
+            Self::V8(net) => read!(net, device, |raw, common| {
                 common.device_type = raw.net_device_type;
                 common.reg_is_global = raw.reg_is_global != 0;
             }),
-            Self::V9(net) => read!(net, |raw, common| {
+            Self::V9(net) => read!(net, device, |raw, common| {
                 from_v9!(raw, common);
             }),
-            Self::V10(net) => read!(net, |raw, common| {
+            Self::V10(net) => read!(net, device, |raw, common| {
                 from_v9!(raw, common);
             }),
-            Self::V11(net) => read!(net, |raw, common| {
+            Self::V11(net) => read!(net, device, |raw, common| {
                 from_v9!(raw, common);
             }),
-            Self::V12(net) => read!(net, |raw, common| {
+            Self::V12(net) => read!(net, device, |raw, common| {
                 from_v9!(raw, common);
                 common.rail_id = raw.rail_id;
                 common.plane_id = raw.plane_id;
