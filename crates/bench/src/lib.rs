@@ -3,8 +3,8 @@
 //! This is not a collective library for others to use. A [`Communicator`] runs collectives over any implementation of
 //! [`railweave_nccl_host::NetApi`].
 //!
-//! The path of a message: a collective is written as a [`plan`], [`progress`] executes it on connections, and these
-//! call the API. Ranks are processes of their own ([`ranks`]), which exchange handles through their parent
+//! The path of a message: a collective is written as a plan (`plan.rs`), `progress.rs` executes it on connections, and
+//! these call the API. Ranks are processes of their own ([`ranks`]), which exchange handles through their parent
 //! ([`bootstrap`]).
 
 pub mod bootstrap;
@@ -21,10 +21,10 @@ pub mod nccl;
 pub mod numbers;
 pub mod objects;
 pub mod pair;
-pub mod patience;
-pub mod plan;
+mod patience;
+mod plan;
 pub mod process;
-pub mod progress;
+mod progress;
 pub mod ranks;
 pub mod sockets;
 pub mod sweep;

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 /// The user's buffer that data is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Place {
     /// The buffer that is only read.
     Input,
     /// The buffer that is written.
@@ -17,7 +17,7 @@ pub enum Place {
 
 /// The use of received data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub(crate) enum Action {
     /// Put it in its place in the output.
     Store,
     /// Add it to the data in its place in the output.
@@ -26,81 +26,81 @@ pub enum Action {
 
 /// A slice to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SendSlice {
+pub(crate) struct SendSlice {
     /// Its start.
-    pub offset: usize,
+    pub(crate) offset: usize,
     /// Its length.
-    pub length: usize,
+    pub(crate) length: usize,
     /// The number of slices of the stream named by [`SendStream::after`] that must be received before.
-    pub needs: usize,
+    pub(crate) needs: usize,
 }
 
 /// A slice to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecvSlice {
+pub(crate) struct RecvSlice {
     /// Its place in the output.
-    pub offset: usize,
+    pub(crate) offset: usize,
     /// Its length.
-    pub length: usize,
+    pub(crate) length: usize,
     /// The use of the data.
-    pub action: Action,
+    pub(crate) action: Action,
 }
 
 /// The slices to send over one connection, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SendStream {
+pub(crate) struct SendStream {
     /// The index of the connection among those that send.
-    pub connection: usize,
+    pub(crate) connection: usize,
     /// The buffer to send from.
-    pub place: Place,
+    pub(crate) place: Place,
     /// The slices.
-    pub slices: Vec<SendSlice>,
+    pub(crate) slices: Vec<SendSlice>,
     /// The stream among [`Plan::receives`] that feeds this one; without one, `needs` has no meaning.
-    pub after: Option<usize>,
+    pub(crate) after: Option<usize>,
 }
 
 /// The slices to receive over one connection, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RecvStream {
+pub(crate) struct RecvStream {
     /// The index of the connection among those that receive.
-    pub connection: usize,
+    pub(crate) connection: usize,
     /// The slices.
-    pub slices: Vec<RecvSlice>,
+    pub(crate) slices: Vec<RecvSlice>,
 }
 
 /// One rank's part in a collective.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// The streams that it sends.
-    pub sends: Vec<SendStream>,
+    pub(crate) sends: Vec<SendStream>,
     /// The streams that it receives.
-    pub receives: Vec<RecvStream>,
+    pub(crate) receives: Vec<RecvStream>,
 }
 
 /// A rank's place in the ring of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ring {
+pub(crate) struct Ring {
     /// This rank, below `ranks`.
-    pub rank: usize,
+    pub(crate) rank: usize,
     /// The number of ranks, at least 2.
-    pub ranks: usize,
+    pub(crate) ranks: usize,
 }
 
 impl Ring {
     /// Adds a reduce-scatter, then an all-gather, over `chunks`, one for each rank: afterwards every rank has every
     /// sum.
-    pub fn all_reduce(self, plan: &mut Plan, connection: usize, chunks: &[Range<usize>], slice: usize) {
+    pub(crate) fn all_reduce(self, plan: &mut Plan, connection: usize, chunks: &[Range<usize>], slice: usize) {
         self.steps(plan, connection, chunks, slice, 0, 2 * (self.ranks - 1), self.ranks - 1);
     }
 
     /// Adds an all-gather: every rank starts with its own chunk in place and ends with all chunks.
-    pub fn all_gather(self, plan: &mut Plan, connection: usize, chunks: &[Range<usize>], slice: usize) {
+    pub(crate) fn all_gather(self, plan: &mut Plan, connection: usize, chunks: &[Range<usize>], slice: usize) {
         self.steps(plan, connection, chunks, slice, 0, self.ranks - 1, 0);
     }
 
     /// Adds a reduce-scatter: every rank starts with all chunks and ends with the sum of its own; the other chunks then
     /// hold partial sums.
-    pub fn reduce_scatter(self, plan: &mut Plan, connection: usize, chunks: &[Range<usize>], slice: usize) {
+    pub(crate) fn reduce_scatter(self, plan: &mut Plan, connection: usize, chunks: &[Range<usize>], slice: usize) {
         self.steps(plan, connection, chunks, slice, 1, self.ranks - 1, self.ranks - 1);
     }
 
@@ -148,13 +148,13 @@ impl Ring {
 
 impl Plan {
     /// Adds a send of `range` of the input over a connection, in slices.
-    pub fn send(&mut self, connection: usize, range: &Range<usize>, slice: usize) {
+    pub(crate) fn send(&mut self, connection: usize, range: &Range<usize>, slice: usize) {
         let slices = parts(range, slice).map(|(offset, length)| SendSlice { offset, length, needs: 0 }).collect();
         self.sends.push(SendStream { connection, place: Place::Input, slices, after: None });
     }
 
     /// Adds a receive of `range` of the output over a connection, in slices.
-    pub fn receive(&mut self, connection: usize, range: &Range<usize>, slice: usize) {
+    pub(crate) fn receive(&mut self, connection: usize, range: &Range<usize>, slice: usize) {
         let action = Action::Store;
         let slices = parts(range, slice).map(|(offset, length)| RecvSlice { offset, length, action }).collect();
         self.receives.push(RecvStream { connection, slices });
@@ -162,7 +162,7 @@ impl Plan {
 
     /// Returns true if all slices lie inside buffers of these lengths and wait for streams that exist.
     #[must_use]
-    pub fn fits(&self, input: usize, output: usize) -> bool {
+    pub(crate) fn fits(&self, input: usize, output: usize) -> bool {
         let inside =
             |offset: usize, length: usize, limit: usize| offset.checked_add(length).is_some_and(|end| end <= limit);
         let sends = self.sends.iter().all(|stream| {
@@ -173,14 +173,6 @@ impl Plan {
         let mut receives = self.receives.iter().flat_map(|stream| &stream.slices);
         sends && receives.all(|slice| inside(slice.offset, slice.length, output))
     }
-
-    /// Returns the length of the longest slice.
-    #[must_use]
-    pub fn longest_slice(&self) -> usize {
-        let sends = self.sends.iter().flat_map(|stream| &stream.slices).map(|slice| slice.length);
-        let receives = self.receives.iter().flat_map(|stream| &stream.slices).map(|slice| slice.length);
-        sends.chain(receives).max().unwrap_or(0)
-    }
 }
 
 /// The number of elements to a multiple of which the boundaries of chunks are rounded: 128 bytes, as in NCCL.
@@ -188,7 +180,7 @@ const CHUNK_ALIGN: usize = 32;
 
 /// Cuts `range` into `count` chunks of about the same size; the last ones may be shorter or empty.
 #[must_use]
-pub fn chunks(range: &Range<usize>, count: usize) -> Vec<Range<usize>> {
+pub(crate) fn chunks(range: &Range<usize>, count: usize) -> Vec<Range<usize>> {
     let size = range.len().div_ceil(count.max(1)).next_multiple_of(CHUNK_ALIGN);
     let border = |index: usize| (range.start + index * size).min(range.end);
     (0..count).map(|index| border(index)..border(index + 1)).collect()

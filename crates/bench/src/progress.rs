@@ -12,14 +12,14 @@ use std::collections::VecDeque;
 use std::ptr::NonNull;
 
 /// The bytes of one element.
-pub const ELEMENT_BYTES: usize = size_of::<f32>();
+pub(crate) const ELEMENT_BYTES: usize = size_of::<f32>();
 
 /// The tag of every message: tags only distinguish the parts of a grouped receive, and these receives have one part.
 const SINGLE_TAG: i32 = 0;
 
 /// The user's buffers of one collective, as addresses, because plugins read and write them meanwhile.
 #[derive(Clone, Copy, Debug)]
-pub struct Buffers {
+pub(crate) struct Buffers {
     input: NonNull<f32>,
     input_length: usize,
     output: NonNull<f32>,
@@ -34,7 +34,7 @@ unsafe impl Sync for Buffers {}
 impl Buffers {
     /// Returns the addresses of an input and an output.
     #[must_use]
-    pub fn new(input: &[f32], output: &mut [f32]) -> Self {
+    pub(crate) fn new(input: &[f32], output: &mut [f32]) -> Self {
         let (input_length, output_length) = (input.len(), output.len());
         // The NonNull of the input is only read from: no plan writes to its input.
         Self {
@@ -47,14 +47,14 @@ impl Buffers {
 
     /// Returns the address of one buffer that is both.
     #[must_use]
-    pub fn in_place(data: &mut [f32]) -> Self {
+    pub(crate) fn in_place(data: &mut [f32]) -> Self {
         let (data, length) = (NonNull::from_mut(data).cast(), data.len());
         Self { input: data, input_length: length, output: data, output_length: length }
     }
 
     /// Returns the address and the bytes of a whole buffer.
     #[must_use]
-    pub fn whole(&self, place: Place) -> (NonNull<u8>, usize) {
+    pub(crate) fn whole(&self, place: Place) -> (NonNull<u8>, usize) {
         match place {
             Place::Input => (self.input.cast(), self.input_length * ELEMENT_BYTES),
             Place::Output => (self.output.cast(), self.output_length * ELEMENT_BYTES),
@@ -63,7 +63,7 @@ impl Buffers {
 
     /// Returns true if a plan lies inside the buffers.
     #[must_use]
-    pub fn hold(&self, plan: &Plan) -> bool {
+    pub(crate) fn hold(&self, plan: &Plan) -> bool {
         plan.fits(self.input_length, self.output_length)
     }
 
@@ -89,7 +89,7 @@ impl Buffers {
 ///
 /// # Panics
 /// If a plan names a connection that does not exist, or a slice that is longer than its connection's.
-pub unsafe fn run<N: NetApi>(
+pub(crate) unsafe fn run<N: NetApi>(
     net: &N,
     plan: &Plan,
     senders: &[Connection<'_, N, SendComm>],
