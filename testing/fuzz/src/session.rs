@@ -195,6 +195,17 @@ impl End {
         assert!(self.session.opened(number, now_ns), "it was being set up");
     }
 
+    /// Ends the set-up of a connection, if there is one: it works, or it fails.
+    fn set_up(&mut self, works: bool, now_ns: u64) {
+        let Some(number) = self.find(|known| matches!(known, Known::SetUp | Known::Interrupted)) else { return };
+        if works {
+            self.open(number, now_ns);
+        } else {
+            self.known.remove(&number);
+            self.session.failed(number, now_ns);
+        }
+    }
+
     fn close(&mut self, number: u32, now_ns: u64) {
         self.known.insert(number, Known::Closed);
         assert!(self.session.close(number, now_ns), "it was open");
@@ -257,71 +268,13 @@ impl Script {
                 self.wires[wire].extend(first.filter(|_| self.wires[wire].len() < MOST_QUEUED));
             }
             7 => drop(self.wires[usize::from(input.u8() % 2)].pop_front()),
-            8 => {
-                let (wire, kind, connection, length) = (input.u8() % 2, input.u8() % 13, input.u8(), input.u8());
-                let body = input.take(usize::from(length));
-                let header = [
-                    &(body.len() as u32).to_le_bytes()[..],
-                    &[kind, 0, 0, 0],
-                    &u32::from(connection % 6).to_le_bytes(),
-                ];
-                self.arrive(wire, &[&header.concat(), body].concat());
-            }
-            // The dialled socket is connected, and another end takes it.
-            9 => {
-                if std::mem::take(&mut self.opener.is_dialling) {
-                    self.nonce = self.nonce.wrapping_add(1);
-                    self.opener.has_socket = true;
-                    self.opener.session.handle_connected([self.nonce; 32]);
-                    if let Some(mut old) = self.acceptor.take() {
-                        old.lose_socket(SocketEndKind::Other, now_ns);
-                        old.finish(now_ns);
-                    }
-                    let config = Arc::clone(&self.configs[1]);
-                    let session =
-                        Session::accept(config, [!self.nonce; 32], SocketAddr::from(([10, 0, 0, 9], 7)), now_ns);
-                    self.acceptor = Some(End { has_socket: true, ..End::new(session) });
-                    self.wires = Default::default();
-                }
-            }
-            10 => {
-                let opener = &mut self.opener;
-                let is_up = opener.session.is_up();
-                if opener.known.len() < 5
-                    && let Some(number) = opener.session.begin(now_ns)
-                {
-                    assert!(is_up, "a session that is not up begins nothing");
-                    assert_eq!(opener.known.insert(number, Known::SetUp), None);
-                    let ports = vec![port_offer(0, 1, 1)];
-                    let offer = Offer { nonce: 5, striped: false, traffic_class: None, ports };
-                    opener.session.send(number, Message::Offer(offer));
-                }
-            }
-            11 => {
-                let accepts = input.u8().is_multiple_of(2);
-                if let Some(acceptor) = &mut self.acceptor
-                    && let Some(number) = acceptor.find(|known| known == Known::Offered)
-                {
-                    if accepts {
-                        acceptor.known.insert(number, Known::SetUp);
-                        acceptor.session.accept_offer(number, now_ns);
-                    } else {
-                        acceptor.known.remove(&number);
-                        acceptor.session.refuse(number, Fault::Protocol, "no".to_owned(), now_ns);
-                    }
-                }
-            }
+            8 => self.invent(input),
+            9 => self.connect(),
+            10 => self.begin(),
+            11 => self.answer(input.u8().is_multiple_of(2)),
             12 | 13 => {
                 let (which, works) = (input.u8(), !input.u8().is_multiple_of(4));
-                let end = self.end_at(which);
-                if let Some(number) = end.find(|known| matches!(known, Known::SetUp | Known::Interrupted)) {
-                    if works {
-                        end.open(number, now_ns);
-                    } else {
-                        end.known.remove(&number);
-                        end.session.failed(number, now_ns);
-                    }
-                }
+                self.end_at(which).set_up(works, now_ns);
             }
             14 => {
                 let which = input.u8();
@@ -343,21 +296,80 @@ impl Script {
                 let which = input.u8();
                 self.end_at(which).session.handle_all_read();
             }
-            // Time passes: a little, or up to the next deadline.
-            _ => {
-                let step = input.u8();
-                let due =
-                    [self.opener.session.timeout_ns(), self.acceptor.as_ref().and_then(|end| end.session.timeout_ns())];
-                self.now_ns = match step {
-                    0..64 => now_ns + u64::from(step) * MILLISECOND,
-                    64..200 => due.into_iter().flatten().min().unwrap_or(now_ns).max(now_ns),
-                    _ => now_ns + u64::from(step - 199) * 500 * MILLISECOND,
-                };
-                for which in 0..2 {
-                    let now_ns = self.now_ns;
-                    self.end_at(which).session.handle_timeout(now_ns);
-                }
+            _ => self.wait(input.u8()),
+        }
+    }
+
+    /// Delivers a frame that nobody sent.
+    fn invent(&mut self, input: &mut Input<'_>) {
+        let (wire, kind, connection, length) = (input.u8() % 2, input.u8() % 13, input.u8(), input.u8());
+        let body = input.take(usize::from(length));
+        let header =
+            [&(body.len() as u32).to_le_bytes()[..], &[kind, 0, 0, 0], &u32::from(connection % 6).to_le_bytes()];
+        self.arrive(wire, &[&header.concat(), body].concat());
+    }
+
+    /// Connects the socket that is being dialled; another end takes it.
+    fn connect(&mut self) {
+        let now_ns = self.now_ns;
+        if std::mem::take(&mut self.opener.is_dialling) {
+            self.nonce = self.nonce.wrapping_add(1);
+            self.opener.has_socket = true;
+            self.opener.session.handle_connected([self.nonce; 32]);
+            if let Some(mut old) = self.acceptor.take() {
+                old.lose_socket(SocketEndKind::Other, now_ns);
+                old.finish(now_ns);
             }
+            let config = Arc::clone(&self.configs[1]);
+            let session = Session::accept(config, [!self.nonce; 32], SocketAddr::from(([10, 0, 0, 9], 7)), now_ns);
+            self.acceptor = Some(End { has_socket: true, ..End::new(session) });
+            self.wires = Default::default();
+        }
+    }
+
+    /// Begins a connection at the opener, unless it has many.
+    fn begin(&mut self) {
+        let opener = &mut self.opener;
+        let is_up = opener.session.is_up();
+        if opener.known.len() < 5
+            && let Some(number) = opener.session.begin(self.now_ns)
+        {
+            assert!(is_up, "a session that is not up begins nothing");
+            assert_eq!(opener.known.insert(number, Known::SetUp), None);
+            let ports = vec![port_offer(0, 1, 1)];
+            let offer = Offer { nonce: 5, striped: false, traffic_class: None, ports };
+            opener.session.send(number, Message::Offer(offer));
+        }
+    }
+
+    /// Lets the acceptor accept or refuse an offer.
+    fn answer(&mut self, accepts: bool) {
+        let now_ns = self.now_ns;
+        if let Some(acceptor) = &mut self.acceptor
+            && let Some(number) = acceptor.find(|known| known == Known::Offered)
+        {
+            if accepts {
+                acceptor.known.insert(number, Known::SetUp);
+                acceptor.session.accept_offer(number, now_ns);
+            } else {
+                acceptor.known.remove(&number);
+                acceptor.session.refuse(number, Fault::Protocol, "no".to_owned(), now_ns);
+            }
+        }
+    }
+
+    /// Lets time pass: a little, or up to the next deadline.
+    fn wait(&mut self, step: u8) {
+        let now_ns = self.now_ns;
+        let due = [self.opener.session.timeout_ns(), self.acceptor.as_ref().and_then(|end| end.session.timeout_ns())];
+        self.now_ns = match step {
+            0..64 => now_ns + u64::from(step) * MILLISECOND,
+            64..200 => due.into_iter().flatten().min().unwrap_or(now_ns).max(now_ns),
+            _ => now_ns + u64::from(step - 199) * 500 * MILLISECOND,
+        };
+        for which in 0..2 {
+            let now_ns = self.now_ns;
+            self.end_at(which).session.handle_timeout(now_ns);
         }
     }
 
