@@ -116,12 +116,6 @@ impl RailSet {
         self.0 & !others.0 == 0
     }
 
-    /// Returns true if a rail is in both.
-    #[inline]
-    pub const fn meets(self, others: Self) -> bool {
-        self.0 & others.0 != 0
-    }
-
     /// Returns the rail with the lowest number.
     #[inline]
     pub const fn first(self) -> Option<RailId> {
@@ -283,7 +277,6 @@ mod tests {
         assert_eq!(set.without(RailId(1)), RailSet::only(RailId(7)));
         assert_eq!((set | rails(&[0]), set & rails(&[0, 1])), (rails(&[0, 1, 7]), rails(&[1])));
         assert!(rails(&[1]).is_within(set) && !rails(&[0, 1]).is_within(set) && RailSet::EMPTY.is_within(set));
-        assert!(rails(&[0, 1]).meets(set) && !rails(&[0]).meets(set));
     }
 
     #[test]

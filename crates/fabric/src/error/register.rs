@@ -109,11 +109,6 @@ impl RegisterError {
             | Self::Refused { .. } => Fault::Local,
         }
     }
-
-    /// Returns true if a limit was reached: the port's, or that of locked memory.
-    pub fn is_limit(&self) -> bool {
-        matches!(self, Self::Full { .. } | Self::Refused { errno: libc::ENOMEM | libc::EAGAIN, .. })
-    }
 }
 
 /// Returns advice for a range that was refused with this error number.
@@ -149,23 +144,16 @@ mod tests {
     fn what_is_refused_is_told_with_its_remedy() {
         let dma_buf = MemoryKind::DmaBuf { fd: 3, offset: 0 };
         let cases = [
-            (libc::ENOMEM, MemoryKind::Host, false, "host", "ulimit -l unlimited", true),
-            (libc::EAGAIN, MemoryKind::Host, true, "host", "memlock=-1", true),
-            (
-                libc::EINVAL,
-                MemoryKind::Host,
-                true,
-                "host",
-                "which relaxed_ordering=1 asks for: set it to 2 or 0",
-                false,
-            ),
-            (libc::EINVAL, MemoryKind::Host, false, "host", "the range must be mapped and writable", false),
-            (libc::EFAULT, MemoryKind::Host, true, "host", "the range must be mapped and writable", false),
-            (libc::EFAULT, MemoryKind::Cuda, false, "CUDA", "let NCCL use dma-buf (dma_buf=1)", false),
-            (libc::EINVAL, dma_buf, false, "dma-buf", "kernel and driver support dma-buf", false),
-            (libc::EIO, MemoryKind::Host, false, "host", "look at the kernel log", false),
+            (libc::ENOMEM, MemoryKind::Host, false, "host", "ulimit -l unlimited"),
+            (libc::EAGAIN, MemoryKind::Host, true, "host", "memlock=-1"),
+            (libc::EINVAL, MemoryKind::Host, true, "host", "which relaxed_ordering=1 asks for: set it to 2 or 0"),
+            (libc::EINVAL, MemoryKind::Host, false, "host", "the range must be mapped and writable"),
+            (libc::EFAULT, MemoryKind::Host, true, "host", "the range must be mapped and writable"),
+            (libc::EFAULT, MemoryKind::Cuda, false, "CUDA", "let NCCL use dma-buf (dma_buf=1)"),
+            (libc::EINVAL, dma_buf, false, "dma-buf", "kernel and driver support dma-buf"),
+            (libc::EIO, MemoryKind::Host, false, "host", "look at the kernel log"),
         ];
-        for (errno, kind, relaxed, name, remedy, is_limit) in cases {
+        for (errno, kind, relaxed, name, remedy) in cases {
             let error = refused(errno, kind, relaxed);
             let text = error.to_string();
             let begin = format!(
@@ -173,7 +161,7 @@ mod tests {
                 std::io::Error::from_raw_os_error(errno)
             );
             assert!(text.starts_with(&begin) && text.contains(remedy), "{text}");
-            assert_eq!((error.fault(), error.is_limit()), (Fault::Local, is_limit), "{text}");
+            assert_eq!(error.fault(), Fault::Local, "{text}");
         }
     }
 
