@@ -34,7 +34,9 @@ pub use joining::{Connecting, Joining, LaneEndpoint};
 pub use lane::{LaneId, MAX_LANES};
 pub use memory::{Access, Memory, MemoryKind};
 pub use pages::page_size;
-pub use port::{Discovery, EventSource, LeftOut, LinkLayer, Part, Piece, PointerSupport, PortEvent, PortFacts};
+pub use port::{
+    AddressPurpose, Discovery, EventSource, LeftOut, LinkLayer, Part, Piece, PointerSupport, PortEvent, PortFacts,
+};
 pub use rail::{
     Domain, Fabric, LocalSlice, PendingRail, Rail, RailSpec, Registration, RemoteSlice, Reports, Role, WorkId, Write,
 };

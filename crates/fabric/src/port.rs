@@ -85,6 +85,18 @@ impl PortFacts {
     }
 }
 
+/// The purpose of an address that a host tells its peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AddressPurpose {
+    /// The address of a port.
+    Port,
+    /// The address for control sessions, not of a port.
+    OutOfBand,
+    /// Like [`Self::OutOfBand`], but named by the peer's user while the ports are RDMA: if the networks of the ports
+    /// do not pass TCP, trying their addresses first would waste time.
+    NamedOutOfBand,
+}
+
 /// A port or address that exists but is not used, and the reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeftOut {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use railweave_fabric::{EventSource, LinkLayer};
 use railweave_options::Options;
-use railweave_topology::{DialAddress, NetworkAddress, Purpose, dial_order};
+use railweave_topology::{DialAddress, NetworkAddress, dial_order};
 use railweave_transport::{ConnectionConfig, Error, Handle, HandleAddress, Hello};
 
 use crate::comm::ControlHandle;
@@ -149,15 +149,7 @@ impl Process {
         let theirs: Vec<_> = handle
             .addresses
             .iter()
-            .map(|entry| DialAddress {
-                address: entry.address,
-                prefix_len: entry.prefix_len,
-                purpose: match entry.port {
-                    HandleAddress::OUT_OF_BAND => Purpose::OutOfBand,
-                    HandleAddress::NAMED_OUT_OF_BAND => Purpose::NamedOutOfBand,
-                    _ => Purpose::Port,
-                },
-            })
+            .map(|entry| DialAddress { address: entry.address, prefix_len: entry.prefix_len, purpose: entry.purpose() })
             .collect();
         let ports = self.network.devices()[device].ports.iter();
         let own: Vec<_> = ports

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use railweave_fabric::AddressPurpose;
+
 use crate::NetworkAddress;
 
 /// One address of a peer, from its handle.
@@ -12,19 +14,7 @@ pub struct DialAddress {
     /// Length of its network's prefix in bits, in the address's own family: 0 to 32 for IPv4, 0 to 128 for IPv6.
     pub prefix_len: u8,
     /// Its purpose.
-    pub purpose: Purpose,
-}
-
-/// The purpose of an address in a handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// The address of a port.
-    Port,
-    /// The address for control sessions, not of a port.
-    OutOfBand,
-    /// Like [`Purpose::OutOfBand`], but named by the peer's user while the ports are RDMA: if the networks of the ports
-    /// do not pass TCP, trying their addresses first would waste time.
-    NamedOutOfBand,
+    pub purpose: AddressPurpose,
 }
 
 /// The promise of an address; earlier variants are tried first.
@@ -72,8 +62,8 @@ pub fn dial_order(handle: &[DialAddress], own: &[NetworkAddress]) -> Vec<usize> 
     order.into_iter().map(|(_, index)| index).collect()
 }
 
-fn promise(theirs: &NetworkAddress, purpose: Purpose, own: &[NetworkAddress]) -> Promise {
-    if purpose == Purpose::NamedOutOfBand {
+fn promise(theirs: &NetworkAddress, purpose: AddressPurpose, own: &[NetworkAddress]) -> Promise {
+    if purpose == AddressPurpose::NamedOutOfBand {
         // Loopback too: a user who names it has all processes on one host; elsewhere the connection is refused
         // immediately.
         Promise::Named
@@ -83,7 +73,7 @@ fn promise(theirs: &NetworkAddress, purpose: Purpose, own: &[NetworkAddress]) ->
         Promise::Own
     } else if own.iter().any(|ours| ours.shares_subnet(theirs)) {
         Promise::Neighbour
-    } else if purpose == Purpose::OutOfBand {
+    } else if purpose == AddressPurpose::OutOfBand {
         Promise::OutOfBand
     } else {
         Promise::Routed
@@ -99,9 +89,9 @@ mod tests {
         let (address, length) = text.trim_end_matches(['*', '!']).split_once('/').unwrap();
         let (address, prefix_len) = (address.parse().unwrap(), length.parse().unwrap());
         let purpose = match text.chars().last() {
-            Some('*') => Purpose::OutOfBand,
-            Some('!') => Purpose::NamedOutOfBand,
-            _ => Purpose::Port,
+            Some('*') => AddressPurpose::OutOfBand,
+            Some('!') => AddressPurpose::NamedOutOfBand,
+            _ => AddressPurpose::Port,
         };
         DialAddress { address, prefix_len, purpose }
     }

@@ -16,7 +16,7 @@ mod pair;
 mod select;
 
 pub use device::{DEFAULT_SPEED_MBPS, Device, MAX_NAME_BYTES, devices};
-pub use dial::{DialAddress, Purpose, dial_order};
+pub use dial::{DialAddress, dial_order};
 pub use network::NetworkAddress;
 pub use pair::{Endpoint, Pair, Pairing, Side, Unpaired, pair};
 pub use select::{ChosenPort, Filter, NoUsablePort, Order, Selected, Selection, select};

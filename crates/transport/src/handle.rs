@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use railweave_fabric::AddressPurpose;
+
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::hello::ProcessId;
 
@@ -27,9 +29,18 @@ impl HandleAddress {
     /// The port index of an out-of-band address that the user named for RDMA ports: it is dialled first.
     pub const NAMED_OUT_OF_BAND: u8 = u8::MAX - 1;
 
+    /// Returns its purpose, which the port index tells.
+    pub fn purpose(&self) -> AddressPurpose {
+        match self.port {
+            Self::OUT_OF_BAND => AddressPurpose::OutOfBand,
+            Self::NAMED_OUT_OF_BAND => AddressPurpose::NamedOutOfBand,
+            _ => AddressPurpose::Port,
+        }
+    }
+
     /// Returns true if it belongs to no port.
     pub fn is_out_of_band(&self) -> bool {
-        self.port >= Self::NAMED_OUT_OF_BAND
+        self.purpose() != AddressPurpose::Port
     }
 }
 
@@ -164,6 +175,20 @@ mod tests {
             let back = Handle::decode(&many.encode()).unwrap();
             assert_eq!(back.addresses.last(), Some(&oob));
             assert!(back.addresses.len() >= 5);
+        }
+    }
+
+    #[test]
+    fn the_two_highest_port_indices_stand_for_no_port() {
+        let last = HandleAddress::NAMED_OUT_OF_BAND - 1;
+        for (port, purpose) in [
+            (0, AddressPurpose::Port),
+            (last, AddressPurpose::Port),
+            (HandleAddress::NAMED_OUT_OF_BAND, AddressPurpose::NamedOutOfBand),
+            (HandleAddress::OUT_OF_BAND, AddressPurpose::OutOfBand),
+        ] {
+            assert_eq!(v4(1, port).purpose(), purpose, "{port}");
+            assert_eq!(v4(1, port).is_out_of_band(), port > last, "{port}");
         }
     }
 

@@ -8,9 +8,9 @@
 use std::net::IpAddr;
 
 use railweave_fabric_tcp::frame;
-use railweave_topology::{DialAddress, NetworkAddress, Purpose, dial_order};
+use railweave_topology::{DialAddress, NetworkAddress, dial_order};
 use railweave_transport::{
-    Frame, Handle, HandleAddress, Hello, ImmediateLayout, LanePreface, Message, PREFACE_BYTES, Preface, RailLanes,
+    Frame, Handle, Hello, ImmediateLayout, LanePreface, Message, PREFACE_BYTES, Preface, RailLanes,
 };
 
 use crate::input::Input;
@@ -45,15 +45,7 @@ fn handle(bytes: &[u8; Handle::BYTES]) {
     let dial: Vec<_> = handle
         .addresses
         .iter()
-        .map(|entry| DialAddress {
-            address: entry.address,
-            prefix_len: entry.prefix_len,
-            purpose: match entry.port {
-                HandleAddress::OUT_OF_BAND => Purpose::OutOfBand,
-                HandleAddress::NAMED_OUT_OF_BAND => Purpose::NamedOutOfBand,
-                _ => Purpose::Port,
-            },
-        })
+        .map(|entry| DialAddress { address: entry.address, prefix_len: entry.prefix_len, purpose: entry.purpose() })
         .collect();
     let own = [NetworkAddress::new(IpAddr::from([10, 0, 0, 1]), 24), NetworkAddress::new(IpAddr::from([0; 16]), 64)];
     let mut order = dial_order(&dial, &own);
