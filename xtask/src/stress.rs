@@ -8,8 +8,19 @@ use std::fs;
 use std::process::{Command, ExitCode};
 
 /// The tests of the edges.
-const TESTS: [&str; 10] =
-    ["threads", "connections", "hostile", "floods", "setups", "unaccepted", "lanes", "embedding", "peers", "paths"];
+const TESTS: [&str; 11] = [
+    "threads",
+    "connections",
+    "hostile",
+    "floods",
+    "setups",
+    "unaccepted",
+    "lanes",
+    "embedding",
+    "peers",
+    "processes",
+    "paths",
+];
 
 /// One part: its name, its purpose, and its work.
 struct Part {

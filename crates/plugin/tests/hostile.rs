@@ -14,7 +14,7 @@ use railweave_transport::{Frame, Hello, LanePreface, Message, Offer, Preface, To
 use sha2::Sha256;
 use std::fs::{OpenOptions, Permissions, set_permissions};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -533,32 +533,6 @@ fn a_stranger_costs_one_line_and_little_memory_whatever_it_does_and_nobody_else_
     );
 }
 
-/// Presents a socket as the one lane of a connection, without a key. Returns the answer.
-fn answer_to_lane(handle: &HandleBytes, token: Token) -> Vec<u8> {
-    let mut socket = Stranger::dial(handle).socket;
-    let lane = LanePreface { token, rail: 0, lane: 0, proof: [0; 14] };
-    socket.write_all(&Preface::Lane(lane).encode()).expect("the first bytes are taken");
-    let mut answer = Vec::new();
-    let _ = socket.read_to_end(&mut answer);
-    answer
-}
-
-#[test]
-fn a_lane_that_is_not_awaited_or_is_there_already_hears_nothing() {
-    alone(&[TWO_RAILS], || {
-        let (_plugin, net) = start();
-        let (_listening, handle) = listen(&net, 0);
-        let mut stranger = Stranger::greeted(&handle);
-        let token = stranger.offer(1);
-        assert_eq!(answer_to_lane(&handle, token), b"", "LANES has not come");
-        stranger.lanes(1);
-        let _lane = stranger.lane(token);
-        assert_eq!(answer_to_lane(&handle, token), b"", "it is there");
-        let lines = common::warnings_with(&["lane 0 of rail 0 was refused"]);
-        assert_eq!((lines.len(), warnings().len()), (2, 2), "{:?}", warnings());
-    });
-}
-
 #[test]
 fn with_a_key_a_token_that_was_overheard_is_not_enough_for_a_lane() {
     let key = key_file();
@@ -568,7 +542,7 @@ fn with_a_key_a_token_that_was_overheard_is_not_enough_for_a_lane() {
         let (mut peer, _) = proved(&handle);
         let token = peer.offer(1);
         peer.lanes(1);
-        assert_eq!(answer_to_lane(&handle, token), b"");
+        assert_eq!(Stranger::answer_to_lane(&handle, token), b"");
         assert_eq!(common::warnings_with(&["without proof that it has the key"]).len(), 1);
     });
 }
@@ -590,33 +564,6 @@ fn what_a_peer_says_again_of_an_open_connection_is_not_kept() {
         let most = heap_bytes().saturating_sub(heap);
         assert!(most <= SLACK_BYTES, "{most} bytes");
         net.close_recv(recv).expect("the receiving end is closed");
-    });
-}
-
-#[test]
-fn whoever_says_nothing_but_wait_makes_room_for_others() {
-    // The limit of set-ups in progress.
-    const PLACES: u32 = 1024;
-    alone(&[TWO_RAILS, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "20")], || {
-        let (_plugin, net) = start();
-        let (listening, handle) = listen(&net, 0);
-        let mut stranger = Stranger::greeted(&handle);
-        for connection in 1..=PLACES {
-            stranger.offer(connection);
-        }
-        let waits: Vec<u8> =
-            (1..=PLACES).flat_map(|connection| Frame { connection, message: Message::Wait }.encode()).collect();
-        let mut socket = stranger.socket.try_clone().expect("a socket can be shared");
-        let talker = thread::spawn(move || {
-            while socket.write_all(&waits).is_ok() {
-                thread::sleep(Duration::from_millis(50));
-            }
-        });
-        Pair::open(&net, &net, 0).close();
-        assert!(warnings().iter().any(|line| line.contains("made no progress for ")), "{:?}", warnings());
-        stranger.socket.shutdown(Shutdown::Both).expect("a socket can be shut");
-        talker.join().expect("the stranger only writes");
-        net.close_listen(listening).expect("the listen is closed");
     });
 }
 

@@ -1,4 +1,4 @@
-//! Lanes over TCP: sockets that are closed before their answer, not answered in time, or dialled twice.
+//! Lanes over TCP: sockets that are not awaited, closed before their answer, not answered in time, or dialled twice.
 
 mod common;
 
@@ -17,6 +17,22 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
+
+#[test]
+fn a_lane_that_is_not_awaited_or_is_there_already_hears_nothing() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let (_listening, handle) = listen(&net, 0);
+        let mut stranger = Stranger::greeted(&handle);
+        let token = stranger.offer(1);
+        assert_eq!(Stranger::answer_to_lane(&handle, token), b"", "LANES has not come");
+        stranger.lanes(1);
+        let _lane = stranger.lane(token);
+        assert_eq!(Stranger::answer_to_lane(&handle, token), b"", "it is there");
+        let lines = warnings_with(&["lane 0 of rail 0 was refused"]);
+        assert_eq!((lines.len(), warnings().len()), (2, 2), "{:?}", warnings());
+    });
+}
 
 #[test]
 fn a_lane_that_is_closed_before_its_answer_is_dialled_again() {

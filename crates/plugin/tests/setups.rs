@@ -3,13 +3,13 @@
 
 mod common;
 
-use common::{ONE_RAIL, Pair, Stranger, alone, each, listen, start, until, warnings, warnings_with};
+use common::{ONE_RAIL, Pair, Stranger, TWO_RAILS, alone, each, listen, start, until, warnings, warnings_with};
 use railweave_fabric::Fault;
 use railweave_nccl_host::LoadedNet;
 use railweave_nccl_host::net::{Handle, NetApi};
-use railweave_transport::{Frame, Handle as WireHandle, LanePreface, Message, Preface, Token};
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use railweave_transport::{Frame, Handle as WireHandle, Message, Token};
+use std::io::Write;
+use std::net::{Ipv4Addr, Shutdown, TcpListener};
 use std::panic::resume_unwind;
 use std::thread;
 use std::time::Duration;
@@ -80,6 +80,33 @@ fn a_session_that_stands_still_makes_room_and_one_that_goes_on_keeps_all_it_has(
 }
 
 #[test]
+fn whoever_says_nothing_but_wait_makes_room_for_others() {
+    // The limit of set-ups in progress, whatever the limit of files.
+    const MOST: u32 = 1024;
+    alone(&[TWO_RAILS, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "20")], || {
+        let (_plugin, net) = start();
+        let (listening, handle) = listen(&net, 0);
+        let mut stranger = Stranger::greeted(&handle);
+        for connection in 1..=MOST {
+            stranger.offer(connection);
+        }
+        let waits: Vec<u8> =
+            (1..=MOST).flat_map(|connection| Frame { connection, message: Message::Wait }.encode()).collect();
+        let mut socket = stranger.socket.try_clone().expect("a socket can be shared");
+        let talker = thread::spawn(move || {
+            while socket.write_all(&waits).is_ok() {
+                thread::sleep(Duration::from_millis(50));
+            }
+        });
+        Pair::open(&net, &net, 0).close();
+        assert!(warnings().iter().any(|line| line.contains("made no progress for ")), "{:?}", warnings());
+        stranger.socket.shutdown(Shutdown::Both).expect("a socket can be shut");
+        talker.join().expect("the stranger only writes");
+        net.close_listen(listening).expect("the listen is closed");
+    });
+}
+
+#[test]
 fn a_lane_that_comes_is_a_step_forward() {
     alone(&[ONE_RAIL, TIMEOUT], || {
         limit_files();
@@ -100,27 +127,15 @@ fn a_lane_that_comes_is_a_step_forward() {
     });
 }
 
-/// Presents a lane. Returns the answer.
-fn present(control: SocketAddr, token: Token) -> Vec<u8> {
-    let mut socket = TcpStream::connect(control).expect("the control port listens");
-    let preface = Preface::Lane(LanePreface { token, rail: 0, lane: 0, proof: [0; 14] });
-    socket.write_all(&preface.encode()).expect("the control port reads");
-    let mut answer = Vec::new();
-    // A reset is an answer too.
-    let _ = socket.read_to_end(&mut answer);
-    answer
-}
-
 #[test]
 fn lanes_that_are_refused_are_no_step_forward() {
     alone(&[ONE_RAIL, TIMEOUT], || {
         limit_files();
         let (_plugin, net) = start();
         let (_listen, handle) = listen(&net, 0);
-        let (stranger, tokens) = occupy(&handle, PLACES);
-        let control = stranger.socket.peer_addr().expect("it is connected");
+        let (_stranger, tokens) = occupy(&handle, PLACES);
         // No lane is awaited before LANES.
-        connect_while(&net, |_| assert_eq!(present(control, tokens[0]), b""));
+        connect_while(&net, |_| assert_eq!(Stranger::answer_to_lane(&handle, tokens[0]), b""));
         assert!(!warnings_with(NO_PROGRESS).is_empty(), "{:?}", warnings());
     });
 }

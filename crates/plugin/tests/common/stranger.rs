@@ -218,6 +218,17 @@ impl Stranger {
         lane
     }
 
+    /// Dials the one lane of a connection, without a key. Returns the answer.
+    pub(crate) fn answer_to_lane(handle: &HandleBytes, token: Token) -> Vec<u8> {
+        let mut socket = Self::dial(handle).socket;
+        let lane = LanePreface { token, rail: 0, lane: 0, proof: [0; 14] };
+        socket.write_all(&Preface::Lane(lane).encode()).expect("the first bytes are taken");
+        let mut answer = Vec::new();
+        // A reset is an answer too.
+        let _ = socket.read_to_end(&mut answer);
+        answer
+    }
+
     /// Dials the one lane of the offered rail.
     pub(crate) fn lane(&self, token: Token) -> TcpStream {
         self.try_lane(token).expect("the lane is taken")
