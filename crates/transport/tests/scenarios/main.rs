@@ -18,8 +18,10 @@ macro_rules! on_both_fabrics {
 }
 
 mod debts;
+mod empty;
 mod handshake;
 mod misuse;
 mod pair;
 mod promises;
+mod records;
 mod regressions;

@@ -43,13 +43,16 @@ pub(crate) struct Setup {
     pub(crate) bytes: usize,
     /// Kind of the receiver's memory.
     pub(crate) kind: MemoryKind,
+    /// The configuration of both ends.
+    pub(crate) config: ConnectionConfig,
 }
 
 impl Default for Setup {
     /// One rail of two lanes without faults, and 64 bytes of host memory.
     fn default() -> Self {
         let (from, to) = (vec![UNLIMITED], vec![UNLIMITED]);
-        Self { from, to, lanes: LANES, faults: Faults::none(), bytes: 64, kind: MemoryKind::Host }
+        let config = ConnectionConfig::default();
+        Self { from, to, lanes: LANES, faults: Faults::none(), bytes: 64, kind: MemoryKind::Host, config }
     }
 }
 
@@ -86,7 +89,7 @@ impl<const ONE_SIDED: bool> Pair<ONE_SIDED> {
         let world = World::new(1, setup.faults);
         let process = |max_writes: &[u32]| Process { lanes: setup.lanes, ..Process::new(&world, max_writes) };
         let (from, to) = (process(&setup.from), process(&setup.to));
-        let (sender, receiver) = connect(&from, &to);
+        let (sender, receiver) = connect(&from, &to, &setup.config);
         let (source, target) = (from.memory(MemoryKind::Host, setup.bytes), to.memory(setup.kind, setup.bytes));
         Self { world, sender, receiver, source, target }
     }
@@ -210,8 +213,8 @@ impl<const ONE_SIDED: bool> Process<ONE_SIDED> {
 fn connect<const ONE_SIDED: bool>(
     from: &Process<ONE_SIDED>,
     to: &Process<ONE_SIDED>,
+    config: &ConnectionConfig,
 ) -> (SendConnection<Sim<ONE_SIDED>>, RecvConnection<Sim<ONE_SIDED>>) {
-    let config = ConnectionConfig::default();
     let mut connector =
         Connector::<Sim<ONE_SIDED>>::new(config.clone(), from.ports(), 1, "the receiver".into(), 1 << 40, |_| {
             Arc::default()
@@ -221,7 +224,7 @@ fn connect<const ONE_SIDED: bool>(
         (0..from.domains.len() as u8).map(|port| AcceptPairing { connector_port: port, acceptor_port: port }).collect();
     let (token, peer) = (Token([1; 16]), "the sender".into());
     let mut acceptor =
-        Acceptor::new(config, to.ports(), &offer, Ok(&pairings), token, peer, 1 << 40, |_| Arc::default());
+        Acceptor::new(config.clone(), to.ports(), &offer, Ok(&pairings), token, peer, 1 << 40, |_| Arc::default());
     let (mut sender, mut receiver) = (None, None);
     for _ in 0..MOST_TURNS {
         match acceptor.poll_action() {
