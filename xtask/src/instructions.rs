@@ -3,10 +3,10 @@
 
 use crate::dist::{Dist, dist};
 use crate::nccl::Nccl;
-use crate::process::{become_program, cargo, find, program, run, target};
+use crate::process::{become_program, cargo, find, run, target};
 use clap::Args;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 
 /// The arguments of `instructions`.
 #[derive(Debug, Args)]
@@ -64,28 +64,12 @@ pub(crate) fn measure_connections(arguments: &Connections) -> Result<ExitCode, S
 /// Builds all that the program needs and returns its command `name`. It keeps its files in `folder` of cargo's build
 /// directory.
 fn command(name: &str, folder: &str, nccl: Option<PathBuf>) -> Result<Command, String> {
-    let Dist { library, program: railweave } = dist()?;
-    run(cargo(&["build", "--release", "--package", "railweave-fake-ibverbs"]))?;
-    let fake = link_fake()?;
-    let mut command = Command::new(program("railweave-instructions")?);
-    command.arg(name).arg("--plugin").arg(library).arg("--program").arg(railweave);
-    command.arg("--fake").arg(fake).arg("--folder").arg(target().join(folder));
+    let Dist { library, .. } = dist()?;
+    run(cargo(&["build", "--release", "--package", "railweave-instructions"]))?;
+    let mut command = Command::new(target().join("release").join("railweave-instructions"));
+    command.arg(name).arg("--plugin").arg(library).arg("--folder").arg(target().join(folder));
     if let Some(nccl) = nccl {
         command.arg("--nccl").arg(nccl);
     }
     Ok(command)
-}
-
-/// Links the built library that takes libibverbs' place; its own program does that and prints the path.
-fn link_fake() -> Result<PathBuf, String> {
-    let mut command = Command::new(target().join("release").join("railweave-fake-ibverbs"));
-    let program = command.get_program().to_owned();
-    let output = command
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| format!("cannot run {}: {error}", program.display()))?;
-    if !output.status.success() {
-        return Err(format!("{} linked no library: {}", program.display(), output.status));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).trim_end().into())
 }

@@ -1,5 +1,4 @@
-//! C types: NCCL's for net v6 to v12, profiler and logger, and those with which our programs inspect our own libraries
-//! ([`railweave`], [`fake_ibverbs`]).
+//! C types: NCCL's for net v6 to v12, profiler and logger, and those with which our programs inspect our plugin ([`railweave`]).
 //!
 //! A plugin fills these types and a host reads them; both use this crate, so that they cannot disagree. It holds only
 //! layouts and numbers: no function calls anything, nothing allocates. The two main types are a version's function
@@ -10,7 +9,6 @@
 //! `tests/layout.rs` compares every other field with a table that was measured with those headers.
 #![no_std]
 
-pub mod fake_ibverbs;
 pub mod log;
 pub mod net;
 pub mod profiler;

@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 
 /// This process's ends of some connections, of either kind or of both.
 #[derive(Debug)]
-pub(crate) struct Ends {
-    sends: Vec<SendComm>,
-    recvs: Vec<RecvComm>,
+pub struct Ends {
+    /// The sending ends.
+    pub sends: Vec<SendComm>,
+    /// The receiving ends.
+    pub recvs: Vec<RecvComm>,
 }
 
 impl Ends {
@@ -46,26 +48,12 @@ impl Ends {
         Ok((ends, begin.elapsed()))
     }
 
-    /// Sets up `count` connections of this process with itself.
-    pub(crate) fn both<N: NetApi>(
-        net: &N,
-        device: i32,
-        count: usize,
-        patience: &mut Patience<'_>,
-    ) -> Result<Self, CommunicatorError> {
-        let (listens, handles) = listen(net, device, count)?;
-        Self::open(net, device, listens, handles, patience, |connects, accepts| {
-            let (connected, accepted) = (count - connects, count - accepts);
-            format!(
-                "connections of this process with itself: {connected} of {count} connects and {accepted} of {count} \
-                 accepts are done"
-            )
-        })
-    }
-
     /// Polls the connects to all `handles` and the accepts of all `listens` in turn until every connection is set up.
     /// `stuck` describes the wait, from the numbers of connects and of accepts that are missing.
-    pub(crate) fn open<N: NetApi>(
+    ///
+    /// # Errors
+    /// If the plugin returns an error, or nothing moves for too long.
+    pub fn open<N: NetApi>(
         net: &N,
         device: i32,
         listens: Vec<ListenComm>,
@@ -98,7 +86,10 @@ impl Ends {
     }
 
     /// Registers one of the `outgoing` messages on each sending end, and one of the `incoming` on each receiving one.
-    pub(crate) fn register<'a, N: NetApi>(
+    ///
+    /// # Errors
+    /// If the plugin returns an error.
+    pub fn register<'a, N: NetApi>(
         self,
         net: &N,
         outgoing: &'a Messages,
@@ -116,7 +107,10 @@ impl Ends {
     }
 
     /// Closes all connections.
-    pub(crate) fn close<N: NetApi>(self, net: &N) -> Result<(), NetError> {
+    ///
+    /// # Errors
+    /// If the plugin returns an error.
+    pub fn close<N: NetApi>(self, net: &N) -> Result<(), NetError> {
         self.sends.into_iter().try_for_each(|comm| net.close_send(comm))?;
         self.recvs.into_iter().try_for_each(|comm| net.close_recv(comm))
     }
@@ -124,7 +118,7 @@ impl Ends {
 
 /// Ends with a registered message on each.
 #[derive(Debug)]
-pub(crate) struct RegisteredEnds<'a> {
+pub struct RegisteredEnds<'a> {
     ends: Ends,
     outgoing: &'a Messages,
     incoming: &'a Messages,
@@ -134,7 +128,10 @@ pub(crate) struct RegisteredEnds<'a> {
 
 impl RegisteredEnds<'_> {
     /// Receives and sends one message on every connection.
-    pub(crate) fn transfer<N: NetApi>(&self, net: &N, patience: &mut Patience<'_>) -> Result<(), CommunicatorError> {
+    ///
+    /// # Errors
+    /// If the plugin returns an error, or nothing moves for too long.
+    pub fn transfer<N: NetApi>(&self, net: &N, patience: &mut Patience<'_>) -> Result<(), CommunicatorError> {
         let mut unposted: Vec<usize> = (0..self.recvs.len()).collect();
         let mut unsent: Vec<usize> = (0..self.sends.len()).collect();
         let mut requests: Vec<Request> = Vec::new();
@@ -172,7 +169,10 @@ impl RegisteredEnds<'_> {
     }
 
     /// Ends all registrations.
-    pub(crate) fn deregister<N: NetApi>(self, net: &N) -> Result<Ends, NetError> {
+    ///
+    /// # Errors
+    /// If the plugin returns an error.
+    pub fn deregister<N: NetApi>(self, net: &N) -> Result<Ends, NetError> {
         let sends = self.ends.sends.iter().map(Comm::Send).zip(self.sends);
         let recvs = self.ends.recvs.iter().map(Comm::Recv).zip(self.recvs);
         // SAFETY: made in `register` for this connection.
@@ -213,23 +213,11 @@ pub(crate) fn open_each_way<N: NetApi>(
     Ok((to, from))
 }
 
-/// Sets up one connection of this process with itself.
-pub(crate) fn open_both<N: NetApi>(
-    net: &N,
-    device: i32,
-    patience: &mut Patience<'_>,
-) -> Result<(SendComm, RecvComm), CommunicatorError> {
-    let Ends { mut sends, mut recvs } = Ends::both(net, device, 1, patience)?;
-    let (Some(send), Some(recv)) = (sends.pop(), recvs.pop()) else { unreachable!("one of each was asked for") };
-    Ok((send, recv))
-}
-
 /// Listens for `count` connections; also returns the handles for the connecting side.
-pub(crate) fn listen<N: NetApi>(
-    net: &N,
-    device: i32,
-    count: usize,
-) -> Result<(Vec<ListenComm>, Box<[Handle]>), NetError> {
+///
+/// # Errors
+/// If the plugin returns an error.
+pub fn listen<N: NetApi>(net: &N, device: i32, count: usize) -> Result<(Vec<ListenComm>, Box<[Handle]>), NetError> {
     let mut handles: Box<[Handle]> = (0..count).map(|_| Handle::default()).collect();
     let listens = handles.iter_mut().map(|handle| net.listen(device, handle)).collect::<Result<_, _>>()?;
     Ok((listens, handles))

@@ -62,19 +62,6 @@ pub enum CommunicatorError {
         /// The difference, over all messages one after the other.
         mismatch: Mismatch,
     },
-    /// A message of this process to itself arrived changed.
-    #[error(
-        "a message arrived changed: byte {place} of those in flight was sent as {sent:#04x} and received as \
-         {received:#04x}; a plugin must move exact bytes"
-    )]
-    WrongByte {
-        /// The first byte that differs, over all messages in flight one after the other.
-        place: usize,
-        /// The byte that was sent.
-        sent: u8,
-        /// The byte that was received.
-        received: u8,
-    },
     /// A call after an error.
     #[error("the communicator of rank {rank} was closed by its first error; make a new one")]
     Closed {

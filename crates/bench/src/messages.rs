@@ -11,7 +11,7 @@ const ROUND: u64 = 1;
 
 /// The memory of all messages of one rank in one direction, one place for each.
 #[derive(Debug)]
-pub(crate) struct Messages {
+pub struct Messages {
     memory: HostMemory,
     bytes: usize,
     count: usize,
@@ -19,14 +19,16 @@ pub(crate) struct Messages {
 
 impl Messages {
     /// Returns `count` messages of `bytes`, a multiple of 4, with the content of `sender`. Every page is in use.
-    pub(crate) fn from(sender: usize, bytes: usize, count: usize) -> Self {
+    #[must_use]
+    pub fn from(sender: usize, bytes: usize, count: usize) -> Self {
         let mut messages = Self::new(bytes, count);
         numbers::fill(messages.numbers_mut(), sender, ROUND, 0);
         messages
     }
 
     /// Returns room for as many, with other content. Every page is in use.
-    pub(crate) fn room(bytes: usize, count: usize) -> Self {
+    #[must_use]
+    pub fn room(bytes: usize, count: usize) -> Self {
         let mut messages = Self::new(bytes, count);
         messages.numbers_mut().fill(-1.0);
         messages
@@ -38,12 +40,17 @@ impl Messages {
     }
 
     /// Returns the bytes of each message.
-    pub(crate) fn bytes(&self) -> usize {
+    #[must_use]
+    pub fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Returns the address of one of them.
-    pub(crate) fn start(&self, index: usize) -> NonNull<u8> {
+    ///
+    /// # Panics
+    /// If there is no message with this index.
+    #[must_use]
+    pub fn start(&self, index: usize) -> NonNull<u8> {
         assert!(index < self.count, "a message of this memory");
         // SAFETY: the memory holds `count` messages.
         unsafe { self.memory.start().add(index * self.bytes) }
@@ -51,7 +58,10 @@ impl Messages {
 
     /// Checks that these messages hold the content of `sender` for connections with these indices; no transfer may be
     /// in progress.
-    pub(crate) fn check(&self, which: Range<usize>, sender: usize) -> Result<(), CommunicatorError> {
+    ///
+    /// # Errors
+    /// If a number differs.
+    pub fn check(&self, which: Range<usize>, sender: usize) -> Result<(), CommunicatorError> {
         let (each, connections) = (self.bytes / 4, which.len());
         // SAFETY: the memory holds this many aligned numbers, and no transfer is in progress.
         let all = unsafe { std::slice::from_raw_parts(self.memory.start().as_ptr().cast::<f32>(), each * self.count) };

@@ -106,18 +106,26 @@ fn connect_times<N: NetApi>(
 }
 
 /// A connection in each direction, with a registered buffer on each side.
-pub(crate) struct Pair<'a, N: NetApi> {
+#[derive(Debug)]
+pub struct Pair<'a, N: NetApi> {
     net: &'a N,
     rank: usize,
-    pub(crate) to: Connection<'a, N, SendComm>,
-    pub(crate) from: Connection<'a, N, RecvComm>,
-    pub(crate) buffer_bytes: usize,
-    pub(crate) patience: Patience<'a>,
+    /// The connection to the peer; its slot 0 is the buffer of what is sent.
+    pub to: Connection<'a, N, SendComm>,
+    /// The connection from the peer; its slot 0 is the buffer of what is received.
+    pub from: Connection<'a, N, RecvComm>,
+    /// The size of each of the two buffers.
+    pub buffer_bytes: usize,
+    /// The patience of all loops.
+    pub patience: Patience<'a>,
 }
 
 impl<'a, N: NetApi> Pair<'a, N> {
     /// Takes over the ends of `rank` of the connections to and from `peer`, with `buffer_bytes` on each side.
-    pub(crate) fn new(
+    ///
+    /// # Errors
+    /// If a buffer cannot be registered.
+    pub fn new(
         net: &'a N,
         rank: usize,
         (to, from): (SendComm, RecvComm),
@@ -287,7 +295,10 @@ impl<'a, N: NetApi> Pair<'a, N> {
     }
 
     /// Tests the first of some requests, and removes it if it is done.
-    pub(crate) fn test_oldest(&self, requests: &mut VecDeque<Request>) -> Result<bool, NetError> {
+    ///
+    /// # Errors
+    /// If the plugin returns an error.
+    pub fn test_oldest(&self, requests: &mut VecDeque<Request>) -> Result<bool, NetError> {
         let Some(first) = requests.front() else { return Ok(false) };
         // SAFETY: the request is dropped as soon as it is done.
         let done = unsafe { self.net.test(first, None) }?;
@@ -298,18 +309,35 @@ impl<'a, N: NetApi> Pair<'a, N> {
     }
 
     /// Closes both connections.
-    pub(crate) fn close(self) -> Result<(), NetError> {
+    ///
+    /// # Errors
+    /// If the plugin returns an error.
+    pub fn close(self) -> Result<(), NetError> {
         self.to.close().and(self.from.close())
     }
 
-    pub(crate) fn try_send(&self, offset: usize, bytes: usize) -> Result<Option<Request>, NetError> {
+    /// Tries to send the `bytes` of the buffer from `offset` on; `None` if there is no receive for them yet.
+    ///
+    /// # Errors
+    /// If the plugin returns an error.
+    ///
+    /// # Panics
+    /// If they are not inside the buffer.
+    pub fn try_send(&self, offset: usize, bytes: usize) -> Result<Option<Request>, NetError> {
         let (start, registration) = self.to.slot(0);
         assert!(offset + bytes <= self.buffer_bytes, "a message inside the buffer");
         // SAFETY: the message lies inside the registered buffer, whose content nothing else reads or writes here.
         unsafe { self.net.isend(self.to.side(), start.add(offset), bytes, 0, registration) }
     }
 
-    pub(crate) fn try_receive(&self, offset: usize, bytes: usize) -> Result<Option<Request>, NetError> {
+    /// Tries to receive `bytes` into the buffer from `offset` on; `None` if the plugin has no room for one more request.
+    ///
+    /// # Errors
+    /// If the plugin returns an error.
+    ///
+    /// # Panics
+    /// If they are not inside the buffer.
+    pub fn try_receive(&self, offset: usize, bytes: usize) -> Result<Option<Request>, NetError> {
         let (start, registration) = self.from.slot(0);
         assert!(offset + bytes <= self.buffer_bytes, "a message inside the buffer");
         // SAFETY: as for a send.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 /// The patience of one polling loop.
 #[derive(Debug)]
-pub(crate) struct Patience<'a> {
+pub struct Patience<'a> {
     rank: usize,
     stall: Duration,
     abort: &'a AtomicBool,
@@ -35,19 +35,19 @@ const CLOCK_EVERY: u32 = 64;
 impl<'a> Patience<'a> {
     /// Returns the patience of a loop of `rank` that may be idle for `stall`, and ends when `abort` becomes true.
     #[must_use]
-    pub(crate) fn new(rank: usize, stall: Duration, abort: &'a AtomicBool) -> Self {
+    pub fn new(rank: usize, stall: Duration, abort: &'a AtomicBool) -> Self {
         Self { rank, stall, abort, idle_since: None, idle_rounds: 0, idle: Idle::Yield }
     }
 
     /// Returns the same for a measurement: it spins and never gives its processor away.
     #[must_use]
-    pub(crate) fn spinning(self) -> Self {
+    pub fn spinning(self) -> Self {
         Self { idle: Idle::Spin, ..self }
     }
 
     /// Sleeps for `time` after each idle round, for loops that share the processor.
     #[must_use]
-    pub(crate) fn resting(self, time: Duration) -> Self {
+    pub fn resting(self, time: Duration) -> Self {
         Self { idle: Idle::Rest(time), ..self }
     }
 
@@ -55,7 +55,7 @@ impl<'a> Patience<'a> {
     ///
     /// # Errors
     /// If the time has passed, or the parent says stop.
-    pub(crate) fn after_round(&mut self, moved: bool, stuck: impl FnOnce() -> String) -> Result<(), CommunicatorError> {
+    pub fn after_round(&mut self, moved: bool, stuck: impl FnOnce() -> String) -> Result<(), CommunicatorError> {
         if self.abort.load(Ordering::Relaxed) {
             return Err(CommunicatorError::Aborted { rank: self.rank });
         }

@@ -35,7 +35,8 @@ impl Held {
 }
 
 /// Returns the memory of this process that is in use, in bytes; 0 if /proc is missing.
-pub(crate) fn resident_bytes() -> u64 {
+#[must_use]
+pub fn resident_bytes() -> u64 {
     let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
     line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0u64) * 1024

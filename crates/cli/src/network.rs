@@ -7,7 +7,6 @@ use clap::Args;
 use railweave_bench::nccl;
 use railweave_bench::ranks::{Ranks, RanksError};
 use railweave_discovery::Found;
-use railweave_nccl_host::environment::{EnvironmentError, set};
 use railweave_nccl_host::logger;
 use railweave_nccl_host::{LoadedNet, Plugin};
 use railweave_options::Options;
@@ -85,11 +84,6 @@ impl NetworkArguments {
         Ok(Network { source, stall_s: self.stall, verbose: self.verbose })
     }
 
-    /// Sets the ranks' environment in this process. Call it before anything that starts a thread.
-    pub(crate) fn set_variables(&self) -> Result<(), EnvironmentError> {
-        set(&self.variables(is_set))
-    }
-
     /// Starts the processes of all ranks.
     pub(crate) fn spawn(&self, ranks: usize, part: Part, job: &impl Serialize) -> Result<Ranks, Box<dyn Error>> {
         let program = std::env::current_exe()?;
@@ -156,19 +150,13 @@ impl Source {
 }
 
 impl Network {
-    /// Does the same as [`Self::start`], in the process of one rank.
+    /// Loads and starts the plugin in the process of one rank, which stands before its log lines on standard error.
     pub(crate) fn start_rank(&self, rank: usize) -> Result<(Plugin, LoadedNet), Box<dyn Error>> {
-        self.start(&format!("rank {rank}: "))
-    }
-
-    /// Loads and starts the plugin in this process; its log lines go to standard error with `prefix` before them.
-    pub(crate) fn start(&self, prefix: &str) -> Result<(Plugin, LoadedNet), Box<dyn Error>> {
         let most = if self.verbose { logger::INFO } else { logger::WARN };
-        let prefix = prefix.to_owned();
         logger::set_sink(move |line| {
             if line.level <= most {
                 // One write per line, so that the lines of two ranks do not mix. If it fails, there is nobody to tell.
-                let text = format!("{prefix}{}\n", line.text.trim_end());
+                let text = format!("rank {rank}: {}\n", line.text.trim_end());
                 let _ = std::io::stderr().write_all(text.as_bytes());
             }
         });

@@ -4,9 +4,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use std::error::Error;
 use std::fmt::Display;
-use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::AsFd;
 
 /// Writes lines to standard output. A closed pipe is an error like any other, and does not panic.
 pub(crate) fn print(text: impl Display) -> io::Result<()> {
@@ -25,14 +23,6 @@ pub(crate) fn print_as<T: Serialize>(
         show(outcome)?;
     }
     Ok(())
-}
-
-/// Returns standard output for results alone: after this call, the output of libraries in this process goes to standard
-/// error.
-pub(crate) fn only_for_results() -> io::Result<File> {
-    let results = io::stdout().as_fd().try_clone_to_owned()?;
-    rustix::stdio::dup2_stdout(io::stderr())?;
-    Ok(File::from(results))
 }
 
 /// Returns an empty table in this program's style; all columns except the first `text_columns` are numbers.

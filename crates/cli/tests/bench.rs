@@ -1,10 +1,8 @@
 //! `railweave bench` with the built plugin: its results, for small numbers.
 
-use object::{Object, ObjectSymbol, SymbolKind};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::sync::LazyLock;
 
 /// Returns the built plugin: the one that the whole test run names, or the one that cargo builds next to this program's
 /// tests.
@@ -78,102 +76,6 @@ fn latency_and_bandwidth_are_of_the_requested_sizes() {
 }
 
 #[test]
-fn one_process_sends_to_itself_over_the_given_rails() {
-    for (in_flight, size, bytes) in [("1", "0", 0), ("8", "8", 8), ("3", "300001", 300_001)] {
-        let wanted = ["--in-process", "--messages", "50", "--rails", "127.0.0.3"];
-        let results = results(&[&wanted[..], &["--in-flight", in_flight, "--bytes", size]].concat());
-        assert_eq!((&results["messages"], &results["message_bytes"]), (&50.into(), &bytes.into()));
-        assert_eq!(results["in_flight"].to_string(), in_flight);
-        assert!(results["device"].as_str().unwrap().contains("127.0.0.3"), "{results}");
-        assert!(results["devices"].is_null(), "nothing counts the work over TCP: {results}");
-    }
-}
-
-/// The fake libibverbs, and its description of two devices of equal speed.
-static FAKE: LazyLock<(PathBuf, PathBuf)> = LazyLock::new(|| {
-    let machine = Path::new(env!("CARGO_TARGET_TMPDIR")).join("two-devices");
-    std::fs::write(
-        &machine,
-        "[[device]]\nname = 'sim0'\n[[device.port]]\n\
-        [[device]]\nname = 'sim1'\n[[device.port]]\n",
-    )
-    .unwrap();
-    (railweave_fake_ibverbs::build(), machine)
-});
-
-/// Returns a benchmark in one process over those two, fused.
-fn over_the_fake() -> Command {
-    let (library, machine) = &*FAKE;
-    let mut command = command();
-    command.args(["--in-process", "--messages", "512"]);
-    command.env("NCCL_IBVERBS_LIB", library).env("RAILWEAVE_TEST_MACHINE", machine);
-    command.envs([("RAILWEAVE_FABRIC", "verbs"), ("RAILWEAVE_MODE", "fused"), ("RAILWEAVE_OOB_IF", "lo")]);
-    command
-}
-
-#[test]
-fn a_message_costs_one_work_request_on_each_active_rail_and_one_cts_and_nothing_on_an_idle_rail() {
-    // The weights of the rails, the size of a message, and for each message all work requests and the writes with an
-    // immediate among them, which are the sender's. The rest is the receiver's CTS: rails of equal weight carry it in
-    // turns.
-    let cases = [
-        ("4,1", "8", [2.0, 0.0], [1.0, 0.0]),
-        ("4,1", "512KiB", [2.0, 1.0], [1.0, 1.0]),
-        ("1,1", "8", [1.5, 0.5], [1.0, 0.0]),
-        ("1,1", "512KiB", [1.5, 1.5], [1.0, 1.0]),
-    ];
-    for (weights, bytes, sends, with_immediate) in cases {
-        for in_flight in ["1", "8"] {
-            let wanted = ["--weights", weights, "--bytes", bytes, "--in-flight", in_flight];
-            let results = results_of(over_the_fake().args(wanted));
-            let devices = results["devices"].as_array().unwrap();
-            let each = |what: &str| [0, 1].map(|rail| devices[rail][what].as_f64().unwrap());
-            assert_eq!((&devices[0]["device"], &devices[1]["device"]), (&"sim0".into(), &"sim1".into()));
-            assert_eq!((each("sends"), each("sends_with_immediate")), (sends, with_immediate), "{results}");
-            // One for each of the sender's work requests at each end, and few for CTS.
-            let cts = [0, 1].map(|rail| each("completions")[rail] - 2.0 * with_immediate[rail]);
-            assert!([0, 1].into_iter().all(|rail| (0.0..=sends[rail] / 16.0).contains(&cts[rail])), "{results}");
-            // On an idle rail they are posted only once, to have them ready.
-            let receives = [0, 1].map(|rail| each("receives")[rail] - with_immediate[rail]);
-            assert!(receives.into_iter().all(|more| more.abs() < 0.5), "{results}");
-        }
-    }
-}
-
-#[test]
-fn many_connections_of_one_process_are_counted_and_leave_nothing() {
-    let (library, machine) = &*FAKE;
-    let mut command = command();
-    command.args(["--in-process", "--connections", "5"]).env("NCCL_IBVERBS_LIB", library);
-    command.env("RAILWEAVE_TEST_MACHINE", machine).env("RAILWEAVE_FABRIC", "verbs").env("RAILWEAVE_OOB_IF", "lo");
-    let results = results_of(&mut command);
-    assert_eq!((&results["connections"], &results["message_bytes"]), (&5.into(), &4096.into()));
-    assert!(["set_up_s", "messages_s", "teardown_s"].iter().all(|time| results[time].as_f64().unwrap() > 0.0));
-    let count = |what: &str| results["objects"][what].as_u64().unwrap();
-    assert!(count("queue_pairs") >= 10 && count("completion_queues") >= 10, "two ends each: {results}");
-    assert!(count("region_bytes") > 0 && count("work_places") >= count("queue_pairs"), "{results}");
-    assert_eq!(
-        (&results["left_over"]["queue_pairs"], &results["left_over"]["completion_queues"]),
-        (&0.into(), &0.into())
-    );
-    let over_tcp = self::results(&["--in-process", "--connections", "3", "--rails", "127.0.0.3"]);
-    assert!(over_tcp["objects"].is_null(), "nothing counts the work over TCP: {over_tcp}");
-}
-
-#[test]
-fn the_work_of_each_device_is_also_shown_in_a_table() {
-    let output = over_the_fake().args(["--weights", "4,1"]).output().unwrap();
-    succeeded(&output);
-    let text = String::from_utf8(output.stdout).unwrap();
-    let row = |device: &str| {
-        let found = text.lines().find(|line| line.starts_with(&format!("│ {device} ")));
-        let cells = found.unwrap_or_else(|| panic!("{text}")).split(['┆', '│']).map(str::trim);
-        cells.filter(|cell| !cell.is_empty()).take(3).collect::<Vec<_>>()
-    };
-    assert_eq!([row("sim0"), row("sim1")], [["sim0", "2.00", "1.00"], ["sim1", "0.00", "0.00"]]);
-}
-
-#[test]
 fn many_processes_with_connections_to_each_other_come_up_and_leave_nothing() {
     let wanted = ["--processes", "4", "--connections", "5", "--rails", "127.0.0.1,127.0.0.2", "--stall", "60"];
     let results = results(&wanted);
@@ -217,7 +119,7 @@ fn every_size_arrives_unchanged() {
     let size = bench(&["--sweep", "1GiB"]);
     let size = String::from_utf8(size.stderr).unwrap();
     assert!(size.contains("a sweep up to 1 GiB is not possible; allowed: 1 KiB to 256 MiB"), "{size}");
-    for other in ["--raw", "--in-process", "--connections=2", "--sizes=8", "--in-flight=2"] {
+    for other in ["--raw", "--connections=2", "--sizes=8", "--in-flight=2"] {
         let refused = bench(&["--sweep=1KiB", other]);
         let text = String::from_utf8(refused.stderr).unwrap();
         assert!(!refused.status.success() && text.contains("cannot be used with"), "{text}");
@@ -225,19 +127,11 @@ fn every_size_arrives_unchanged() {
 }
 
 #[test]
-fn the_loop_over_the_messages_keeps_its_name_in_the_program() {
-    let program = std::fs::read(env!("CARGO_BIN_EXE_railweave")).unwrap();
-    let program = object::File::parse(&program[..]).unwrap();
-    let mut symbols = program.symbols().filter(|symbol| symbol.name() == Ok("railweave_message_loop"));
-    assert!(symbols.any(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text), "callgrind needs it");
-}
-
-#[test]
 fn devices_that_do_not_exist_and_cannot_be_fused_are_named() {
-    let index = error(&["--in-process", "--device", "7"]);
+    let index = error(&["--device", "7"]);
     assert!(index.contains("there is no device 7; allowed: 0 to 0"), "{index}");
-    let name = error(&["--in-process", "--fuse", "mlx5_0,mlx5_1"]);
+    let name = error(&["--fuse", "mlx5_0,mlx5_1"]);
     assert!(name.contains("--fuse names the device \"mlx5_0\", which does not exist; allowed: "), "{name}");
-    let rails = error(&["--in-process", "--fuse", "all"]);
+    let rails = error(&["--fuse", "all"]);
     assert!(rails.contains("cannot fuse devices") && rails.contains("no makeVDevice"), "{rails}");
 }

@@ -3,7 +3,6 @@
 
 use std::ffi::{CStr, CString, c_char, c_int};
 
-use railweave_abi::fake_ibverbs::{DeviceCounts, OpenObjects};
 use railweave_fabric_verbs::sys;
 use serde::Serialize;
 use serde_json::Value;
@@ -42,30 +41,6 @@ pub(crate) unsafe extern "C" fn fake_ibverbs_queue_pair(number: u32, report: *mu
         report.write(found);
         0
     })
-}
-
-/// See [`railweave_abi::fake_ibverbs::DeviceCountsFn`].
-///
-/// # Safety
-/// `devices` must have room for `room` devices.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fake_ibverbs_device_counts(devices: *mut DeviceCounts, room: usize) -> usize {
-    let counts = world::lock().counts();
-    for (index, (name, counts)) in counts.iter().take(room).enumerate() {
-        // SAFETY: the caller vouches for the room.
-        unsafe { devices.add(index).write(counts.of_device(name)) };
-    }
-    counts.len()
-}
-
-/// See [`railweave_abi::fake_ibverbs::OpenObjectsFn`].
-///
-/// # Safety
-/// `objects` must be writable.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fake_ibverbs_open_objects(objects: *mut OpenObjects) {
-    // SAFETY: the caller vouches for it.
-    unsafe { objects.write(world::lock().open_objects()) };
 }
 
 fn answer(request: Request) -> Result<Value, String> {

@@ -6,8 +6,6 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use railweave_abi::fake_ibverbs::FAKE_IBVERBS_NAME;
-
 /// The name of the archive that cargo builds from this crate, without cargo's suffix.
 const ARCHIVE: &str = "librailweave_fake_ibverbs";
 
@@ -33,7 +31,7 @@ const VERSIONS: &[(&str, &str)] = &[
 
 /// The library's own functions. They have a version of their own, since a version script cannot leave names unversioned
 /// and hide the rest; dlsym finds them by name alone.
-const OWN: &str = "fake_ibverbs fake_ibverbs_queue_pair fake_ibverbs_device_counts fake_ibverbs_open_objects";
+const OWN: &str = "fake_ibverbs fake_ibverbs_queue_pair";
 
 /// The reason why the library could not be linked.
 #[derive(Debug, thiserror::Error)]
@@ -110,7 +108,7 @@ pub fn link(absent: &[&str]) -> Result<PathBuf, LinkError> {
     let unfinished = library.with_extension(format!("{call}.so"));
     std::fs::write(&script, version_script(&absent)).map_err(|source| file(&script, source))?;
     let mut linker = Command::new("cc");
-    linker.args(["-shared", "-o"]).arg(&unfinished).arg(format!("-Wl,-soname,{}", FAKE_IBVERBS_NAME.to_string_lossy()));
+    linker.args(["-shared", "-o"]).arg(&unfinished).arg("-Wl,-soname,libibverbs-fake.so");
     let mut versions = std::ffi::OsString::from("-Wl,--version-script=");
     versions.push(&script);
     // The library stays loaded: its thread-local values have destructors.

@@ -2,7 +2,6 @@
 
 use std::ffi::c_int;
 
-use railweave_abi::fake_ibverbs::DeviceCounts;
 use railweave_fabric_verbs::sys;
 use serde::{Deserialize, Serialize};
 
@@ -49,19 +48,6 @@ impl Counts {
         all.fold(Self::default(), |sum, counts| sum.with(counts, u64::wrapping_add))
     }
 
-    /// Converts the counts of the device with this name for programs in C.
-    pub(crate) fn of_device(&self, name: &str) -> DeviceCounts {
-        let mut device = DeviceCounts::ZERO.device;
-        device[..name.len()].copy_from_slice(name.as_bytes());
-        DeviceCounts {
-            device,
-            sends: self.work_requests(),
-            sends_with_immediate: self.writes_with_immediate,
-            receives: self.receives,
-            completions: self.completions,
-        }
-    }
-
     fn with(&self, other: &Self, apply: impl Fn(u64, u64) -> u64) -> Self {
         Self {
             writes: apply(self.writes, other.writes),
@@ -78,7 +64,7 @@ impl Counts {
     }
 }
 
-/// The numbers of open objects. After a clean shutdown all are 0.
+/// The numbers of open objects, and their sizes. After a clean shutdown all are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Open {
     /// Device lists that were not freed.
@@ -95,6 +81,12 @@ pub struct Open {
     pub shared_receive_queues: u32,
     /// Queue pairs.
     pub queue_pairs: u32,
+    /// The total size of the memory regions in bytes.
+    pub region_bytes: u64,
+    /// Entries in send and receive queues, shared ones included.
+    pub work_places: u64,
+    /// Entries in completion queues.
+    pub completion_places: u64,
 }
 
 /// The arguments of one call of ibv_modify_qp.

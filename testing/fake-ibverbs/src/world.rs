@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use railweave_abi::fake_ibverbs::OpenObjects;
 use railweave_fabric_verbs::sys;
 
 use crate::complaints::complain;
@@ -259,8 +258,13 @@ impl World {
         self.faults.iter().any(|fault| fault.is_of(function))
     }
 
-    /// Returns the numbers of open objects.
+    /// Returns the numbers of open objects, and their sizes.
     pub(crate) fn open(&self) -> Open {
+        let own = self.pairs.values().map(|entry| {
+            let receives = if entry.created.srq.is_null() { entry.granted.max_recv_wr } else { 0 };
+            u64::from(entry.granted.max_send_wr) + u64::from(receives)
+        });
+        let shared = self.shared_receive_queues.keys().map(|&queue| shared_receive_queue(queue).queue.places() as u64);
         Open {
             device_lists: self.lists.len() as u32,
             contexts: self.contexts.len() as u32,
@@ -269,21 +273,6 @@ impl World {
             completion_queues: self.completion_queues.len() as u32,
             shared_receive_queues: self.shared_receive_queues.len() as u32,
             queue_pairs: self.pairs.len() as u32,
-        }
-    }
-
-    /// Returns the numbers of open objects and of their places.
-    pub(crate) fn open_objects(&self) -> OpenObjects {
-        let own = self.pairs.values().map(|entry| {
-            let receives = if entry.created.srq.is_null() { entry.granted.max_recv_wr } else { 0 };
-            u64::from(entry.granted.max_send_wr) + u64::from(receives)
-        });
-        let shared = self.shared_receive_queues.keys().map(|&queue| shared_receive_queue(queue).queue.places() as u64);
-        OpenObjects {
-            queue_pairs: self.pairs.len() as u64,
-            completion_queues: self.completion_queues.len() as u64,
-            shared_receive_queues: self.shared_receive_queues.len() as u64,
-            regions: self.regions.len() as u64,
             region_bytes: self.regions.values().map(|region| region.length).sum(),
             work_places: own.chain(shared).sum(),
             completion_places: self.completion_queues.keys().map(|&queue| completion_queue(queue).places()).sum(),

@@ -1,16 +1,17 @@
-//! Counting: the bench under callgrind, over the fake libibverbs.
+//! Counting: the loop over messages of one process under callgrind, over the fake libibverbs.
 
 use crate::cost::{Cost, Objects};
+use crate::in_process::message_loop::Results;
 use crate::profile::Profile;
-use crate::tools::{Tools, without_settings};
+use crate::tools::{self, Tools, Transport};
 use crate::work::Work;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The function whose instructions are counted, with everything that it calls: the bench's loop over the messages. It
-/// is called once, after messages that are not counted.
+/// The function whose instructions are counted, with everything that it calls: the loop over the messages
+/// (`in_process/message_loop.rs`). It is called once, after messages that are not counted.
 const LOOP: &str = "railweave_message_loop";
 
 /// The names of callgrind's files. It writes a profile of each thread when the loop begins, and a second one when it
@@ -23,15 +24,6 @@ const MACHINE: &str = "machine";
 
 /// The number of lines of a failed run's standard error that are shown.
 const LINES: usize = 3;
-
-/// The transport whose messages are counted.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Transport<'a> {
-    /// The plugin as users install it.
-    Railweave,
-    /// NCCL's own IB transport, in this library.
-    Nccl(&'a Path),
-}
 
 /// One way to carry messages.
 #[derive(Clone, Copy, Debug)]
@@ -64,44 +56,37 @@ impl Counter {
     /// # Errors
     /// A sentence, if one of the tools is missing.
     pub(crate) fn new(valgrind: &Path, tools: &Tools) -> Result<Self, String> {
-        let Tools { plugin, program, fake, nccl, folder } = tools;
+        let Tools { plugin, nccl, folder } = tools;
         let nccl = nccl.as_deref().map(real).transpose()?;
-        let [plugin, program, fake] = [real(plugin)?, real(program)?, real(fake)?];
+        let [plugin, program, fake] = [real(plugin)?, real(&tools::program()?)?, real(&tools::fake()?)?];
         Ok(Self { valgrind: valgrind.to_owned(), plugin, program, fake, nccl, folder: folder.clone() })
     }
 
-    /// Returns NCCL's library, if it is to be counted too.
-    pub(crate) fn nccl(&self) -> Option<&Path> {
-        self.nccl.as_deref()
+    /// Returns the plugin.
+    pub(crate) fn railweave(&self) -> Transport<'_> {
+        Transport::Railweave(&self.plugin)
+    }
+
+    /// Returns NCCL's own IB transport, if it is to be counted too.
+    pub(crate) fn nccl(&self) -> Option<Transport<'_>> {
+        self.nccl.as_deref().map(Transport::Nccl)
     }
 
     /// Counts the cost of a message. Fails with a sentence if the run fails or its output cannot be read.
     pub(crate) fn count(&self, transport: Transport<'_>, case: &Case) -> Result<Cost, String> {
         let Case { rails, message_bytes, in_flight, messages } = *case;
-        let (name, library) = match transport {
-            Transport::Railweave => ("railweave", self.plugin.as_path()),
-            Transport::Nccl(library) => ("nccl", library),
+        let name = match transport {
+            Transport::Railweave(_) => "railweave",
+            Transport::Nccl(_) => "nccl",
         };
         let name = format!("{name}-{rails}-rails-{message_bytes}-bytes-{in_flight}-in-flight");
         let folder = self.folder.join(&name);
         self.prepare(&folder, rails)?;
         let mut command = self.callgrind(&folder);
-        command.arg(&self.program).args(["bench", "--json", "--in-process", "--messages", &messages.to_string()]);
-        command.args(["--bytes", &message_bytes.to_string(), "--in-flight", &in_flight.to_string()]);
-        match transport {
-            Transport::Railweave => {
-                command.env("RAILWEAVE_FABRIC", "verbs").env("RAILWEAVE_OOB_IF", "lo").arg("--lib").arg(library);
-                if rails > 1 {
-                    command.env("RAILWEAVE_MODE", "fused");
-                }
-            }
-            Transport::Nccl(library) => {
-                command.arg("--nccl").arg(library);
-                if rails > 1 {
-                    command.args(["--fuse", "all"]);
-                }
-            }
-        }
+        command.arg(&self.program);
+        transport.measured_by(&mut command, &self.fake, &folder.join(MACHINE), rails > 1);
+        command.args(["messages", "--messages", &messages.to_string(), "--bytes", &message_bytes.to_string()]);
+        command.args(["--in-flight", &in_flight.to_string()]);
         let output = command.output().map_err(|error| format!("cannot run {}: {error}", self.valgrind.display()))?;
         if !output.status.success() {
             return Err(format!("counting {name} failed with {}: {}", output.status, last_words(&output.stderr)));
@@ -111,9 +96,12 @@ impl Counter {
             format!("cannot read {}: {error}; is {LOOP} still a function of the program?", path.display())
         })?;
         let profile = Profile::read(&text).map_err(|error| format!("{}: {error}", path.display()))?;
-        let objects = Objects { transport: library, fake: &self.fake, program: &self.program };
+        let objects = Objects { transport: transport.library(), fake: &self.fake, program: &self.program };
         let cost = Cost::of(&profile, messages, objects)?;
-        Ok(Cost { devices: Work::read(&output.stdout)?, ..cost })
+        let Results { devices, .. } = serde_json::from_slice(&output.stdout)
+            .map_err(|error| format!("counting {name}: the results cannot be read: {error}"))?;
+        let devices = devices.iter().map(|(device, counts)| Work::of(device, counts, messages)).collect();
+        Ok(Cost { devices, ..cost })
     }
 
     /// Prepares a folder for a run: empties it, and describes a machine with one device per rail in it.
@@ -130,8 +118,6 @@ impl Counter {
     /// Returns a command that runs callgrind in a folder; the caller adds the program and its arguments.
     fn callgrind(&self, folder: &Path) -> Command {
         let mut command = Command::new(&self.valgrind);
-        without_settings(&mut command);
-        command.env("NCCL_IBVERBS_LIB", &self.fake).env("RAILWEAVE_TEST_MACHINE", folder.join(MACHINE));
         // --toggle-collect would count only the loop's instructions, but all calls, and the number of polls while the
         // ends connect is random. Hence the profiles before and after the loop.
         command.args(["--tool=callgrind", "--separate-threads=yes"]);

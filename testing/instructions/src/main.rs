@@ -2,18 +2,27 @@
 //! (docs/performance.md).
 //!
 //! `cargo xtask instructions` and `cargo xtask connections` build everything that this program needs, and start it.
-//! Both ends are in one process, over the fake libibverbs: no wire changes the figures.
+//! It starts itself once more for each measurement (`in_process.rs`), under callgrind if instructions are counted. Both
+//! ends are in that one process, over the fake libibverbs: no wire changes the figures.
 
-#![forbid(unsafe_code)]
+// Allowed again in in_process/message_loop.rs, for the name of a function and for the bytes of two buffers.
+#![deny(unsafe_code)]
 #![allow(clippy::print_stdout)] // a program whose output is its result
 
 mod connections;
 mod cost;
 mod counter;
+mod in_process;
 mod messages;
 mod profile;
 mod tools;
 mod work;
+
+/// A net in memory.
+#[cfg(test)]
+#[allow(unsafe_code)]
+#[path = "../../../crates/bench/tests/support/mod.rs"]
+mod loopback;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -32,12 +41,15 @@ enum Command {
     Messages(messages::Arguments),
     /// Measures many connections
     Connections(connections::Arguments),
+    /// Carries messages or sets up connections inside this process, over the fake libibverbs; the other two start it
+    InProcess(in_process::Arguments),
 }
 
 fn main() -> ExitCode {
     let result = match CommandLine::parse().command {
         Command::Messages(arguments) => messages::run(&arguments),
         Command::Connections(arguments) => connections::run(&arguments),
+        Command::InProcess(arguments) => in_process::run(&arguments).map_err(|error| error.to_string()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -4,12 +4,12 @@
 //! machine changes the figures.
 
 use crate::cost::Cost;
-use crate::counter::{Case, Counter, Transport};
+use crate::counter::{Case, Counter};
 use crate::tools::Tools;
 use crate::work;
 use clap::Args;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The numbers of rails of the cases.
 const RAILS: [usize; 2] = [1, 2];
@@ -50,7 +50,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
         rows.push(row);
     }
     if arguments.json {
-        let report = serde_json::to_string_pretty(&Report { nccl: counter.nccl().map(Path::to_owned), rows });
+        let report =
+            serde_json::to_string_pretty(&Report { nccl: counter.nccl().map(|nccl| nccl.library().to_owned()), rows });
         println!("{}", report.map_err(|error| error.to_string())?);
     } else {
         print!("{}\n{}", table(&rows), table_of_work(&rows));
@@ -90,9 +91,9 @@ struct Row {
 
 impl Row {
     fn count(counter: &Counter, case: &Case, functions: usize) -> Result<Self, String> {
-        let mut railweave = counter.count(Transport::Railweave, case)?;
+        let mut railweave = counter.count(counter.railweave(), case)?;
         railweave.functions.truncate(functions);
-        let mut nccl = counter.nccl().map(|library| counter.count(Transport::Nccl(library), case)).transpose()?;
+        let mut nccl = counter.nccl().map(|nccl| counter.count(nccl, case)).transpose()?;
         if let Some(nccl) = &mut nccl {
             nccl.functions.clear();
         }

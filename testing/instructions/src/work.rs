@@ -1,9 +1,10 @@
-//! The work that a message gives each rail's device, counted by the fake libibverbs and reported by the bench.
+//! The work that a message gives each rail's device, counted by the fake libibverbs.
 
-use serde::{Deserialize, Serialize};
+use railweave_fake_ibverbs::Counts;
+use serde::Serialize;
 
-/// The work of one device for one message, for both ends together; the bench's `--json` has the same names.
-#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+/// The work of one device for one message, for both ends together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Work {
     /// The device's name.
     pub(crate) device: String,
@@ -29,16 +30,16 @@ pub(crate) const COLUMNS: [Column; 4] = [
 ];
 
 impl Work {
-    /// Reads the bench's `--json`: the work of each device.
-    ///
-    /// # Errors
-    /// A sentence, if the text is of another kind or the fake libibverbs was missing.
-    pub(crate) fn read(json: &[u8]) -> Result<Vec<Self>, String> {
-        let outcome: Outcome =
-            serde_json::from_slice(json).map_err(|error| format!("the bench's output cannot be read: {error}"))?;
-        outcome.devices.ok_or_else(|| {
-            "the bench found no fake libibverbs that counts; does NCCL_IBVERBS_LIB name another library?".to_owned()
-        })
+    /// Returns one message's share of the work that `messages` messages gave a device.
+    pub(crate) fn of(device: &str, counts: &Counts, messages: u32) -> Self {
+        let each = |count: u64| count as f64 / f64::from(messages);
+        Self {
+            device: device.to_owned(),
+            sends: each(counts.work_requests()),
+            sends_with_immediate: each(counts.writes_with_immediate),
+            receives: each(counts.receives),
+            completions: each(counts.completions),
+        }
     }
 }
 
@@ -47,34 +48,18 @@ pub(crate) fn cell(works: &[Work], (_, number): Column) -> String {
     works.iter().map(|work| format!("{:.2}", number(work))).collect::<Vec<_>>().join(" + ")
 }
 
-/// The part of the bench's `--json` that is read here.
-#[derive(Deserialize)]
-struct Outcome {
-    devices: Option<Vec<Work>>,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const PRINTED: &str = r#"{"plugin": "railweave", "devices": [
-        {"device": "sim0", "sends": 1.5, "sends_with_immediate": 1.0, "receives": 0.25, "completions": 2.016},
-        {"device": "sim1", "sends": 0.5, "sends_with_immediate": 0.0, "receives": 0.0, "completions": 0.016}]}"#;
-
     #[test]
-    fn the_work_of_each_device_is_read_and_shown() {
-        let works = Work::read(PRINTED.as_bytes()).unwrap();
-        assert_eq!(works.iter().map(|work| work.device.as_str()).collect::<Vec<_>>(), ["sim0", "sim1"]);
-        let cells = COLUMNS.map(|column| cell(&works, column));
+    fn the_work_of_each_device_is_shown_for_one_message() {
+        let counts = Counts { reads: 50, writes: 0, writes_with_immediate: 100, receives: 25, ..Counts::default() };
+        let first = Work::of("sim0", &Counts { completions: 202, ..counts }, 100);
+        let second = Work::of("sim1", &Counts { writes: 50, completions: 2, ..Counts::default() }, 100);
+        assert_eq!((first.device.as_str(), second.device.as_str()), ("sim0", "sim1"));
+        let cells = COLUMNS.map(|column| cell(&[first.clone(), second.clone()], column));
         assert_eq!(cells, ["1.50 + 0.50", "1.00 + 0.00", "0.25 + 0.00", "2.02 + 0.02"]);
         assert_eq!(cell(&[], COLUMNS[0]), "");
-    }
-
-    #[test]
-    fn without_the_fake_there_is_no_work_to_read() {
-        let error = |text: &str| Work::read(text.as_bytes()).unwrap_err();
-        assert!(error(r#"{"plugin": "railweave", "devices": null}"#).contains("found no fake libibverbs"));
-        assert!(error("railweave: no").contains("cannot be read"));
-        assert!(error(&PRINTED.replace("receives", "received")).contains("missing field `receives`"));
     }
 }

@@ -1,6 +1,6 @@
 //! `railweave bench`: latency, bandwidth and set-up time of any plugin, between two local processes.
 
-use crate::commands::{connections, crowd, in_process, many_in_process, sweep};
+use crate::commands::{connections, crowd, sweep};
 use crate::device::Device;
 use crate::environment;
 use crate::job::Part;
@@ -46,21 +46,18 @@ pub(crate) struct Arguments {
     /// Also measures plain TCP sockets over the same rails: the limit of a plugin over TCP
     #[arg(long)]
     raw: bool,
-    /// Only sets up this many connections at once, sends a checked message over each, and shows time and memory; with
-    /// --in-process, the connections of this process with itself, and their objects of libibverbs
+    /// Only sets up this many connections at once, sends a checked message over each, and shows time and memory
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     connections: Option<u32>,
     /// With --connections: leaves them idle for this long afterwards, and shows the processor time of each thread
-    #[arg(long, value_name = "SECONDS", requires = "connections", conflicts_with = "in_process")]
+    #[arg(long, value_name = "SECONDS", requires = "connections")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=60))]
     idle: Option<u64>,
     /// With --connections: starts this many processes at once, each of which opens the connections to those that follow
     /// it, and shows the resources of each
-    #[arg(long, value_name = "COUNT", requires = "connections", conflicts_with_all = ["idle", "in_process"])]
+    #[arg(long, value_name = "COUNT", requires = "connections", conflicts_with = "idle")]
     #[arg(value_parser = clap::value_parser!(u32).range(2..=1000))]
     processes: Option<u32>,
-    #[command(flatten)]
-    in_process: in_process::InProcessArguments,
     #[command(flatten)]
     sweep: sweep::SweepArguments,
     /// Prints the results as JSON
@@ -133,14 +130,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     if !(0.0..=600.0).contains(&arguments.warm_up) {
         return Err(format!("--warm-up {} is not possible; allowed: 0 to 600", arguments.warm_up).into());
     }
-    let in_flight = arguments.in_flight as usize;
-    if arguments.in_process.in_process {
-        let Arguments { in_process, network, device, json, connections, .. } = arguments;
-        if let Some(count) = connections {
-            return many_in_process::run(network, device, *count as usize, *json);
-        }
-        return in_process::run(in_process, network, device, in_flight, *json);
-    }
     if let (Some(processes), Some(connections)) = (arguments.processes, arguments.connections) {
         let (processes, connections) = (processes as usize, connections as usize);
         let wanted = crowd::Wanted { device: arguments.device.clone(), processes, connections, json: arguments.json };
@@ -163,7 +152,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         network,
         device: arguments.device.clone(),
         sizes: arguments.sizes.iter().map(|size| size.0).collect(),
-        in_flight,
+        in_flight: arguments.in_flight as usize,
         seconds: arguments.seconds,
         warm_up: arguments.warm_up,
         connects: arguments.connects as usize,

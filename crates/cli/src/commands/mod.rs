@@ -4,8 +4,6 @@ pub(crate) mod bench;
 pub(crate) mod connections;
 pub(crate) mod crowd;
 pub(crate) mod demo;
-pub(crate) mod in_process;
-pub(crate) mod many_in_process;
 pub(crate) mod options;
 pub(crate) mod sweep;
 pub(crate) mod topo;

@@ -18,9 +18,7 @@ pub(crate) struct SweepArguments {
     /// Only sends messages of all kinds of sizes up to this one [default: 16MiB]: alone, truncated, grouped and many at
     /// once, in both directions, with every byte checked
     #[arg(long, value_name = "SIZE", num_args = 0..=1, default_missing_value = "16MiB", value_parser = of_sweep)]
-    #[arg(conflicts_with_all = [
-        "sizes", "in_flight", "seconds", "warm_up", "connects", "raw", "connections", "in_process",
-    ])]
+    #[arg(conflicts_with_all = ["sizes", "in_flight", "seconds", "warm_up", "connects", "raw", "connections"])]
     sweep: Option<Size>,
     /// With --sweep: the source of the data, of the random sizes and of the order of tests
     #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "sweep")]
