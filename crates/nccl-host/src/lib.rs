@@ -6,7 +6,6 @@
 
 pub mod connection;
 pub mod counters;
-pub mod environment;
 pub mod library;
 mod loaded;
 pub mod logger;
