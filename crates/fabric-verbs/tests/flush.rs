@@ -25,12 +25,15 @@ fn the_lane_is_connected_to_itself_and_may_be_read_alone() {
         let _pair = machine.pair(&wish());
         assert_eq!(machine.lanes("a").len(), 1, "the sender has nothing to flush");
         let lanes = machine.lanes("b");
-        let own = lanes.iter().find(|lane| lane.rtr.attributes.dest_qp_num == lane.number).expect("a loop-back lane");
-        let (init, rtr, rts) = (own.init.attributes, own.rtr.attributes, own.rts.attributes);
+        let own = lanes.iter().find(|lane| lane.attributes.dest_qp_num == lane.number).expect("a loop-back lane");
+        let attributes = own.attributes;
         assert_eq!((lanes.len(), own.state), (2, sys::QPS_RTS));
-        assert_eq!(init.qp_access_flags, sys::ACCESS_REMOTE_READ.cast_unsigned());
-        assert_eq!((rtr.rq_psn, rtr.max_dest_rd_atomic, rts.max_rd_atomic), (rts.sq_psn, 1, 1));
-        assert_eq!((rtr.ah_attr.is_global, rtr.ah_attr.sl), (is_global, 0), "{description}");
+        assert_eq!(attributes.qp_access_flags, sys::ACCESS_REMOTE_READ.cast_unsigned());
+        assert_eq!(
+            (attributes.max_dest_rd_atomic, attributes.max_rd_atomic, attributes.rq_psn),
+            (1, 1, attributes.sq_psn)
+        );
+        assert_eq!((attributes.ah_attr.is_global, attributes.ah_attr.sl), (is_global, 0), "{description}");
         assert_eq!((own.capabilities.max_recv_wr, own.capabilities.max_inline_data), (1, 0), "mana needs one");
     }
 }
@@ -43,7 +46,7 @@ fn the_lane_has_the_service_level_of_the_connection() {
         wish.receiver.service_level = set;
         let _pair = machine.pair(&wish);
         for lane in machine.lanes("b") {
-            assert_eq!(lane.rtr.attributes.ah_attr.sl, service_level, "{set:?} {of_job:?} {lane:?}");
+            assert_eq!(lane.attributes.ah_attr.sl, service_level, "{set:?} {of_job:?} {lane:?}");
         }
     }
 }

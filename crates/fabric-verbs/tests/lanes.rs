@@ -9,13 +9,13 @@ use railweave_fake_ibverbs::QpReport;
 
 /// The peer's address in a lane's packets: local identifier, presence of a global route header, and its GID's index.
 fn route(lane: &QpReport) -> (u16, u8, u8) {
-    let address = lane.rtr.attributes.ah_attr;
+    let address = lane.attributes.ah_attr;
     (address.dlid, address.is_global, address.grh.sgid_index)
 }
 
 /// The GID to which packets go.
 fn target(lane: &QpReport) -> [u8; 16] {
-    lane.rtr.attributes.ah_attr.grh.dgid.0
+    lane.attributes.ah_attr.grh.dgid.0
 }
 
 fn ipv4(address: [u8; 4]) -> [u8; 16] {
@@ -30,17 +30,21 @@ fn a_lane_of_roce_is_given_all_that_both_ends_said() {
     ));
     let mut pair = machine.pair(&Wish::default());
     let (near, far) = machine.both_lanes();
-    for (own, peer, gid) in [(near, far, [10, 1, 0, 1]), (far, near, [10, 0, 0, 1])] {
-        let (init, rtr, rts) = (own.init.attributes, own.rtr.attributes, own.rts.attributes);
-        assert_eq!((own.state, init.port_num, init.pkey_index), (sys::QPS_RTS, 1, 0));
-        assert_eq!(init.qp_access_flags, sys::ACCESS_REMOTE_WRITE.cast_unsigned(), "peers may write and nothing else");
-        assert_eq!((rtr.dest_qp_num, rtr.rq_psn), (peer.number, peer.rts.attributes.sq_psn));
-        assert_eq!((rtr.path_mtu, rtr.max_dest_rd_atomic, rtr.min_rnr_timer), (3, 1, 12), "the smaller MTU of both");
-        let address = rtr.ah_attr;
+    for (own, peer, gid) in [(&near, &far, [10, 1, 0, 1]), (&far, &near, [10, 0, 0, 1])] {
+        let given = own.attributes;
+        assert_eq!((own.state, given.port_num, given.pkey_index), (sys::QPS_RTS, 1, 0));
+        assert_eq!(given.qp_access_flags, sys::ACCESS_REMOTE_WRITE.cast_unsigned(), "peers may write and nothing else");
+        assert_eq!((given.dest_qp_num, given.rq_psn), (peer.number, peer.attributes.sq_psn));
+        assert_eq!(
+            (given.path_mtu, given.max_dest_rd_atomic, given.min_rnr_timer),
+            (3, 1, 12),
+            "the smaller MTU of both"
+        );
+        let address = given.ah_attr;
         assert_eq!((address.port_num, address.sl, address.dlid), (1, 0, 0));
-        assert_eq!((target(&own), route(&own)), (ipv4(gid), (0, 1, 1)));
+        assert_eq!((target(own), route(own)), (ipv4(gid), (0, 1, 1)));
         assert_eq!((address.grh.hop_limit, address.grh.traffic_class, address.grh.flow_label), (255, 0, 0));
-        assert_eq!((rts.timeout, rts.retry_cnt, rts.rnr_retry, rts.max_rd_atomic), (20, 7, 7, 1));
+        assert_eq!((given.timeout, given.retry_cnt, given.rnr_retry, given.max_rd_atomic), (20, 7, 7, 1));
     }
     pair.exchange();
 }
@@ -49,7 +53,7 @@ fn a_lane_of_roce_is_given_all_that_both_ends_said() {
 fn packet_numbers_are_random() {
     let machine = Machine::new(ROCE);
     let pairs = [machine.pair(&Wish { lanes: 4, ..Wish::default() }), machine.pair(&Wish::default())];
-    let mut numbers: Vec<u32> = machine.fake.queue_pairs().iter().map(|lane| lane.rts.attributes.sq_psn).collect();
+    let mut numbers: Vec<u32> = machine.fake.queue_pairs().iter().map(|lane| lane.attributes.sq_psn).collect();
     assert!(numbers.len() == 10 && numbers.iter().all(|number| *number < 1 << 24), "{numbers:x?}");
     numbers.sort_unstable();
     numbers.dedup();
@@ -86,7 +90,7 @@ fn a_port_of_infiniband_that_wants_a_global_header_gets_it_from_both_ends() {
         let mut pair = machine.pair(&Wish::default());
         let (near, far) = machine.both_lanes();
         assert_eq!((route(&near), route(&far)), ((9, 1, 0), (7, 1, 0)));
-        assert_eq!(near.rtr.attributes.ah_attr.grh.hop_limit, 255);
+        assert_eq!(near.attributes.ah_attr.grh.hop_limit, 255);
         assert_ne!((target(&near), target(&far)), ([0; 16], [0; 16]));
         pair.exchange();
     }
@@ -144,8 +148,8 @@ fn what_the_settings_say_is_given_to_both_ends() {
     };
     let mut pair = machine.pair(&Wish::of(config));
     for lane in machine.fake.queue_pairs() {
-        let (init, address, rts) = (lane.init.attributes, lane.rtr.attributes.ah_attr, lane.rts.attributes);
-        assert_eq!((rts.timeout, rts.retry_cnt, rts.rnr_retry, init.pkey_index), (14, 3, 7, 2));
+        let (given, address) = (lane.attributes, lane.attributes.ah_attr);
+        assert_eq!((given.timeout, given.retry_cnt, given.rnr_retry, given.pkey_index), (14, 3, 7, 2));
         assert_eq!((address.sl, address.grh.traffic_class), (5, 96));
     }
     pair.exchange();
@@ -202,8 +206,7 @@ fn a_traffic_class_is_the_one_set_or_the_one_of_the_connection_and_cts_have_thei
             let config = VerbsConfig { service_level, traffic_class, cts_traffic_class, ..VerbsConfig::default() };
             let mut pair = machine.pair(&Wish { traffic_class: of_job, ..Wish::of(config) });
             let (near, far) = machine.both_lanes();
-            let classes =
-                |lane: QpReport| (lane.rtr.attributes.ah_attr.sl, lane.rtr.attributes.ah_attr.grh.traffic_class);
+            let classes = |lane: QpReport| (lane.attributes.ah_attr.sl, lane.attributes.ah_attr.grh.traffic_class);
             assert_eq!((classes(near), classes(far)), (sender, receiver), "{config:?} {of_job:?}");
             pair.exchange();
         }

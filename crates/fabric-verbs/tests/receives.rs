@@ -38,7 +38,7 @@ fn lanes_share_a_queue_where_there_are_several_or_the_user_wants_it() {
         assert_eq!(machine.fake.open().shared_receive_queues, u32::from(shared), "{lanes} lanes, {asked:?}");
         for lane in machine.lanes("b") {
             let own = if shared { 0 } else { 64 };
-            assert_eq!((lane.shared_receives, lane.capabilities.max_recv_wr), (u32::from(shared), own));
+            assert_eq!((lane.shared_receives, lane.capabilities.max_recv_wr), (shared, own));
         }
         // More often than a queue has places.
         for _ in 0..100 {
@@ -61,7 +61,7 @@ fn a_device_that_gives_no_shared_queue_gives_each_lane_as_many_receives_and_says
         let mut pair = machine.pair(&wish(lanes, Some(true)));
         assert_eq!(machine.fake.open().shared_receive_queues, 0);
         for lane in machine.lanes("b") {
-            assert_eq!((lane.shared_receives, lane.capabilities.max_recv_wr), (0, 64));
+            assert_eq!((lane.shared_receives, lane.capabilities.max_recv_wr), (false, 64));
         }
         for _ in 0..100 {
             pair.exchange();

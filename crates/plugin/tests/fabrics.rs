@@ -367,9 +367,9 @@ fn settings_reach_the_lanes() {
             let lanes = exchange(&net, 0, 1, 1000);
             assert_eq!(lanes.len(), 4, "two lanes with two ends each, and none for flushes: {lanes:?}");
             for lane in lanes {
-                let (init, rtr, rts) = (lane.init.attributes, lane.rtr.attributes, lane.rts.attributes);
-                assert_eq!((rts.timeout, rts.retry_cnt, init.pkey_index), (14, 5, 1));
-                assert_eq!((rtr.ah_attr.sl, rtr.ah_attr.grh.traffic_class, rtr.ah_attr.grh.sgid_index), (3, 96, 3));
+                let (given, address) = (lane.attributes, lane.attributes.ah_attr);
+                assert_eq!((given.timeout, given.retry_cnt, given.pkey_index), (14, 5, 1));
+                assert_eq!((address.sl, address.grh.traffic_class, address.grh.sgid_index), (3, 96, 3));
             }
         },
     );
@@ -404,7 +404,7 @@ fn a_traffic_class_of_the_environment_chooses_no_service_level() {
             let devices = names(&net);
             for (device, name) in devices.iter().enumerate() {
                 for lane in lanes_of_job(&plugin, *class, device as i32) {
-                    let address = lane.rtr.attributes.ah_attr;
+                    let address = lane.attributes.ah_attr;
                     match name.as_str() {
                         "mlx5_0" => assert_eq!(address.sl, *service_level, "InfiniBand"),
                         _ => assert_eq!(address.grh.traffic_class, *traffic_class, "RoCE"),

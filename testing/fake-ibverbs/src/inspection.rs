@@ -1,5 +1,4 @@
-//! The library's own functions, which read counters, report on objects and break things. `FakeVerbs` calls the first
-//! two.
+//! The library's own function, which reads counters, reports on objects and breaks things. `FakeVerbs` calls it.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 
@@ -10,7 +9,6 @@ use serde_json::Value;
 use crate::complaints::last;
 use crate::description::{DeviceFacts, GidFacts, Machine, PortFacts};
 use crate::events::Source;
-use crate::reports::QpReport;
 use crate::requests::{Link, Request};
 use crate::world::{self, OpenDevice, PairEntry, World};
 
@@ -29,20 +27,6 @@ pub(crate) unsafe extern "C" fn fake_ibverbs(request: *const c_char) -> *mut c_c
     unsafe { libc::strdup(text.as_ptr()) }
 }
 
-/// See [`crate::requests::QueuePairFn`].
-///
-/// # Safety
-/// `report` must be writable.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn fake_ibverbs_queue_pair(number: u32, report: *mut QpReport) -> c_int {
-    let found = world::lock().report(number);
-    // SAFETY: the caller vouches for it.
-    found.map_or(-1, |found| unsafe {
-        report.write(found);
-        0
-    })
-}
-
 fn answer(request: Request) -> Result<Value, String> {
     if let Request::Complaint = request {
         return value(last()); // without the lock: a call that waits may hold it
@@ -59,7 +43,7 @@ fn answer(request: Request) -> Result<Value, String> {
         }
         Request::Counts => return value(world.counts()),
         Request::Open => return value(world.open()),
-        Request::QueuePairs => return value(world.numbers.keys().collect::<Vec<_>>()),
+        Request::QueuePairs => return value(world.reports()),
         Request::Raise { device, kind, number, only } => (
             raise(&world, &device, kind, number, only),
             format!("open device {device} or queue pair {number:#x} of it"),

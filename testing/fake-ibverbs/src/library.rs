@@ -29,9 +29,9 @@ const VERSIONS: &[(&str, &str)] = &[
     ("MLX5_1.25", "mlx5dv_get_data_direct_sysfs_path mlx5dv_reg_dmabuf_mr"),
 ];
 
-/// The library's own functions. They have a version of their own, since a version script cannot leave names unversioned
-/// and hide the rest; dlsym finds them by name alone.
-const OWN: &str = "fake_ibverbs fake_ibverbs_queue_pair";
+/// The library's own function. It has a version of its own, since a version script cannot leave names unversioned and
+/// hide the rest; dlsym finds it by name alone.
+const OWN: &str = "fake_ibverbs";
 
 /// The reason why the library could not be linked.
 #[derive(Debug, thiserror::Error)]
@@ -160,6 +160,6 @@ fn version_script(absent: &[&str]) -> String {
         let _ = writeln!(script, "{version} {{ {global}}}{before};"); // writing to a string cannot fail
         before = format!(" {version}");
     }
-    let _ = writeln!(script, "FAKE {{ global: {}; local: *; }};", OWN.replace(' ', "; "));
+    let _ = writeln!(script, "FAKE {{ global: {OWN}; local: *; }};");
     script
 }

@@ -14,7 +14,7 @@ use crate::faults::Call;
 use crate::pairs::{Gate, Manners, QueuePair, next_epoch};
 use crate::profile::SendRing;
 use crate::queues::{CompletionQueue, ReceiveQueue, SharedReceiveQueue};
-use crate::reports::{QpReport, Step};
+use crate::reports::QpReport;
 use crate::transitions::Request;
 use crate::world::{PairEntry, Used, World, completion_queue, lock, pair, shared_receive_queue, unknown};
 
@@ -181,9 +181,6 @@ impl World {
             granted: granted.cap,
             domain,
             attributes: sys::QpAttributes::default(),
-            init: Step::default(),
-            rtr: Step::default(),
-            rts: Step::default(),
             ece: None,
             cut: false,
             incarnation: 0,
@@ -216,7 +213,6 @@ impl World {
             sys::QPS_RESET => {
                 pair.reset(&mut sends);
                 entry.attributes = sys::QpAttributes::default();
-                (entry.init, entry.rtr, entry.rts) = (Step::default(), Step::default(), Step::default());
                 entry.ece = None;
                 entry.incarnation = 0;
                 entry.knows.store(0, Ordering::Relaxed);
@@ -225,15 +221,9 @@ impl World {
             sys::QPS_ERR => pair.break_down(&mut sends, None),
             _ => {
                 merge(&mut entry.attributes, attributes, mask);
-                let step = Step { mask, attributes: *attributes };
-                match target {
-                    sys::QPS_INIT => entry.init = step,
-                    sys::QPS_RTR => {
-                        entry.rtr = step;
-                        self.last_incarnation += 1;
-                        entry.incarnation = self.last_incarnation;
-                    }
-                    _ => entry.rts = step,
+                if target == sys::QPS_RTR {
+                    self.last_incarnation += 1;
+                    entry.incarnation = self.last_incarnation;
                 }
                 pair.set_state(target);
             }
@@ -293,25 +283,20 @@ impl World {
         self.after_change();
     }
 
-    /// Reports on the queue pair with this number.
-    pub(crate) fn report(&self, number: u32) -> Option<QpReport> {
-        let (entry, pair) = self.pair_of(number)?;
-        let mut device = [0; sys::SYSFS_NAME_MAX];
-        let name = entry.device.facts().name.clone();
-        device[..name.len()].copy_from_slice(name.as_bytes());
-        Some(QpReport {
-            number,
+    /// Reports on all open queue pairs, in rising order of their numbers.
+    pub(crate) fn reports(&self) -> Vec<QpReport> {
+        let all = self.numbers.keys().filter_map(|&number| self.pair_of(number));
+        let report = |(entry, pair): (&PairEntry, &QueuePair)| QpReport {
+            number: pair.number,
             state: pair.state(),
-            device,
-            port: entry.attributes.port_num.into(),
+            device: entry.device.facts().name.clone(),
             capabilities: entry.created.cap,
-            shared_receives: u32::from(!entry.created.srq.is_null()),
+            shared_receives: !entry.created.srq.is_null(),
             receives: pair.receives().waiting() as u32,
             ece: entry.ece.unwrap_or_default(),
-            init: entry.init,
-            rtr: entry.rtr,
-            rts: entry.rts,
-        })
+            attributes: entry.attributes,
+        };
+        all.map(report).collect()
     }
 
     fn remove_qp(&mut self, address: usize) -> Answer<()> {

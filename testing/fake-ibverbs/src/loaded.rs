@@ -8,7 +8,7 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use serde::de::DeserializeOwned;
 
 use crate::reports::{Counts, Open, QpReport};
-use crate::requests::{AskFn, Link, QueuePairFn, Request};
+use crate::requests::{AskFn, Link, Request};
 
 /// The reason why the library cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +27,6 @@ pub enum LoadError {
 #[derive(Clone, Copy, Debug)]
 pub struct FakeVerbs {
     ask: AskFn,
-    queue_pair: QueuePairFn,
 }
 
 impl FakeVerbs {
@@ -36,13 +35,12 @@ impl FakeVerbs {
     /// # Errors
     /// If the file cannot be loaded, or is not the fake libibverbs.
     pub fn load(path: &Path) -> Result<Self, LoadError> {
-        // SAFETY: the library's initialisers are those of Rust's standard library. `inspection` defines the functions
-        // of these names with these types; they stay, because the library is linked with -z nodelete.
+        // SAFETY: the library's initialisers are those of Rust's standard library. `inspection` defines the function
+        // of this name with this type; it stays, because the library is linked with -z nodelete.
         unsafe {
             let library = Library::open(Some(path), RTLD_NOW | RTLD_LOCAL).map_err(LoadError::NotLoaded)?;
             let ask = *library.get::<AskFn>(b"fake_ibverbs\0").map_err(LoadError::NotFake)?;
-            let queue_pair = *library.get::<QueuePairFn>(b"fake_ibverbs_queue_pair\0").map_err(LoadError::NotFake)?;
-            Ok(Self { ask, queue_pair })
+            Ok(Self { ask })
         }
     }
 
@@ -76,16 +74,13 @@ impl FakeVerbs {
     /// Returns all open queue pairs, in rising order of their numbers.
     #[must_use]
     pub fn queue_pairs(&self) -> Vec<QpReport> {
-        let numbers: Vec<u32> = self.learn(&Request::QueuePairs);
-        numbers.into_iter().filter_map(|number| self.queue_pair(number)).collect()
+        self.learn(&Request::QueuePairs)
     }
 
     /// Returns the open queue pair with this number; `None` if there is none.
     #[must_use]
     pub fn queue_pair(&self, number: u32) -> Option<QpReport> {
-        let mut report = std::mem::MaybeUninit::uninit();
-        // SAFETY: the place is writable, and has been written if 0 is returned.
-        unsafe { ((self.queue_pair)(number, report.as_mut_ptr()) == 0).then(|| report.assume_init()) }
+        self.queue_pairs().into_iter().find(|report| report.number == number)
     }
 
     /// Raises an asynchronous event (a `sys::EVENT_` value) about a port, counted from 1, or about the device itself,

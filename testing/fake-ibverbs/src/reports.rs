@@ -5,6 +5,8 @@ use std::ffi::c_int;
 use railweave_fabric_verbs::sys;
 use serde::{Deserialize, Serialize};
 
+use crate::mirrors;
+
 /// The work done since the library was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
@@ -89,49 +91,26 @@ pub struct Open {
     pub completion_places: u64,
 }
 
-/// The arguments of one call of ibv_modify_qp.
-#[derive(Clone, Copy, Debug, Default)]
-#[repr(C)]
-pub struct Step {
-    /// The attributes that count; 0 if the step has not been taken since the last reset.
-    pub mask: c_int,
-    /// The attributes.
-    pub attributes: sys::QpAttributes,
-}
-
 /// The report on an open queue pair.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct QpReport {
     /// Its number.
     pub number: u32,
     /// Its state: a `sys::QPS_` value.
     pub state: c_int,
-    /// Its device's name, which ends with a zero byte.
-    pub device: [u8; sys::SYSFS_NAME_MAX],
-    /// Its port, counted from 1; 0 before INIT.
-    pub port: u32,
+    /// The name of its device.
+    pub device: String,
     /// The capabilities that ibv_create_qp was asked for.
+    #[serde(with = "mirrors::QpCapabilities")]
     pub capabilities: sys::QpCapabilities,
-    /// 1 if it takes its receives from a shared queue, otherwise 0.
-    pub shared_receives: u32,
+    /// True if it takes its receives from a shared queue.
+    pub shared_receives: bool,
     /// Receives that wait in its queue, or in the shared one.
     pub receives: u32,
     /// The ECE options that ibv_set_ece accepted; zeros if it was not called.
+    #[serde(with = "mirrors::Ece")]
     pub ece: sys::Ece,
-    /// The last step to INIT.
-    pub init: Step,
-    /// The last step to RTR.
-    pub rtr: Step,
-    /// The last step to RTS.
-    pub rts: Step,
-}
-
-impl QpReport {
-    /// Returns its device's name.
-    #[must_use]
-    pub fn device(&self) -> &str {
-        let end = self.device.iter().position(|&byte| byte == 0).unwrap_or(self.device.len());
-        std::str::from_utf8(&self.device[..end]).unwrap_or_default()
-    }
+    /// The attributes of all ibv_modify_qp calls since the last reset, merged.
+    #[serde(with = "mirrors::QpAttributes")]
+    pub attributes: sys::QpAttributes,
 }

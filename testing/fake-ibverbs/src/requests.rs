@@ -4,15 +4,9 @@ use std::ffi::{c_char, c_int};
 
 use serde::{Deserialize, Serialize};
 
-use crate::reports::QpReport;
-
 /// The type of the function `fake_ibverbs`: takes a [`Request`] as JSON in a C string, and returns a `Result` as JSON
 /// in a C string, which the caller frees with free(3). The error is a sentence that names the reason.
 pub(crate) type AskFn = unsafe extern "C" fn(*const c_char) -> *mut c_char;
-
-/// The type of the function `fake_ibverbs_queue_pair`: writes the report on the queue pair with this number. Returns 0,
-/// or -1 if there is no such queue pair.
-pub(crate) type QueuePairFn = unsafe extern "C" fn(u32, *mut QpReport) -> c_int;
 
 /// One request. The result is null unless the variant names one.
 #[derive(Debug, Serialize, Deserialize)]
@@ -23,7 +17,7 @@ pub(crate) enum Request {
     Counts,
     /// The numbers of open objects: [`crate::Open`].
     Open,
-    /// The numbers of all open queue pairs, in rising order.
+    /// All open queue pairs, in rising order of their numbers: a list of [`crate::QpReport`].
     QueuePairs,
     /// The sentence about a program's last mistake.
     Complaint,

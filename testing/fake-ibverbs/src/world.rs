@@ -25,7 +25,7 @@ use crate::paths::{self, End, NoWay};
 use crate::profile::PLAIN;
 use crate::queues::{CompletionQueue, SharedReceiveQueue};
 use crate::regions;
-use crate::reports::{Counts, Open, Step};
+use crate::reports::{Counts, Open};
 use crate::spin::SpinGuard;
 
 /// The variable that names the file that describes the machine.
@@ -153,9 +153,6 @@ pub(crate) struct PairEntry {
     pub(crate) domain: usize,
     /// The attributes of all ibv_modify_qp calls since the last reset, merged.
     pub(crate) attributes: sys::QpAttributes,
-    pub(crate) init: Step,
-    pub(crate) rtr: Step,
-    pub(crate) rts: Step,
     pub(crate) ece: Option<sys::Ece>,
     pub(crate) cut: bool,
     /// The serial number of its connection, unique in the process; 0 before RTR.

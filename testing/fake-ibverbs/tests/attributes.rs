@@ -68,11 +68,11 @@ fn attributes_can_be_read_back() {
     let plan = ends[0].plan(&ends[1]);
     ends[0].follow(&plan);
     let report = machine.fake.queue_pair(ends[0].number()).expect("it is open");
-    assert_eq!((report.device(), report.port, report.state), ("sim0", 1, sys::QPS_RTS));
-    assert_eq!((report.init.mask, report.rtr.mask, report.rts.mask), (TO_INIT, TO_RTR, common::TO_RTS));
-    assert_eq!(report.rtr.attributes.dest_qp_num, ends[1].number());
-    assert_eq!(report.rtr.attributes.ah_attr.grh.dgid, plan.rtr.ah_attr.grh.dgid);
-    assert_eq!((report.rts.attributes.timeout, report.capabilities.max_send_wr), (14, 16));
+    assert_eq!((report.device.as_str(), report.state), ("sim0", sys::QPS_RTS));
+    let attributes = report.attributes;
+    assert_eq!((attributes.port_num, attributes.dest_qp_num, attributes.timeout), (1, ends[1].number(), 14));
+    assert_eq!(attributes.ah_attr.grh.dgid, plan.rtr.ah_attr.grh.dgid);
+    assert_eq!((report.capabilities.max_send_wr, report.shared_receives), (16, false));
     let numbers: Vec<u32> = machine.fake.queue_pairs().iter().map(|report| report.number).collect();
     assert_eq!(numbers, [ends[0].number(), ends[1].number()]);
     assert!(machine.fake.queue_pair(1).is_none());

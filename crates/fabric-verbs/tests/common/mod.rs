@@ -112,14 +112,14 @@ impl Machine {
 
     /// The reports of a device's queue pairs, in the order in which they were made.
     pub(crate) fn lanes(&self, device: &str) -> Vec<QpReport> {
-        self.fake.queue_pairs().into_iter().filter(|lane| lane.device() == device).collect()
+        self.fake.queue_pairs().into_iter().filter(|lane| lane.device == device).collect()
     }
 
     /// The reports of the only lane of a and the only one of b.
     pub(crate) fn both_lanes(&self) -> (QpReport, QpReport) {
-        let (near, far) = (self.lanes("a"), self.lanes("b"));
-        assert_eq!((near.len(), far.len()), (1, 1));
-        (near[0], far[0])
+        let only = |device: &str| <[QpReport; 1]>::try_from(self.lanes(device)).expect("one lane");
+        let ([near], [far]) = (only("a"), only("b"));
+        (near, far)
     }
 
     /// Asserts that nothing is open.

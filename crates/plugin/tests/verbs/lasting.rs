@@ -71,7 +71,7 @@ impl Setups {
 /// Waits until a device has queue pairs.
 fn until_lanes_are_made(fake: &FakeVerbs, device: &str, count: usize) {
     until("queue pairs", || {
-        (fake.queue_pairs().iter().filter(|pair| pair.device() == device).count() >= count).then_some(())
+        (fake.queue_pairs().iter().filter(|pair| pair.device == device).count() >= count).then_some(())
     });
 }
 
@@ -469,8 +469,8 @@ fn a_connect_that_is_given_up_ends_both_ends_and_what_is_used_stays() {
         let mut setups = Setups::begin(&net, 1, 1);
         // The connecting end's lane is created first, and has only one receive.
         until("the end of the connecting end, and the other one alone", || {
-            let lanes: Vec<_> = fake.queue_pairs().into_iter().filter(|lane| lane.device() == "mlx5_1").collect();
-            matches!(lanes[..], [lane] if lane.capabilities.max_recv_wr > 1).then_some(())
+            let lanes: Vec<_> = fake.queue_pairs().into_iter().filter(|lane| lane.device == "mlx5_1").collect();
+            matches!(&lanes[..], [lane] if lane.capabilities.max_recv_wr > 1).then_some(())
         });
         // Another call of connect returns an error. Accept may come late: it returns the connection, whose peer is
         // gone.

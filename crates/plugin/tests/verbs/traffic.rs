@@ -56,7 +56,7 @@ fn each_port_is_a_device_and_the_machine_may_stand_in_a_file() {
             let pair = Pair::open(&net, &net, device);
             every_size(&pair);
             let lanes = fake.queue_pairs();
-            assert!(lanes.iter().all(|lane| lane.device() == format!("mlx5_{device}")));
+            assert!(lanes.iter().all(|lane| lane.device == format!("mlx5_{device}")));
             pair.close();
         }
         assert_eq!(bytes_of_rails(&plugin).len(), 2);
