@@ -46,7 +46,10 @@ fn answer(request: Request) -> Result<Value, String> {
         Request::QueuePairs => return value(world.reports()),
         Request::Raise { device, kind, number, only } => (
             raise(&world, &device, kind, number, only),
-            format!("open device {device} or queue pair {number:#x} of it"),
+            match device.as_str() {
+                "" => format!("queue pair {number:#x}"),
+                _ => format!("open device {device} or queue pair {number:#x} of it"),
+            },
         ),
         Request::PortState { device, port, state } => {
             let kind = if state == sys::PORT_ACTIVE { sys::EVENT_PORT_ACTIVE } else { sys::EVENT_PORT_ERR };

@@ -40,7 +40,10 @@ pub enum LinkError {
     #[error("{ARCHIVE}*.a is neither in {0} nor in its deps; run `cargo build -p railweave-fake-ibverbs`")]
     NoArchive(PathBuf),
     /// The library has no such symbol to leave out.
-    #[error("{0} cannot be left out: the library has no such function; name one that `nm -D` shows")]
+    #[error(
+        "{0} cannot be left out: only a function of libibverbs or libmlx5 can be; `nm -D` shows those that the library \
+         has, with versions that begin with IBVERBS and MLX5"
+    )]
     UnknownSymbol(String),
     /// A file cannot be read or written.
     #[error("{path}: {source}")]

@@ -105,10 +105,10 @@ impl World {
             }
         };
         let withheld = (self.minds_forks && withholds && mapping.is_none()).then_some((wish.address, wish.length));
-        if let Some((address, length)) = withheld {
-            self.withheld.add(address, length)?;
-        }
         let (slot, uses) = self.take_slot()?;
+        if let Some((address, length)) = withheld {
+            self.withheld.add(address, length).inspect_err(|_| self.free_slots.push_back(slot))?;
+        }
         let (lkey, rkey) = regions::keys(slot, uses);
         // SAFETY: all zeros is valid for these plain fields.
         let mut public: sys::Mr = unsafe { zeroed() };
@@ -192,10 +192,12 @@ fn check_access(wish: &Wish) -> Answer<()> {
     let optional = if wish.function == "reg_mr" { 0 } else { OPTIONAL_ACCESS };
     let unknown = access & !(BASIC_ACCESS | optional);
     if unknown != 0 {
-        complain(format_args!(
-            "ibv_{} has no access flags {unknown:#x}; optional ones, such as relaxed ordering, go to ibv_reg_mr_iova2",
-            wish.function
-        ));
+        let prefix = if wish.function.starts_with("mlx5dv_") { "" } else { "ibv_" };
+        let hint = match optional {
+            0 => "; optional ones, such as relaxed ordering, go to ibv_reg_mr_iova2",
+            _ => "",
+        };
+        complain(format_args!("{prefix}{} has no access flags {unknown:#x}{hint}", wish.function));
         return Err(libc::EINVAL);
     }
     if access & (sys::ACCESS_REMOTE_WRITE | ACCESS_REMOTE_ATOMIC) != 0 && access & sys::ACCESS_LOCAL_WRITE == 0 {

@@ -60,12 +60,16 @@ pub(crate) struct Withheld {
 }
 
 impl Withheld {
-    /// Withholds the pages of a range that is being registered.
+    /// Withholds the pages of a range that is being registered: all of them, or after an error none.
     pub(crate) fn add(&mut self, address: u64, length: usize) -> Result<(), c_int> {
         for page in pages(address, length) {
             let users = self.pages.entry(page).or_default();
-            if *users == 0 {
-                advise(page, libc::MADV_DONTFORK)?;
+            if *users == 0
+                && let Err(errno) = advise(page, libc::MADV_DONTFORK)
+            {
+                self.pages.remove(&page);
+                self.remove(address, page.saturating_sub(address as usize));
+                return Err(errno);
             }
             *users += 1;
         }
@@ -125,4 +129,31 @@ pub(crate) fn page_size() -> usize {
 
 fn last_errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_that_cannot_be_withheld_leaves_no_page_counted() {
+        let page = page_size();
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping at an address that the kernel chooses, whose last page is removed; nothing uses it.
+        let start = unsafe {
+            let start = libc::mmap(null_mut(), 4 * page, protection, flags, -1, 0);
+            assert!(start != libc::MAP_FAILED && libc::munmap(start.byte_add(3 * page), page) == 0);
+            start.expose_provenance()
+        };
+        let mut withheld = Withheld::default();
+        assert_eq!(withheld.add(start as u64, 10), Ok(()));
+        assert_eq!(withheld.add(start as u64 + 5, 4 * page - 5), Err(libc::ENOMEM));
+        assert_eq!(withheld.pages, BTreeMap::from([(start, 1)]));
+        assert_eq!(withheld.add(start as u64 + 3 * page as u64 + 5, 8), Err(libc::ENOMEM));
+        withheld.remove(start as u64, 10);
+        assert!(withheld.pages.is_empty());
+        // SAFETY: the first three pages are the rest of the mapping.
+        assert_eq!(unsafe { libc::munmap(with_exposed_provenance_mut(start), 3 * page) }, 0);
+    }
 }

@@ -105,7 +105,8 @@ fn events_reach_the_open_contexts_that_they_concern() {
     assert_eq!((ends[1].events(), ends[1].state()), (vec![sys::EVENT_DEVICE_FATAL], sys::QPS_ERR));
     drop(ends);
     assert!(machine.fake.raise("sim0", sys::EVENT_PORT_ERR, 1).is_err(), "nothing has the device open");
-    assert!(machine.fake.raise_on_queue_pair(1, sys::EVENT_QP_FATAL).is_err());
+    let error = machine.fake.raise_on_queue_pair(1, sys::EVENT_QP_FATAL).expect_err("no such queue pair");
+    assert!(error.starts_with("there is no queue pair 0x1;"), "{error}");
     assert!(machine.fake.cut("sim0", 2).is_err());
     assert!(machine.fake.set_gid("sim0", 1, 999, None).is_err());
 }
