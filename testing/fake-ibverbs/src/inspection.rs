@@ -7,8 +7,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::complaints::last;
-use crate::description::{DeviceFacts, GidFacts, Machine, PortFacts};
+use crate::description::{DeviceFacts, PortFacts};
 use crate::events::Source;
+use crate::gids::GidFacts;
 use crate::requests::{Link, Request};
 use crate::world::{self, OpenDevice, PairEntry, World};
 
@@ -32,7 +33,7 @@ fn answer(request: Request) -> Result<Value, String> {
         return value(last()); // without the lock: a call that waits may hold it
     }
     if let Request::Describe(Some(text)) = &request {
-        Machine::described(text, &world::profile_of_tests()).map_err(|error| world::wrong_description(&error))?;
+        world::described(text)?;
     }
     let mut world = world::lock();
     let (done, what) = match request {

@@ -6,7 +6,8 @@ use std::net::Ipv6Addr;
 
 use railweave_fabric_verbs::sys;
 
-use crate::description::{GidFacts, PortFacts};
+use crate::description::PortFacts;
+use crate::gids::GidFacts;
 
 /// One of two connected queue pairs.
 #[derive(Clone, Copy)]

@@ -22,7 +22,7 @@ use crate::faults::{Call, Fault};
 use crate::pages::{Mapping, Withheld};
 use crate::pairs::{Gate, QueuePair, Sends, Wreck, epoch, note_held, take_any_held};
 use crate::paths::{self, End, NoWay};
-use crate::profile::PLAIN;
+use crate::profile::{PLAIN, Profile};
 use crate::queues::{CompletionQueue, SharedReceiveQueue};
 use crate::regions;
 use crate::reports::{Counts, Open};
@@ -36,9 +36,12 @@ const PROFILE_VARIABLE: &str = "RAILWEAVE_TEST_PROFILE";
 
 static WORLD: LazyLock<Mutex<World>> = LazyLock::new(Mutex::default);
 
-/// Returns the name of the profile of devices whose description names none.
-pub(crate) fn profile_of_tests() -> String {
-    std::env::var(PROFILE_VARIABLE).unwrap_or_else(|_| PLAIN.to_owned())
+/// Reads a description; the error names the variable with the profile if that one is wrong.
+pub(crate) fn described(text: &str) -> Result<Machine, String> {
+    let profile = std::env::var_os(PROFILE_VARIABLE).map_or(PLAIN.into(), |name| name.to_string_lossy().into_owned());
+    Profile::named(&profile)
+        .map_err(|error| format!("{PROFILE_VARIABLE}: {error}; name one, or unset the variable"))?;
+    Machine::described(text, &profile).map_err(|error| format!("the description of the machine is wrong: {error}"))
 }
 
 /// Takes the lock.
@@ -215,8 +218,8 @@ impl World {
         if self.source.as_ref() == Some(&text) {
             return Ok(());
         }
-        let machine = Machine::described(&text, &profile_of_tests()).map_err(|error| {
-            complain(format_args!("{}", wrong_description(&error)));
+        let machine = described(&text).map_err(|error| {
+            complain(format_args!("{error}"));
             libc::EINVAL
         })?;
         self.devices =
@@ -449,11 +452,6 @@ impl PairEntry {
             knows: self.knows.load(Ordering::Relaxed),
         }
     }
-}
-
-/// Returns the error message for a description that cannot be read.
-pub(crate) fn wrong_description(error: &str) -> String {
-    format!("the description of the machine is wrong: {error}")
 }
 
 /// Complains about a pointer that leads to no open object, and returns EINVAL.

@@ -2,7 +2,8 @@
 
 mod common;
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use common::{ACCESS, End, Machine, TWO, Wish, raw};
@@ -276,6 +277,50 @@ fn a_file_describes_the_machine_too() {
     unsafe { std::env::remove_var("RAILWEAVE_TEST_MACHINE") };
     assert!(machine.fake.describe(Some("[[device.port]]")).expect_err("a port without a device").contains("line 1"));
     machine.assert_closed();
+}
+
+#[test]
+fn a_wrong_profile_of_the_environment_is_named_with_its_variable() {
+    const VARIABLE: &str = "RAILWEAVE_TEST_PROFILE";
+    let machine = Machine::new(TWO);
+    let before = std::env::var_os(VARIABLE);
+    // SAFETY: the tests of this program take turns at the machine, and nothing else here reads the environment.
+    let set = |name: Option<&OsStr>| unsafe {
+        match name {
+            Some(name) => std::env::set_var(VARIABLE, name),
+            None => std::env::remove_var(VARIABLE),
+        }
+    };
+    for (name, part) in [(&b"\xff"[..], "no profile \u{fffd}"), (b"abacus", "no profile abacus; one of plain")] {
+        set(Some(OsStr::from_bytes(name)));
+        let described = machine.fake.describe(Some(TWO));
+        // SAFETY: a list that is not made needs no place for the number.
+        let list = unsafe { (machine.functions.get_device_list)(std::ptr::null_mut()) };
+        set(before.as_deref());
+        let error = described.expect_err(part);
+        assert!(error.starts_with(VARIABLE) && error.contains(part), "{error}");
+        assert_eq!((list.is_null(), machine.fake.complaint()), (true, error));
+    }
+}
+
+#[test]
+fn a_complaint_about_memory_names_the_function_that_was_called() {
+    type Register = unsafe extern "C" fn(*mut sys::Pd, u64, usize, u64, c_int, c_int, c_int) -> *mut sys::Mr;
+    let machine = Machine::new(TWO);
+    let end = End::new(&machine, Wish::default());
+    let register = find(&build(), "mlx5dv_reg_dmabuf_mr", c"MLX5_1.25");
+    assert!(!register.is_null());
+    // SAFETY: mlx5dv_reg_dmabuf_mr(3): the function has this type; it refuses the flags before it looks at the rest.
+    unsafe {
+        let register = std::mem::transmute::<*mut c_void, Register>(register);
+        assert!(register(end.pd, 0, 8, 0, -1, 1 << 9, 0).is_null());
+        let complaint = machine.fake.complaint();
+        assert_eq!(complaint, "mlx5dv_reg_dmabuf_mr has no access flags 0x200");
+        let mut memory = [0; 8];
+        assert!((machine.functions.reg_mr)(end.pd, raw(&mut memory), 8, 1 << 9).is_null());
+        let complaint = machine.fake.complaint();
+        assert!(complaint.starts_with("ibv_reg_mr has no access flags 0x200; optional ones"), "{complaint}");
+    }
 }
 
 /// The first function that failed, and its error.
