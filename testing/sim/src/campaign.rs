@@ -117,5 +117,5 @@ impl fmt::Display for Report {
 
 /// Returns the command that replays a failing seed.
 pub fn replay_command(outcome: &Outcome) -> String {
-    format!("cargo xtask sim --from {} --seeds 1 --only {} --history", outcome.seed, outcome.workload.name())
+    format!("cargo xtask sim --from {} --only {} --history", outcome.seed, outcome.workload)
 }

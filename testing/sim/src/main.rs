@@ -18,19 +18,19 @@ use railweave_sim::{Checker, Workload, run};
 #[command(name = "cargo xtask sim")]
 struct Arguments {
     /// The number of seeds to play [default: 2000]; with --sabotage the most for each [default: 1000]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with = "history")]
     seeds: Option<u64>,
     /// The first seed
     #[arg(long, value_name = "S", default_value_t = 1)]
     from: u64,
-    /// Play this workload only: ring, tree, all-to-all, grouped, random, flood, deaths, breakers, handshake
-    #[arg(long, value_name = "WORKLOAD", value_parser = workload)]
+    /// Play this workload only
+    #[arg(long, value_name = "WORKLOAD")]
     only: Option<Workload>,
     /// The number of threads [default: one per processor]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with = "history")]
     threads: Option<usize>,
     /// Play the first seed only, and print its history, a line per event
-    #[arg(long)]
+    #[arg(long, conflicts_with = "sabotage")]
     history: bool,
     /// Sabotage one thing after another, and print which checker finds each, and the seeds that it takes
     #[arg(long)]
@@ -40,13 +40,11 @@ struct Arguments {
 /// The number of lines of a failing seed's history that are printed.
 const HISTORY_LINES: usize = 25;
 
+/// The number of seeds that a run plays.
+const SEEDS: u64 = 2_000;
+
 /// The number of seeds within which a sabotage must be found.
 const SABOTAGE_LIMIT: u64 = 1_000;
-
-fn workload(name: &str) -> Result<Workload, String> {
-    let names = || Workload::ALL.map(Workload::name).join(", ");
-    Workload::from_name(name).ok_or_else(|| format!("must be one of {}", names()))
-}
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -69,7 +67,7 @@ fn main() -> ExitCode {
             }
         };
     }
-    let seeds = arguments.seeds.unwrap_or(2_000);
+    let seeds = arguments.seeds.unwrap_or(SEEDS);
     play(&Campaign { from: arguments.from, seeds, only: arguments.only, threads })
 }
 
@@ -86,7 +84,7 @@ fn play(campaign: &Campaign) -> ExitCode {
     println!("{seconds:.1} s, {:.0} seeds/s on {} threads", report.played as f64 / seconds, campaign.threads);
     for failure in &report.failures {
         let words = failure.violation.as_ref().map(ToString::to_string).unwrap_or_default();
-        println!("seed {} ({}) FAILED: {words}", failure.seed, failure.workload.name());
+        println!("seed {} ({}) FAILED: {words}", failure.seed, failure.workload);
         println!("  replay: {}", replay_command(failure));
     }
     let Some(first) = report.failures.first() else { return ExitCode::SUCCESS };
@@ -112,9 +110,25 @@ fn sabotage(arguments: &Arguments, threads: usize) -> ExitCode {
     if !idle.is_empty() {
         println!("these checkers caught nothing: {}", idle.join(", "));
     }
-    let clean = Campaign { from: arguments.from, seeds: most, only: None, threads }.play(|| ());
+    let clean = Campaign { from: arguments.from, seeds: most, only: arguments.only, threads }.play(|| ());
     println!("without sabotage {} of these {most} seeds fail", clean.failures.len());
     println!("{:.1} s", start.elapsed().as_secs_f64());
     let is_right = missed == 0 && idle.is_empty() && clean.failures.is_empty();
     if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_option_that_would_be_ignored_is_refused() {
+        let read = |line: &str| Arguments::try_parse_from(format!("sim {line}").trim().split(' '));
+        for line in ["", "--from 7 --only all-to-all --history", "--sabotage --only ring --seeds 9 --threads 2"] {
+            assert!(read(line).is_ok(), "{line}");
+        }
+        for line in ["--history --seeds 1", "--history --threads 1", "--history --sabotage", "--only quiet"] {
+            assert!(read(line).is_err(), "{line}");
+        }
+    }
 }

@@ -1,11 +1,14 @@
 //! The plan of one seed: its processes, their connections, and their messages.
 
+use std::fmt;
+
+use clap::ValueEnum;
 use railweave_fabric_sim::Chance;
 
 use crate::faults::{Death, DeathKind, Faults};
 
-/// Patterns of traffic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Patterns of traffic. The order is part of a seed's meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum)]
 pub enum Workload {
     /// Every process sends to the next.
     Ring,
@@ -28,42 +31,16 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
-        Self::Ring,
-        Self::Tree,
-        Self::AllToAll,
-        Self::Grouped,
-        Self::Random,
-        Self::Flood,
-        Self::Deaths,
-        Self::Breakers,
-        Self::Handshake,
-    ];
-
-    /// Returns its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ring => "ring",
-            Self::Tree => "tree",
-            Self::AllToAll => "all-to-all",
-            Self::Grouped => "grouped",
-            Self::Random => "random",
-            Self::Flood => "flood",
-            Self::Deaths => "deaths",
-            Self::Breakers => "breakers",
-            Self::Handshake => "handshake",
-        }
-    }
-
-    /// Returns the workload with this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|workload| workload.name() == name)
-    }
-
     /// Returns the workload of a seed when all workloads are mixed.
     pub fn of_seed(seed: u64) -> Self {
-        Self::ALL[(seed % Self::ALL.len() as u64) as usize]
+        let all = Self::value_variants();
+        all[(seed % all.len() as u64) as usize]
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_possible_value().map_or(Ok(()), |name| out.write_str(name.get_name()))
     }
 }
 
