@@ -234,15 +234,9 @@ impl<O: Observer> State<O> {
             start = if control { offset as u64 } else { write.remote.address };
             let mut bytes = std::mem::take(&mut self.scratch);
             bytes.resize(length as usize, 0);
-            match &flight.bytes {
-                Some(early) => bytes.copy_from_slice(early),
-                None => match self.keys.source(source_port, write.local.key, write.local.address, length) {
-                    Ok((source, at)) => source.region.read(at, &mut bytes),
-                    Err(_) => {
-                        self.scratch = bytes;
-                        return Landed::Refused("its source was deregistered while it was in flight");
-                    }
-                },
+            if !self.load(flight, source_port, &mut bytes) {
+                self.scratch = bytes;
+                return Landed::Refused("its source was deregistered while it was in flight");
             }
             if !flight.torn && length > 64 && self.chance.permille(self.faults.torn_permille) {
                 // Control memory is written in the order of addresses, other memory in any order.
@@ -276,6 +270,19 @@ impl<O: Observer> State<O> {
             self.complete(peer, Completion::Received { lane, immediate, bytes }, lane, 0);
         }
         Landed::Whole
+    }
+
+    /// Loads the bytes that a write carries. Returns false if its source, at this port, is gone.
+    fn load(&self, flight: &Flight, port: usize, bytes: &mut [u8]) -> bool {
+        let local = flight.write.local;
+        match &flight.bytes {
+            Some(early) => bytes.copy_from_slice(early),
+            None => match self.keys.source(port, local.key, local.address, u64::from(local.length)) {
+                Ok((source, at)) => source.region.read(at, bytes),
+                Err(_) => return false,
+            },
+        }
+        true
     }
 
     pub(super) fn handle_ack(&mut self, id: usize, lane: LaneId) {

@@ -148,16 +148,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                     self.set_up_failed(connection, true, &error);
                 }
             }
-            SessionAction::Ended(_) => {
-                self.sessions.current.retain(|_, current| *current != end);
-                if self.sessions.ends[end].protocol.ended().is_some_and(|why| **why == railweave_transport::Ended::Idle)
-                {
-                    self.world.lock().saw(Seen::SessionIdle);
-                }
-                for connection in std::mem::take(&mut self.sessions.ends[end].waiting) {
-                    self.interrupted(Side { connection, sender: true });
-                }
-            }
+            SessionAction::Ended(_) => self.forget(end),
             SessionAction::Offer { connection: number, offer } => {
                 let connection = offer.nonce as usize;
                 self.sessions.ends[end].connections.insert(number, connection);
@@ -197,6 +188,19 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                 }
             }
             SessionAction::Withdrawn(_) | SessionAction::Waits(_) => {}
+        }
+    }
+
+    /// Forgets a session that has ended. Connections that waited for it are interrupted.
+    fn forget(&mut self, end: usize) {
+        self.sessions.current.retain(|_, current| *current != end);
+        let found = &mut self.sessions.ends[end];
+        let waiting = std::mem::take(&mut found.waiting);
+        if found.protocol.ended().is_some_and(|why| **why == railweave_transport::Ended::Idle) {
+            self.world.lock().saw(Seen::SessionIdle);
+        }
+        for connection in waiting {
+            self.interrupted(Side { connection, sender: true });
         }
     }
 

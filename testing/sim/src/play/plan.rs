@@ -193,51 +193,10 @@ impl Plan {
         let mut chance = Chance::new(seed ^ 0x9a7e_11ed);
         let chance = &mut chance;
         let mut faults = if chance.permille(100) { Faults::none() } else { Faults::random(chance) };
-        let processes = match workload {
-            Workload::Ring => chance.between(2, 4),
-            Workload::Tree => chance.between(3, 5),
-            Workload::AllToAll => chance.between(3, 4),
-            Workload::Deaths | Workload::Random | Workload::Handshake => chance.between(2, 3),
-            Workload::Grouped | Workload::Flood | Workload::Breakers => 2,
-        } as usize;
-        let port_count = chance.pick(&[1, 2, 2, 2, 3, 4, 8]);
-        let max_write =
-            if chance.permille(350) { chance.pick(&[4096, 4096, 16 << 10, 64 << 10, 256 << 10]) } else { 1 << 30 };
-        let byte_counts = !chance.permille(200);
-        let mut ports = Vec::new();
-        for _ in 0..processes {
-            let port = |chance: &mut Chance| PortPlan {
-                max_write: if chance.permille(700) { max_write } else { 1 << 30 },
-                byte_counts: byte_counts || chance.permille(500),
-            };
-            ports.push((0..port_count).map(|_| port(chance)).collect());
-        }
-        let pairs: Vec<(usize, usize)> = match workload {
-            Workload::Ring => (0..processes).map(|from| (from, (from + 1) % processes)).collect(),
-            Workload::Tree => {
-                (1..processes).flat_map(|child| [(child, (child - 1) / 2), ((child - 1) / 2, child)]).collect()
-            }
-            Workload::AllToAll => (0..processes)
-                .flat_map(|from| (0..processes).filter(move |to| *to != from).map(move |to| (from, to)))
-                .collect(),
-            Workload::Random | Workload::Deaths | Workload::Handshake => {
-                let count = chance.between(1, 4);
-                (0..count)
-                    .map(|_| {
-                        let from = chance.index(processes);
-                        // A process may connect to itself: ncclCommRegister does.
-                        let to = if chance.permille(50) {
-                            from
-                        } else {
-                            (from + 1 + chance.index(processes - 1)) % processes
-                        };
-                        (from, to)
-                    })
-                    .collect()
-            }
-            Workload::Grouped | Workload::Flood => vec![(0, 1)],
-            Workload::Breakers => vec![(0, 1), (1, 0)],
-        };
+        let processes = processes(chance, workload);
+        let (ports, max_write) = ports(chance, processes);
+        let port_count = ports[0].len();
+        let pairs = pairs(chance, workload, processes);
         let budget = (3 << 20) / pairs.len() as u64;
         let mut connections: Vec<ConnectionPlan> =
             pairs.iter().map(|pair| connection(chance, workload, *pair, port_count, budget)).collect();
@@ -245,24 +204,9 @@ impl Plan {
         if many_writes && max_write == 4096 && chance.permille(700) {
             // One message of more writes than a short send queue holds.
             let size = 1_100_000 + chance.below(400_000);
-            let first = GroupPlan { buffers: vec![(0, size)], sends: vec![(0, size)], hinted: false, flush: true };
-            connections[0].groups.insert(0, first);
+            connections[0].groups.insert(0, GroupPlan::of_one(size, true));
         }
-        let dies = match workload {
-            Workload::Deaths => !chance.permille(100),
-            Workload::Handshake => chance.permille(400),
-            Workload::Flood | Workload::Breakers => false,
-            _ => chance.permille(60),
-        };
-        if dies {
-            let kind = chance.pick(&DeathKind::ALL);
-            let at = match kind {
-                DeathKind::Killed => chance.between(1, 600),
-                _ if workload == Workload::Handshake => chance.between(1, 2_000_000),
-                _ => chance.between(1_000, 4_000_000),
-            };
-            faults.death = Some(Death { kind, at });
-        }
+        faults.death = death(chance, workload);
         if workload == Workload::Handshake && chance.permille(400) {
             faults.fabric.open_fails_permille = chance.pick(&[100, 500, 1000]);
         }
@@ -279,6 +223,78 @@ impl Plan {
         let addresses = (0..processes).map(|_| of_sessions.between(1, 3) as u8).collect();
         Self { one_sided, faults, ports, keys, addresses, connections }
     }
+}
+
+/// Draws the number of processes.
+fn processes(chance: &mut Chance, workload: Workload) -> usize {
+    let count = match workload {
+        Workload::Ring => chance.between(2, 4),
+        Workload::Tree => chance.between(3, 5),
+        Workload::AllToAll => chance.between(3, 4),
+        Workload::Deaths | Workload::Random | Workload::Handshake => chance.between(2, 3),
+        Workload::Grouped | Workload::Flood | Workload::Breakers => 2,
+    };
+    count as usize
+}
+
+/// Draws the ports of each process, all of which have the same number. Returns them with the seed's longest write,
+/// which most of them have.
+fn ports(chance: &mut Chance, processes: usize) -> (Vec<Vec<PortPlan>>, u32) {
+    let count = chance.pick(&[1, 2, 2, 2, 3, 4, 8]);
+    let max_write =
+        if chance.permille(350) { chance.pick(&[4096, 4096, 16 << 10, 64 << 10, 256 << 10]) } else { 1 << 30 };
+    let byte_counts = !chance.permille(200);
+    let mut port = || PortPlan {
+        max_write: if chance.permille(700) { max_write } else { 1 << 30 },
+        byte_counts: byte_counts || chance.permille(500),
+    };
+    let ports = (0..processes).map(|_| (0..count).map(|_| port()).collect()).collect();
+    (ports, max_write)
+}
+
+/// Draws the processes that connect: from the first of a pair to the second.
+fn pairs(chance: &mut Chance, workload: Workload, processes: usize) -> Vec<(usize, usize)> {
+    match workload {
+        Workload::Ring => (0..processes).map(|from| (from, (from + 1) % processes)).collect(),
+        Workload::Tree => {
+            (1..processes).flat_map(|child| [(child, (child - 1) / 2), ((child - 1) / 2, child)]).collect()
+        }
+        Workload::AllToAll => (0..processes)
+            .flat_map(|from| (0..processes).filter(move |to| *to != from).map(move |to| (from, to)))
+            .collect(),
+        Workload::Random | Workload::Deaths | Workload::Handshake => {
+            let count = chance.between(1, 4);
+            let mut pair = || {
+                let from = chance.index(processes);
+                // A process may connect to itself: ncclCommRegister does.
+                let is_own = chance.permille(50);
+                (from, if is_own { from } else { (from + 1 + chance.index(processes - 1)) % processes })
+            };
+            (0..count).map(|_| pair()).collect()
+        }
+        Workload::Grouped | Workload::Flood => vec![(0, 1)],
+        Workload::Breakers => vec![(0, 1), (1, 0)],
+    }
+}
+
+/// Draws the death, if there is one.
+fn death(chance: &mut Chance, workload: Workload) -> Option<Death> {
+    let dies = match workload {
+        Workload::Deaths => !chance.permille(100),
+        Workload::Handshake => chance.permille(400),
+        Workload::Flood | Workload::Breakers => false,
+        _ => chance.permille(60),
+    };
+    if !dies {
+        return None;
+    }
+    let kind = chance.pick(&DeathKind::ALL);
+    let at = match kind {
+        DeathKind::Killed => chance.between(1, 600),
+        _ if workload == Workload::Handshake => chance.between(1, 2_000_000),
+        _ => chance.between(1_000, 4_000_000),
+    };
+    Some(Death { kind, at })
 }
 
 fn connection(
@@ -303,44 +319,116 @@ fn connection(
     let speed = chance.pick(&[1_000, 100_000]);
     let speeds = (0..ports).map(|_| if chance.permille(300) { speed / 4 } else { speed }).collect();
     let cuda = chance.permille(500);
-    let hints = if chance.permille(300) { 400 } else { 0 };
-    let cuts = if matches!(workload, Workload::Random | Workload::Grouped) { 150 } else { 0 };
-    let count = match workload {
-        Workload::Ring => chance.between(5, 40),
-        Workload::Tree | Workload::AllToAll => chance.between(3, 20),
-        Workload::Grouped => chance.between(5, 30),
-        Workload::Random => chance.between(1, 60),
-        Workload::Flood => chance.between(600, 900),
-        Workload::Deaths => chance.between(20, 120),
-        Workload::Breakers => chance.between(6, 30),
-        Workload::Handshake => chance.between(0, 5),
-    } as usize;
-    let grouped = match workload {
-        Workload::Grouped => 900,
-        Workload::Random | Workload::Deaths => chance.pick(&[0, 0, 300]),
-        Workload::Flood => chance.pick(&[0, 300, 900]),
+    let Messages { mut groups, groups_last } = Messages::draw(chance, workload, Sizes { left: budget, split_min });
+    if workload == Workload::Random && ports == 8 && chance.permille(250) {
+        // More than size_q can express on eight rails.
+        groups.push(GroupPlan::of_one((8 << 20) + chance.below(1 << 20), true));
+    }
+    let probe = match workload {
+        Workload::Flood => 256,
+        Workload::Random | Workload::Grouped | Workload::Ring if chance.permille(150) => 256,
         _ => 0,
     };
-    let mut sizes = Sizes { left: budget, split_min };
-    let steady = sizes.draw(chance);
+    groups.extend((0..probe).map(|_| GroupPlan::of_one(chance.pick(&[0, 8]), false)));
     let flood = workload == Workload::Flood;
-    // Many single receives and then grouped ones, or grouped ones from the start.
-    let late = flood && chance.permille(500);
-    let groups_count = if late || (flood && grouped > 500) { count / 2 } else { count };
-    let mut groups = Vec::new();
-    for number in 0..groups_count {
-        let grouped = match late {
-            true if number < 270 => 0,
-            true => 950,
-            false => grouped,
+    let handshake = workload == Workload::Handshake;
+    ConnectionPlan {
+        from,
+        to,
+        pairs,
+        lanes,
+        weights,
+        speeds,
+        striped: lanes != (1, 1) && chance.permille(600),
+        split_min,
+        adaptive_above: chance.permille(300).then(|| chance.pick(&[0, 1000, 8192])),
+        groups,
+        window: if groups_last {
+            300
+        } else if flood {
+            chance.pick(&[256, 300, 40])
+        } else {
+            chance.pick(&[1, 2, 8, 8, 32])
+        },
+        probe,
+        cuda,
+        reregister_permille: if chance.permille(300) { 200 } else { 0 },
+        connect_at_ns: chance.below(if handshake { 1_000_000 } else { 20_000 }),
+        deadline_ns: if handshake && chance.permille(300) { chance.between(1_000, 1_500_000) } else { 60_000_000 },
+        close_early: (matches!(workload, Workload::Deaths) && chance.permille(100)
+            || handshake && chance.permille(200))
+        .then(|| (chance.permille(500), chance.between(1_000, 2_000_000))),
+        trespass: (workload == Workload::Breakers).then(|| (chance.pick(&Trespass::ALL), chance.between(1, 25))),
+    }
+}
+
+/// The messages of a connection.
+struct Messages {
+    groups: Vec<GroupPlan>,
+    /// True if many single receives come first, and the grouped ones after them.
+    groups_last: bool,
+}
+
+impl Messages {
+    fn draw(chance: &mut Chance, workload: Workload, mut sizes: Sizes) -> Self {
+        let hints = if chance.permille(300) { 400 } else { 0 };
+        let count = match workload {
+            Workload::Ring => chance.between(5, 40),
+            Workload::Tree | Workload::AllToAll => chance.between(3, 20),
+            Workload::Grouped => chance.between(5, 30),
+            Workload::Random => chance.between(1, 60),
+            Workload::Flood => chance.between(600, 900),
+            Workload::Deaths => chance.between(20, 120),
+            Workload::Breakers => chance.between(6, 30),
+            Workload::Handshake => chance.between(0, 5),
         };
+        let grouped = match workload {
+            Workload::Grouped => 900,
+            Workload::Random | Workload::Deaths => chance.pick(&[0, 0, 300]),
+            Workload::Flood => chance.pick(&[0, 300, 900]),
+            _ => 0,
+        };
+        let steady = sizes.draw(chance);
+        let flood = workload == Workload::Flood;
+        // Many single receives and then grouped ones, or grouped ones from the start.
+        let groups_last = flood && chance.permille(500);
+        let count = if groups_last || (flood && grouped > 500) { count / 2 } else { count };
+        let mut groups = Vec::new();
+        for number in 0..count {
+            let grouped = match groups_last {
+                true if number < 270 => 0,
+                true => 950,
+                false => grouped,
+            };
+            groups.push(GroupPlan::draw(chance, workload, (grouped, hints), steady, &mut sizes));
+        }
+        Self { groups, groups_last }
+    }
+}
+
+impl GroupPlan {
+    /// Returns a receive of one message, which fills it.
+    fn of_one(size: u64, flush: bool) -> Self {
+        Self { buffers: vec![(0, size)], sends: vec![(0, size)], hinted: false, flush }
+    }
+
+    /// Draws a receive: of 1000, `grouped` have several buffers and `hinted` may complete early. `steady` is the size
+    /// of most messages of a ring.
+    fn draw(
+        chance: &mut Chance,
+        workload: Workload,
+        (grouped, hinted): (u32, u32),
+        steady: u64,
+        sizes: &mut Sizes,
+    ) -> Self {
+        let cuts = if matches!(workload, Workload::Random | Workload::Grouped) { 150 } else { 0 };
         let buffers = if chance.permille(grouped) { chance.between(1, 8) as usize } else { 1 };
         let same_tags = chance.permille(200);
         let first_tag = if buffers > 1 { chance.below(5) as u32 } else { 0 };
-        let mut group = GroupPlan {
+        let mut group = Self {
             buffers: Vec::new(),
             sends: Vec::new(),
-            hinted: chance.permille(hints),
+            hinted: chance.permille(hinted),
             flush: chance.permille(600),
         };
         let all_empty = chance.permille(20);
@@ -364,49 +452,6 @@ fn connection(
             group.sends.push((tag, size));
         }
         chance.shuffle(&mut group.sends);
-        groups.push(group);
-    }
-    if workload == Workload::Random && ports == 8 && chance.permille(250) {
-        // More than size_q can express on eight rails.
-        let size = (8 << 20) + chance.below(1 << 20);
-        groups.push(GroupPlan { buffers: vec![(0, size)], sends: vec![(0, size)], hinted: false, flush: true });
-    }
-    let probe = match workload {
-        Workload::Flood => 256,
-        Workload::Random | Workload::Grouped | Workload::Ring if chance.permille(150) => 256,
-        _ => 0,
-    };
-    for _ in 0..probe {
-        let size = chance.pick(&[0, 8]);
-        groups.push(GroupPlan { buffers: vec![(0, size)], sends: vec![(0, size)], hinted: false, flush: false });
-    }
-    let handshake = workload == Workload::Handshake;
-    ConnectionPlan {
-        from,
-        to,
-        pairs,
-        lanes,
-        weights,
-        speeds,
-        striped: lanes != (1, 1) && chance.permille(600),
-        split_min,
-        adaptive_above: chance.permille(300).then(|| chance.pick(&[0, 1000, 8192])),
-        groups,
-        window: if late {
-            300
-        } else if flood {
-            chance.pick(&[256, 300, 40])
-        } else {
-            chance.pick(&[1, 2, 8, 8, 32])
-        },
-        probe,
-        cuda,
-        reregister_permille: if chance.permille(300) { 200 } else { 0 },
-        connect_at_ns: chance.below(if handshake { 1_000_000 } else { 20_000 }),
-        deadline_ns: if handshake && chance.permille(300) { chance.between(1_000, 1_500_000) } else { 60_000_000 },
-        close_early: (matches!(workload, Workload::Deaths) && chance.permille(100)
-            || handshake && chance.permille(200))
-        .then(|| (chance.permille(500), chance.between(1_000, 2_000_000))),
-        trespass: (workload == Workload::Breakers).then(|| (chance.pick(&Trespass::ALL), chance.between(1, 25))),
+        group
     }
 }

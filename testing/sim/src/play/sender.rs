@@ -165,14 +165,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         let request = match result {
             Ok(Some(request)) => request,
             Ok(None) => {
-                let mut state = context.world.lock();
-                let tags = state.observer.watch.filling(context.connection).1;
-                state.saw(match tags.contains(&tag) {
-                    true => Seen::NotYet,
-                    false if tags.is_empty() => Seen::NoReceive,
-                    false => Seen::NoTag,
-                });
-                drop(state);
+                note_no_room(context, tag);
                 return Ok(Some(if killed { Step::Killed } else { Step::Idle }));
             }
             Err(error) => return if killed { Ok(Some(Step::Killed)) } else { Err(error) },
@@ -232,4 +225,15 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
             self.sending[which].buffer.deregister();
         }
     }
+}
+
+/// Counts the reason for which a message with this tag was not taken.
+fn note_no_room(context: &Context<'_>, tag: u32) {
+    let mut state = context.world.lock();
+    let tags = state.observer.watch.filling(context.connection).1;
+    state.saw(match tags.contains(&tag) {
+        true => Seen::NotYet,
+        false if tags.is_empty() => Seen::NoReceive,
+        false => Seen::NoTag,
+    });
 }

@@ -22,6 +22,28 @@ struct Use {
     immediates: u32,
 }
 
+/// The fields of an immediate.
+#[derive(Clone, Copy, Debug)]
+struct Said {
+    slot: usize,
+    mask: u8,
+    size_q: u32,
+    /// True if size_q refers to the record.
+    in_record: bool,
+}
+
+impl Said {
+    fn decode(bits: u32, rails: u32) -> Self {
+        let size_q = bits >> (8 + rails);
+        Self {
+            slot: (bits & 0xff) as usize,
+            mask: (bits >> 8 & ((1 << rails) - 1)) as u8,
+            size_q,
+            in_record: size_q == (1 << (24 - rails)) - 1,
+        }
+    }
+}
+
 /// The connection as its handshake made it, and its slots.
 #[derive(Debug)]
 pub(crate) struct Wire {
@@ -95,11 +117,8 @@ impl Wire {
         bits: u32,
         counts: &mut Counts,
     ) -> Checked {
-        let rails = self.rails;
-        let slot = (bits & 0xff) as usize;
-        let mask = (bits >> 8 & ((1 << rails) - 1)) as u8;
-        let size_q = bits >> (8 + rails);
-        let all_ones = (1 << (24 - rails)) - 1;
+        let said = Said::decode(bits, self.rails);
+        let Said { slot, mask, size_q, in_record } = said;
         let group = self.group_of[slot];
         let wrong = |text: String| {
             let head = format!("immediate {bits:#010x} (slot {slot}, mask {mask:#b}, size_q {size_q:#x}): ");
@@ -116,46 +135,14 @@ impl Wire {
             }
             return wrong(format!("group {group} is not filled"));
         };
-        let rail = usize::from(landing.rail);
-        if mask & !self.usable != 0 || mask & 1 << rail == 0 {
-            return wrong(format!("the mask does not fit usable rails {:#b} and rail {rail}", self.usable));
+        match self.add(&said, landing, &sizes, counts) {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            Err(text) => return wrong(text),
         }
-        let found = &mut self.uses[slot];
-        if found.mask == 0 {
-            (found.mask, found.size_q) = (mask, size_q);
-        } else if (found.mask, found.size_q) != (mask, size_q) {
-            return wrong(format!("an earlier immediate had mask {:#b} and size_q {:#x}", found.mask, found.size_q));
-        }
-        found.immediates += 1;
-        // A message's rails are posted in the order of their numbers.
-        if u32::from(found.reported) >> (landing.rail + 1) != 0 {
-            counts.saw(Seen::RailsOvertook);
-        }
-        let all_lanes = self.striped && (size_q == all_ones || size_q >= 512);
-        let lanes = if all_lanes { u32::from(self.lanes[rail]) } else { 1 };
-        if found.lanes[rail] & 1 << landing.lane != 0 || found.lanes[rail].count_ones() >= lanes {
-            return wrong(format!("rail {rail} has already sent immediates on lanes {:#b}", found.lanes[rail]));
-        }
-        found.lanes[rail] |= 1 << landing.lane;
-        if size_q == all_ones {
-            let leader = mask.trailing_zeros() as usize;
-            if landing.control && rail != leader {
-                return wrong(format!("the record came over rail {rail}, the leader is {leader}"));
-            }
-        } else if sizes.len() > 1 || !self.byte_counts || landing.control {
-            return wrong("the sizes belong in a record".into());
-        } else if u64::from(size_q) != sizes[0].div_ceil(128) {
-            return wrong(format!("the message has {} bytes", sizes[0]));
-        }
-        if found.lanes[rail].count_ones() == lanes {
-            found.reported |= 1 << rail;
-        }
-        if found.reported != mask {
-            return Ok(());
-        }
-        let done = std::mem::take(found);
+        let done = std::mem::take(&mut self.uses[slot]);
         self.group_of[slot] += SLOTS;
-        if size_q == all_ones {
+        if in_record {
             let Some(record) = done.record else {
                 return wrong("no record came with it".into());
             };
@@ -169,14 +156,60 @@ impl Wire {
             let text = format!("all of group {group} is said to be there, but {short:?} is not whole");
             return Err((Checker::Delivery, text));
         }
-        self.count(&sizes, size_q == all_ones, all_lanes, &done, mask, counts);
+        self.count(&sizes, &said, &done, counts);
         if group >= SLOTS {
             counts.saw(Seen::SlotsWrapped);
         }
         Ok(())
     }
 
-    fn count(&self, sizes: &[u64], record: bool, all_lanes: bool, done: &Use, mask: u8, counts: &mut Counts) {
+    /// Adds an immediate to the use of its slot, whose messages have these sizes. Returns true if it is the last one,
+    /// otherwise false; the error says which rule it breaks.
+    fn add(&mut self, said: &Said, landing: &Landing, sizes: &[u64], counts: &mut Counts) -> Result<bool, String> {
+        let Said { slot, mask, size_q, in_record } = *said;
+        let rail = usize::from(landing.rail);
+        if mask & !self.usable != 0 || mask & 1 << rail == 0 {
+            return Err(format!("the mask does not fit usable rails {:#b} and rail {rail}", self.usable));
+        }
+        let lanes = if self.stripes(said) { u32::from(self.lanes[rail]) } else { 1 };
+        let found = &mut self.uses[slot];
+        if found.mask == 0 {
+            (found.mask, found.size_q) = (mask, size_q);
+        } else if (found.mask, found.size_q) != (mask, size_q) {
+            return Err(format!("an earlier immediate had mask {:#b} and size_q {:#x}", found.mask, found.size_q));
+        }
+        found.immediates += 1;
+        // A message's rails are posted in the order of their numbers.
+        if u32::from(found.reported) >> (landing.rail + 1) != 0 {
+            counts.saw(Seen::RailsOvertook);
+        }
+        if found.lanes[rail] & 1 << landing.lane != 0 || found.lanes[rail].count_ones() >= lanes {
+            return Err(format!("rail {rail} has already sent immediates on lanes {:#b}", found.lanes[rail]));
+        }
+        found.lanes[rail] |= 1 << landing.lane;
+        if in_record {
+            let leader = mask.trailing_zeros() as usize;
+            if landing.control && rail != leader {
+                return Err(format!("the record came over rail {rail}, the leader is {leader}"));
+            }
+        } else if sizes.len() > 1 || !self.byte_counts || landing.control {
+            return Err("the sizes belong in a record".into());
+        } else if u64::from(size_q) != sizes[0].div_ceil(128) {
+            return Err(format!("the message has {} bytes", sizes[0]));
+        }
+        if found.lanes[rail].count_ones() == lanes {
+            found.reported |= 1 << rail;
+        }
+        Ok(found.reported == mask)
+    }
+
+    /// Returns true if a message goes over all lanes of its rails.
+    fn stripes(&self, said: &Said) -> bool {
+        self.striped && (said.in_record || said.size_q >= 512)
+    }
+
+    fn count(&self, sizes: &[u64], said: &Said, done: &Use, counts: &mut Counts) {
+        let (mask, record, all_lanes) = (said.mask, said.in_record, self.stripes(said));
         counts.saw(if record { Seen::Record } else { Seen::OneWrite });
         let total: u64 = sizes.iter().sum();
         if record && !self.byte_counts {
