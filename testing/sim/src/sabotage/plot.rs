@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use railweave_fabric::{LaneId, RailSet, Region};
+use railweave_fabric::{LaneId, RailSet, Region, WorkId};
 
 use super::kind::Sabotage;
 
@@ -35,6 +35,8 @@ pub(super) struct End {
     pub(super) border: Option<u64>,
     /// The number of CTS writes so far.
     pub(super) cts: u32,
+    /// The id of the last message's work in each slot.
+    pub(super) works: BTreeMap<usize, WorkId>,
     /// The rail that carries out each flush.
     pub(super) flushes: BTreeMap<u64, usize>,
     /// Immediates that another rail must report.

@@ -17,11 +17,19 @@ pub(super) struct Spoiled<'a, R> {
     pub(super) rail: usize,
 }
 
+impl<R> Spoiled<'_, R> {
+    /// Returns the id of the last work for the slot whose number is that of this work's slot modulo 128.
+    fn wrapped(&self, id: WorkId) -> WorkId {
+        let works = &lock(self.end).works;
+        let slot = works.iter().find_map(|(slot, work)| (*work == id).then_some(slot % 128));
+        slot.and_then(|slot| works.get(&slot)).copied().unwrap_or(id)
+    }
+}
+
 impl<R: Reports> Reports for Spoiled<'_, R> {
     fn handle_sent(&mut self, id: WorkId) {
-        // A slot's number is above the two lowest bits of the id (`Work` in crates/transport/src/work.rs).
         let is_wrapped = self.sabotage == Sabotage::SequenceWrapped && self.role == Role::Sender;
-        self.reports.handle_sent(if is_wrapped { WorkId(id.0 & !(0x80 << 2)) } else { id });
+        self.reports.handle_sent(if is_wrapped { self.wrapped(id) } else { id });
     }
 
     fn handle_received(&mut self, lane: LaneId, immediate: u32, bytes: u32) {

@@ -9,11 +9,12 @@ use railweave_transport::{Immediate, ImmediateLayout};
 use super::kind::Sabotage;
 use super::plot::{End, Plot, lock};
 
-/// Bytes of one line of control memory: of a CTS entry, and of a record.
+/// Bytes of one line of control memory: of a CTS entry, and of a record (docs/wire.md, CTS and completion record).
 const LINE_BYTES: u64 = 64;
 /// Words of a line.
 const WORDS: usize = 8;
-/// The words of a CTS entry that hold keys, two each.
+/// The words of a CTS entry that hold keys, two each. If keys were elsewhere, the finding of `KeyOfOtherRail` would
+/// lack the expected words.
 const KEY_WORDS: std::ops::Range<usize> = 3..7;
 
 /// The number of bytes by which a border between two pieces is moved. Pieces are multiples of 128 bytes, so a moved
@@ -70,6 +71,9 @@ impl Place<'_> {
             Sabotage::StaleMask => {
                 let mask = self.plot.exchange_mask(said.mask);
                 last.immediate = Some(layout.encode(Immediate { mask, ..said }));
+            }
+            Sabotage::SequenceWrapped => {
+                lock(self.end).works.insert(said.slot.index(), last.id);
             }
             Sabotage::RecordFirst if in_record => chain.rotate_right(1),
             Sabotage::RecordFilledLate => {
