@@ -4,15 +4,25 @@ use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::{Checker, Sabotage, Workload, run_sabotaged};
+use crate::{Sabotage, Violation, Workload, run_sabotaged};
 
-/// One sabotage, and the checker that found it.
+/// One sabotage, and what found it.
 #[derive(Clone, Debug)]
 pub struct Trial {
     /// The sabotage.
     pub sabotage: Sabotage,
-    /// The number of seeds up to and including the one that found it, and the checker; `None` if none found it.
-    pub caught: Option<(u64, Checker)>,
+    /// The number of seeds up to and including the one that found it, and the finding; `None` if none found it.
+    pub caught: Option<(u64, Violation)>,
+}
+
+impl Trial {
+    /// Returns true if the sabotage was found, and by what must find it: a panic of the saboteur proves nothing.
+    pub fn is_right(&self) -> bool {
+        let expected = self.sabotage.found_by();
+        self.caught.as_ref().is_some_and(|(_, found)| {
+            expected.iter().any(|(checker, says)| *checker == found.checker && found.message.contains(says))
+        })
+    }
 }
 
 /// Tries every sabotage, each with the seeds from `from` on, at most `limit` of them, on this many threads (0 counts as
@@ -42,7 +52,7 @@ pub fn try_one(sabotage: Sabotage, from: u64, limit: u64, only: Option<Workload>
     let found = |seed| {
         let workload = only.unwrap_or_else(|| Workload::of_seed(seed));
         let violation = run_sabotaged(seed, workload, false, Some(sabotage)).violation?;
-        Some((seed - from + 1, violation.checker))
+        Some((seed - from + 1, violation))
     };
     Trial { sabotage, caught: (from..from + limit).find_map(found) }
 }
@@ -51,8 +61,27 @@ impl fmt::Display for Trial {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "| {:?} | {} |", self.sabotage, self.sabotage.words())?;
         match &self.caught {
-            Some((seeds, checker)) => write!(out, " {seeds} | {} |", checker.name()),
+            Some((seeds, found)) => write!(out, " {seeds} | {} |", found.checker.name()),
             None => write!(out, " - | NOBODY |"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Checker;
+
+    #[test]
+    fn a_sabotage_must_be_found_by_its_checker() {
+        let is_right = |sabotage, caught: Option<(Checker, &str)>| {
+            let violation = |(checker, says): (_, &str)| Violation { checker, message: says.to_owned(), at_ns: 0 };
+            Trial { sabotage, caught: caught.map(|found| (1, violation(found))) }.is_right()
+        };
+        assert!(is_right(Sabotage::WrongPlace, Some((Checker::Window, "128 bytes are outside"))));
+        assert!(!is_right(Sabotage::WrongPlace, Some((Checker::Panic, "index out of bounds"))));
+        assert!(is_right(Sabotage::SequenceWrapped, Some((Checker::Panic, "a completion came for slot 0x0, which"))));
+        assert!(!is_right(Sabotage::SequenceWrapped, Some((Checker::Panic, "index out of bounds"))));
+        assert!(!is_right(Sabotage::SequenceWrapped, None));
     }
 }
