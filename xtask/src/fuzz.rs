@@ -71,7 +71,7 @@ fn targets() -> Result<Vec<String>, String> {
 
 /// Builds every target and returns the folder of the programs.
 fn build() -> Result<PathBuf, String> {
-    let cargo_fuzz = tools::require("cargo-fuzz")?;
+    let cargo_fuzz = tools::FUZZ.require()?;
     let built = target().join("fuzz");
     let mut command = Command::new(cargo_fuzz);
     // Sanitizers need a nightly compiler; the coverage that leads the fuzzer does not.

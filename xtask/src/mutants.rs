@@ -70,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
         judge.pass(&scratch)?;
         return patches::run(&scratch, &judge);
     }
-    let tool = tools::require("cargo-mutants")?;
+    let tool = tools::MUTANTS.require()?;
     let wanted = arguments.choose(list(&tool, &scratch, arguments.shard.as_deref())?);
     let mut results = Results::read(folder().join("results"), scratch.fingerprint(&JUDGED)?)?;
     let is_open = |name: &&String| !arguments.only.is_empty() || !results.has(name);
