@@ -2,6 +2,7 @@
 //! patches. The unit tests and a few hundred seeds of the simulation must notice each.
 
 mod judge;
+mod name;
 mod patches;
 mod results;
 
@@ -10,10 +11,10 @@ use crate::scratch::Scratch;
 use crate::tools;
 use clap::Args;
 use judge::Judge;
+use name::Name;
 use results::{Results, Verdict};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -91,21 +92,33 @@ fn folder() -> PathBuf {
 }
 
 impl Arguments {
-    /// Chooses among all mutants. A sample draws by name: other mutants do not change it.
+    /// Chooses among all mutants. A sample draws by name, without its place: changes elsewhere in a file do not change
+    /// it, and a mutant that is new or gone changes it by one.
     fn choose(&self, mut all: Vec<String>) -> BTreeSet<String> {
         if !self.only.is_empty() {
             all.retain(|name| self.only.iter().any(|text| name.contains(text)));
         }
         if let Some(sample) = self.sample {
-            all.sort_by_cached_key(|name| {
-                let mut hasher = DefaultHasher::new();
-                (self.seed, name).hash(&mut hasher);
-                hasher.finish()
-            });
-            all.truncate(sample);
+            // Several may have the same name; then their order in the file tells them apart.
+            let mut counts = BTreeMap::new();
+            let mut lots: Vec<(u64, String)> = Vec::new();
+            for name in all {
+                let unplaced = Name::parse(&name).map_or_else(|| name.clone(), Name::unplaced);
+                let count: &mut u64 = counts.entry(unplaced.clone()).or_default();
+                let bytes = [unplaced.as_bytes(), &self.seed.to_le_bytes(), &count.to_le_bytes()].concat();
+                *count += 1;
+                lots.push((hash(&bytes), name));
+            }
+            lots.sort();
+            all = lots.into_iter().take(sample).map(|(_, name)| name).collect();
         }
         all.into_iter().collect()
     }
+}
+
+/// FNV-1a of 64 bits: the same in every release of Rust.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Limits the memory of programs that this process starts from now on.
@@ -181,17 +194,35 @@ mod tests {
     }
 
     fn chosen(words: &[&str]) -> BTreeSet<String> {
-        let all = (0..100).map(|number| format!("src/a.rs:{number}: replace > with <")).collect();
+        choose(words, mutants(0))
+    }
+
+    fn choose(words: &[&str], all: Vec<String>) -> BTreeSet<String> {
         parse(words).unwrap().choose(all)
     }
 
+    /// A hundred mutants, four in each function, all moved by this many lines.
+    fn mutants(lines: usize) -> Vec<String> {
+        let name = |number| format!("src/a.rs:{}:9: replace > with < in function_{}", number + lines, number / 4);
+        (0..100).map(name).collect()
+    }
+
     #[test]
-    fn a_seed_draws_the_same_sample_forever() {
+    fn a_sample_depends_on_its_seed_and_on_names() {
         let (first, other) = (chosen(&["--sample", "10"]), chosen(&["--sample", "10", "--seed", "2"]));
         assert_eq!((first.len(), other.len()), (10, 10));
         assert_eq!(first, chosen(&["--seed", "1", "--sample", "10"]));
         assert_ne!(first, other);
         assert!(first.is_subset(&chosen(&["--sample", "20"])), "a larger sample has a smaller one in it");
+        let unplaced = |names: BTreeSet<String>| -> Vec<String> {
+            let mut names: Vec<String> =
+                names.iter().filter_map(|name| Name::parse(name)).map(Name::unplaced).collect();
+            names.sort();
+            names
+        };
+        let moved = choose(&["--sample", "10"], mutants(7));
+        assert_eq!(unplaced(first), unplaced(moved), "an inserted line changes no sample");
+        assert_eq!(hash(b"foobar"), 0x8594_4171_f739_67e8, "FNV-1a, as its authors publish it");
     }
 
     #[test]
