@@ -16,17 +16,19 @@ use results::{Results, Verdict};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 /// The files and folders on which a verdict depends.
-const JUDGED: [&str; 7] = [
-    ".cargo/mutants.toml",
+const JUDGED: [&str; 9] = [
+    ".cargo",
     "Cargo.lock",
+    "Cargo.toml",
     "crates/fabric",
     "crates/policy",
     "crates/transport",
     "testing/fabric-sim",
+    "testing/patience",
     "testing/sim",
 ];
 
@@ -73,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     }
     let tool = tools::MUTANTS.require()?;
     let wanted = arguments.choose(list(&tool, &scratch, arguments.shard.as_deref())?);
-    let mut results = Results::read(folder().join("results"), scratch.fingerprint(&JUDGED)?)?;
+    let mut results = Results::read(folder().join("results"), &stamp(&scratch)?)?;
     let is_open = |name: &&String| !arguments.only.is_empty() || !results.has(name);
     let open: Vec<&String> = wanted.iter().filter(is_open).collect();
     println!("{} mutants, of which {} are known", wanted.len(), wanted.len() - open.len());
@@ -89,6 +91,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
 /// Returns the folder of the tree's copy and the results.
 fn folder() -> PathBuf {
     target().join("mutants")
+}
+
+/// The stamp of results, which are valid as long as it is the same: the judged files, the compiler and cargo-mutants.
+fn stamp(scratch: &Scratch) -> Result<String, String> {
+    let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let (says, compiler) = judge::output({
+        let mut command = Command::new(compiler);
+        command.arg("-vV");
+        command
+    })?;
+    if !says {
+        return Err(format!("the compiler does not say its version: {compiler}"));
+    }
+    Ok(format!("{}\ncargo-mutants {}\n{compiler}", scratch.fingerprint(&JUDGED)?, tools::MUTANTS.version))
 }
 
 impl Arguments {
@@ -181,6 +197,7 @@ fn tell(results: &Results, wanted: &BTreeSet<String>) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::{cargo, root};
     use clap::Parser;
 
     #[derive(Parser)]
@@ -231,5 +248,23 @@ mod tests {
         assert_eq!(chosen(&["--only", "a.rs:7:", "--only", "a.rs:12:"]).len(), 2);
         assert_eq!(chosen(&[]).len(), 100);
         assert!(parse(&["--sample", "all"]).is_err());
+    }
+
+    #[test]
+    fn verdicts_depend_on_every_package_of_the_tests() {
+        let judged = ["railweave-transport", "railweave-policy", "railweave-sim"];
+        let mut tree = cargo(&["tree", "--offline", "--prefix", "none", "--edges", "all", "--format", "{p}"]);
+        tree.args(judged.iter().flat_map(|name| ["--package", name]));
+        let (works, said) = judge::output(tree).unwrap();
+        assert!(works, "{said}");
+        let root = format!("({}/", root().display());
+        let folders: BTreeSet<&str> = said
+            .lines()
+            .filter_map(|line| line.split_once(&root)?.1.split_once(')'))
+            .map(|(folder, _)| folder)
+            .collect();
+        assert!(folders.contains("crates/transport"), "{said}");
+        let missing: Vec<&&str> = folders.iter().filter(|folder| !JUDGED.contains(folder)).collect();
+        assert!(missing.is_empty(), "JUDGED lacks {missing:?}");
     }
 }

@@ -39,10 +39,10 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// Reads the results in a folder if they belong to the tree with this fingerprint; others are removed.
-    pub(super) fn read(folder: PathBuf, fingerprint: u64) -> Result<Self, String> {
+    /// Reads the results in a folder if they have this stamp; others are removed.
+    pub(super) fn read(folder: PathBuf, own: &str) -> Result<Self, String> {
         let fault = |error: std::io::Error| format!("cannot keep results in {}: {error}", folder.display());
-        let (stamp, own) = (folder.join("fingerprint"), fingerprint.to_string());
+        let stamp = folder.join("stamp");
         let mut results = Self { folder: folder.clone(), verdicts: BTreeMap::new() };
         let last = fs::read_to_string(&stamp).unwrap_or_default();
         if last == own {
@@ -51,8 +51,11 @@ impl Results {
             results.collect()?;
             return Ok(results);
         }
-        if !last.is_empty() {
-            println!("the results in {} belong to another tree: starting again", folder.display());
+        if folder.is_dir() {
+            println!(
+                "the results in {} are those of another tree, compiler or cargo-mutants: starting again",
+                folder.display()
+            );
             fs::remove_dir_all(&folder).map_err(fault)?;
         }
         fs::create_dir_all(&folder).map_err(fault)?;
@@ -106,7 +109,7 @@ mod tests {
     #[test]
     fn results_last_as_long_as_the_tree_does() {
         let folder = std::env::temp_dir().join(format!("railweave-results-{}", std::process::id()));
-        let mut results = Results::read(folder.clone(), 7).unwrap();
+        let mut results = Results::read(folder.clone(), "7").unwrap();
         let left = results.last().join("mutants.out");
         fs::create_dir_all(&left).unwrap();
         fs::write(left.join("missed.txt"), "one\ntwo\n").unwrap();
@@ -114,11 +117,11 @@ mod tests {
         results.collect().unwrap();
         fs::write(left.join("missed.txt"), "").unwrap();
         fs::write(left.join("caught.txt"), "one\n").unwrap();
-        let again = Results::read(folder.clone(), 7).unwrap();
+        let again = Results::read(folder.clone(), "7").unwrap();
         let missed: Vec<&str> = again.of(Verdict::Missed, |_| true).collect();
         assert_eq!(missed, ["two"], "a later verdict counts, whoever collects it");
         assert!(again.has("one") && again.has("three") && !again.has("four"));
-        assert!(!Results::read(folder.clone(), 8).unwrap().has("one"));
+        assert!(!Results::read(folder.clone(), "8").unwrap().has("one"));
         fs::remove_dir_all(folder).unwrap();
     }
 }
