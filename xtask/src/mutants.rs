@@ -1,6 +1,7 @@
 //! Mutants of the protocol and the policy (docs/simulation.md): cargo-mutants makes them from the source, and a few are
 //! patches. The unit tests and a few hundred seeds of the simulation must notice each.
 
+mod anticipated;
 mod judge;
 mod name;
 mod patches;
@@ -40,8 +41,11 @@ const MOST_MEMORY: u64 = 8 << 30;
 const TIMES: u32 = 5;
 const SHORTEST_LIMIT: Duration = Duration::from_secs(60);
 
-/// The exit codes of cargo-mutants after it has judged: all caught, some missed, some that hung.
+/// The exit codes of cargo-mutants after it has judged: all caught, some missed, some that hung. This chore ends with
+/// the last two as well.
 const JUDGED_ALL: [i32; 3] = [0, 2, 3];
+const SOME_MISSED: u8 = 2;
+const SOME_HUNG: u8 = 3;
 
 /// The arguments of the chore.
 #[derive(Debug, Args)]
@@ -58,34 +62,63 @@ pub(crate) struct Arguments {
     /// Test those whose names contain TEXT, even if their verdicts are known; may be repeated
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Test the patches of testing/sim/mutants instead
-    #[arg(long)]
-    patches: bool,
+    /// Test the bugs of testing/sim/mutants, none of which may be missed
+    #[arg(long, conflicts_with_all = ["shard", "sample"])]
+    anticipated: bool,
 }
 
 /// Tests the chosen mutants whose verdicts are not known yet, with `--only` all chosen ones. Prints the names of those
-/// that are missed or time out, and the number of each verdict.
+/// that are missed or time out, and the number of each verdict. Fails if there is one of them.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     limit_memory()?;
     let scratch = Scratch::new(folder().join("tree"))?;
-    let judge = Judge::of(&scratch)?;
-    if arguments.patches {
-        judge.pass(&scratch)?;
-        return patches::run(&scratch, &judge);
-    }
     let tool = tools::MUTANTS.require()?;
-    let wanted = arguments.choose(list(&tool, &scratch, arguments.shard.as_deref())?);
+    let all = list(&tool, &scratch, arguments.shard.as_deref())?;
+    let bugs =
+        if arguments.anticipated { anticipated::find(&scratch, &all, &arguments.only)? } else { BTreeMap::new() };
+    let patches = if arguments.anticipated { patches::all(&arguments.only)? } else { Vec::new() };
+    let wanted = if arguments.anticipated { bugs.keys().cloned().collect() } else { arguments.choose(all) };
+    if wanted.is_empty() && patches.is_empty() {
+        return Err("there is no such mutant".to_owned());
+    }
     let mut results = Results::read(folder().join("results"), &stamp(&scratch)?)?;
     let is_open = |name: &&String| !arguments.only.is_empty() || !results.has(name);
     let open: Vec<&String> = wanted.iter().filter(is_open).collect();
-    println!("{} mutants, of which {} are known", wanted.len(), wanted.len() - open.len());
-    if !open.is_empty() {
+    println!(
+        "{} mutants, of which {} are known, and {} patches",
+        wanted.len(),
+        wanted.len() - open.len(),
+        patches.len()
+    );
+    let mut verdicts = Vec::new();
+    if !open.is_empty() || !patches.is_empty() {
+        let judge = Judge::of(&scratch)?;
         let limit = (judge.pass(&scratch)? * TIMES).max(SHORTEST_LIMIT);
-        let judged = try_out(&tool, &scratch, &open, limit, &results.last());
-        results.collect()?;
-        judged?;
+        if !open.is_empty() {
+            let judged = try_out(&tool, &scratch, &open, limit, &results.last());
+            results.collect()?;
+            judged?;
+        }
+        verdicts = patches::run(&scratch, &judge, limit, &patches)?;
     }
-    Ok(tell(&results, &wanted))
+    for (name, words) in &bugs {
+        let verdict = results.verdict(name).map_or("not judged", Verdict::name);
+        println!("{verdict}: {words}: {name}");
+    }
+    verdicts.extend(wanted.iter().filter_map(|name| results.verdict(name)));
+    tell(&results, &wanted);
+    let is_judged = verdicts.len() == wanted.len() + patches.len();
+    // A bug that does not compile has not been made.
+    let is_made = !arguments.anticipated || !verdicts.contains(&Verdict::Unviable);
+    Ok(if !is_judged || !is_made {
+        ExitCode::FAILURE
+    } else if verdicts.contains(&Verdict::Missed) {
+        ExitCode::from(SOME_MISSED)
+    } else if verdicts.contains(&Verdict::Timeout) {
+        ExitCode::from(SOME_HUNG)
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 /// Returns the folder of the tree's copy and the results.
@@ -93,15 +126,16 @@ fn folder() -> PathBuf {
     target().join("mutants")
 }
 
-/// The stamp of results, which are valid as long as it is the same: the judged files, the compiler and cargo-mutants.
+/// Returns the stamp of results: the judged files, the compiler and cargo-mutants. Results are valid as long as it is
+/// the same.
 fn stamp(scratch: &Scratch) -> Result<String, String> {
     let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let (says, compiler) = judge::output({
+    let (code, compiler) = judge::output({
         let mut command = Command::new(compiler);
         command.arg("-vV");
         command
     })?;
-    if !says {
+    if code != Some(0) {
         return Err(format!("the compiler does not say its version: {compiler}"));
     }
     Ok(format!("{}\ncargo-mutants {}\n{compiler}", scratch.fingerprint(&JUDGED)?, tools::MUTANTS.version))
@@ -132,7 +166,7 @@ impl Arguments {
     }
 }
 
-/// FNV-1a of 64 bits: the same in every release of Rust.
+/// Returns the 64 bits of FNV-1a: the same in every release of Rust.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -178,8 +212,8 @@ fn try_out(tool: &Path, scratch: &Scratch, names: &[&String], limit: Duration, o
     }
 }
 
-/// Prints the verdicts of the chosen mutants. Fails if one is not known.
-fn tell(results: &Results, wanted: &BTreeSet<String>) -> ExitCode {
+/// Prints the verdicts of the chosen mutants.
+fn tell(results: &Results, wanted: &BTreeSet<String>) {
     let among = |name: &str| wanted.contains(name);
     for verdict in [Verdict::Missed, Verdict::Timeout] {
         results.of(verdict, among).for_each(|name| println!("{}: {name}", verdict.name()));
@@ -190,8 +224,6 @@ fn tell(results: &Results, wanted: &BTreeSet<String>) -> ExitCode {
         "to repeat one: cargo xtask mutants --only 'NAME'; its log and diff are then in {}",
         results.last().display()
     );
-    let is_known = wanted.iter().all(|name| results.has(name));
-    if is_known { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 #[cfg(test)]
@@ -218,7 +250,7 @@ mod tests {
         parse(words).unwrap().choose(all)
     }
 
-    /// A hundred mutants, four in each function, all moved by this many lines.
+    /// Returns a hundred mutants, four in each function, all moved by this many lines.
     fn mutants(lines: usize) -> Vec<String> {
         let name = |number| format!("src/a.rs:{}:9: replace > with < in function_{}", number + lines, number / 4);
         (0..100).map(name).collect()
@@ -255,8 +287,8 @@ mod tests {
         let judged = ["railweave-transport", "railweave-policy", "railweave-sim"];
         let mut tree = cargo(&["tree", "--offline", "--prefix", "none", "--edges", "all", "--format", "{p}"]);
         tree.args(judged.iter().flat_map(|name| ["--package", name]));
-        let (works, said) = judge::output(tree).unwrap();
-        assert!(works, "{said}");
+        let (code, said) = judge::output(tree).unwrap();
+        assert_eq!(code, Some(0), "{said}");
         let root = format!("({}/", root().display());
         let folders: BTreeSet<&str> = said
             .lines()

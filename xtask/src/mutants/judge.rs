@@ -1,10 +1,18 @@
 //! The judge of mutants: tests that pass on the unchanged tree.
 
+use super::results::Verdict;
 use crate::scratch::Scratch;
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
+
+/// The longest time that the tests of the unchanged tree may take.
+const LONGEST: Duration = Duration::from_secs(1800);
+
+/// The exit code of `timeout` if the time has passed.
+const TIMED_OUT: i32 = 124;
 
 /// The tests, as cargo-mutants reads them in .cargo/mutants.toml.
 pub(super) struct Judge {
@@ -26,36 +34,59 @@ impl Judge {
         Ok(Self { packages: words("test_package")?, arguments: words("additional_cargo_args")? })
     }
 
-    /// Runs the tests in the copy, or with `--no-run` only builds them. Returns true if that succeeds, with the output.
-    pub(super) fn test(&self, scratch: &Scratch, more: &[&str]) -> Result<(bool, String), String> {
-        let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut command = scratch.command(Path::new(&program));
+    /// Builds the tests in the copy. Returns true if that succeeds, with the output.
+    pub(super) fn build(&self, scratch: &Scratch) -> Result<(bool, String), String> {
+        let mut command = scratch.command(Path::new(&cargo()));
+        self.add_words(&mut command, &["--no-run"]);
+        output(command).map(|(code, said)| (code == Some(0), said))
+    }
+
+    /// Runs the tests in the copy, for at most `limit`. Returns the verdict, with the output.
+    pub(super) fn test(&self, scratch: &Scratch, limit: Duration) -> Result<(Verdict, String), String> {
+        // Of coreutils: it ends the tests' programs too.
+        let mut command = scratch.command(Path::new("timeout"));
+        command.arg(limit.as_secs().to_string()).arg(cargo());
+        self.add_words(&mut command, &[]);
+        let (code, said) = output(command)?;
+        let verdict = match code {
+            Some(0) => Verdict::Missed,
+            Some(TIMED_OUT) => Verdict::Timeout,
+            _ => Verdict::Caught,
+        };
+        Ok((verdict, said))
+    }
+
+    fn add_words(&self, command: &mut Command, more: &[&str]) {
         command.arg("test").args(&self.arguments).args(more);
         for package in &self.packages {
             command.args(["--package", package]);
         }
-        output(command)
     }
 
     /// Runs the tests in the unchanged copy and returns the time that they take.
     pub(super) fn pass(&self, scratch: &Scratch) -> Result<Duration, String> {
         println!("building the tests, and running them on the unchanged tree");
-        let mut begin = Instant::now();
-        for more in [&["--no-run"][..], &[]] {
-            begin = Instant::now();
-            let (passes, said) = self.test(scratch, more)?;
-            if !passes {
-                return Err(format!("the unchanged tree fails:\n{said}"));
-            }
+        let (builds, said) = self.build(scratch)?;
+        if !builds {
+            return Err(format!("the unchanged tree does not build:\n{said}"));
         }
-        Ok(begin.elapsed())
+        let begin = Instant::now();
+        match self.test(scratch, LONGEST)? {
+            (Verdict::Missed, _) => Ok(begin.elapsed()),
+            (_, said) => Err(format!("the unchanged tree fails:\n{said}")),
+        }
     }
 }
 
-/// Runs a command. Returns true if it succeeds, with its output.
-pub(super) fn output(mut command: Command) -> Result<(bool, String), String> {
+/// Returns the cargo that runs this chore.
+fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// Runs a command. Returns its exit code, with its output.
+pub(super) fn output(mut command: Command) -> Result<(Option<i32>, String), String> {
     let output =
         command.output().map_err(|error| format!("cannot run {}: {error}", command.get_program().display()))?;
     let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    Ok((output.status.success(), said))
+    Ok((output.status.code(), said))
 }

@@ -5,6 +5,8 @@
 pub(super) struct Name<'a> {
     /// The file, relative to the root of the tree.
     pub(super) file: &'a str,
+    /// The line, counted from 1.
+    pub(super) line: usize,
     /// The change and its function, in words.
     pub(super) change: &'a str,
 }
@@ -13,9 +15,9 @@ impl<'a> Name<'a> {
     /// Returns the parts of a name; `None` if it is none.
     pub(super) fn parse(name: &'a str) -> Option<Self> {
         let (file, rest) = name.split_once(':')?;
-        let (_line, rest) = rest.split_once(':')?;
+        let (line, rest) = rest.split_once(':')?;
         let (_column, change) = rest.split_once(": ")?;
-        Some(Self { file, change })
+        Some(Self { file, line: line.parse().ok()?, change })
     }
 
     /// Returns the name without the place in the file, which other changes of the file move. Several mutants may have
@@ -32,7 +34,7 @@ mod tests {
     #[test]
     fn a_name_has_a_place_and_a_change() {
         let name = Name::parse("crates/a/src/b.rs:17:9: replace == with != in A::b").unwrap();
-        assert_eq!(name, Name { file: "crates/a/src/b.rs", change: "replace == with != in A::b" });
+        assert_eq!(name, Name { file: "crates/a/src/b.rs", line: 17, change: "replace == with != in A::b" });
         assert_eq!(name.unplaced(), "crates/a/src/b.rs: replace == with != in A::b");
         assert_eq!(Name::parse("crates/a/src/b.rs: replace == with !="), None);
     }

@@ -1,37 +1,51 @@
 //! Mutants that no operator of cargo-mutants makes: each is a patch with a sentence on top.
 
 use super::judge::{Judge, output};
+use super::results::Verdict;
 use crate::process::root;
 use crate::scratch::Scratch;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
+use std::time::Duration;
 
-/// Applies one patch after the other to the copy of the tree, and lets the judge test it.
-pub(super) fn run(scratch: &Scratch, judge: &Judge) -> Result<ExitCode, String> {
-    let mut missed = 0;
-    for patch in all()? {
-        let name = patch.file_stem().unwrap_or(OsStr::new("?")).display().to_string();
-        apply(scratch.root(), &patch, &[])?;
-        let (builds, said) = judge.test(scratch, &["--no-run"])?;
+/// Applies one patch after the other to the copy of the tree, and lets the judge test each for at most `limit`. Returns
+/// the verdicts.
+pub(super) fn run(
+    scratch: &Scratch,
+    judge: &Judge,
+    limit: Duration,
+    patches: &[PathBuf],
+) -> Result<Vec<Verdict>, String> {
+    let mut verdicts = Vec::new();
+    for patch in patches {
+        apply(scratch.root(), patch, &[])?;
+        let (builds, said) = judge.build(scratch)?;
         if !builds {
-            return Err(format!("{name} does not build:\n{said}"));
+            return Err(format!("{} does not build:\n{said}", name(patch)));
         }
-        let (passes, said) = judge.test(scratch, &[])?;
-        apply(scratch.root(), &patch, &["--reverse"])?;
-        missed += usize::from(passes);
-        println!("{name}: {}", if passes { "MISSED".to_owned() } else { format!("caught by {}", witness(&said)) });
+        let (verdict, said) = judge.test(scratch, limit)?;
+        apply(scratch.root(), patch, &["--reverse"])?;
+        let by = if verdict == Verdict::Caught { format!(" by {}", witness(&said)) } else { String::new() };
+        println!("{}: the patch {}{by}", verdict.name(), name(patch));
+        verdicts.push(verdict);
     }
-    Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(verdicts)
 }
 
-/// Returns the paths of the patches, sorted.
-fn all() -> Result<Vec<PathBuf>, String> {
+/// Returns the name of a patch.
+fn name(patch: &Path) -> String {
+    patch.file_stem().unwrap_or(OsStr::new("?")).display().to_string()
+}
+
+/// Returns the paths of the patches whose names contain one of these texts, sorted; of all patches if there are none.
+pub(super) fn all(texts: &[String]) -> Result<Vec<PathBuf>, String> {
     let folder = root().join("testing").join("sim").join("mutants");
     let entries = fs::read_dir(&folder).map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
     let mut patches: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     patches.retain(|path| path.extension() == Some(OsStr::new("patch")));
+    patches.retain(|path| texts.is_empty() || texts.iter().any(|text| name(path).contains(text)));
     patches.sort();
     Ok(patches)
 }
@@ -45,8 +59,8 @@ fn apply(tree: &Path, patch: &Path, more: &[&str]) -> Result<(), String> {
         git.env("GIT_CEILING_DIRECTORIES", above);
     }
     match output(git)? {
-        (true, _) => Ok(()),
-        (false, said) => Err(format!("{} no longer applies: {}", patch.display(), said.trim())),
+        (Some(0), _) => Ok(()),
+        (_, said) => Err(format!("{} no longer applies: {}", patch.display(), said.trim())),
     }
 }
 
@@ -67,7 +81,7 @@ mod tests {
 
     #[test]
     fn every_patch_applies() {
-        let patches = all().unwrap();
+        let patches = all(&[]).unwrap();
         assert!(!patches.is_empty());
         for patch in patches {
             apply(&root(), &patch, &["--check"]).unwrap();

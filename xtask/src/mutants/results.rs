@@ -90,6 +90,11 @@ impl Results {
         Ok(())
     }
 
+    /// Returns the verdict on a mutant, if it is known.
+    pub(super) fn verdict(&self, name: &str) -> Option<Verdict> {
+        self.verdicts.get(name).copied()
+    }
+
     /// Returns true if a mutant's verdict is known.
     pub(super) fn has(&self, name: &str) -> bool {
         self.verdicts.contains_key(name)
