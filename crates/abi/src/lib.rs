@@ -1,4 +1,5 @@
-//! C types: NCCL's for net v6 to v12, profiler and logger, and those with which our programs inspect our plugin ([`railweave`]).
+//! C types: NCCL's for net v6 to v12, profiler and logger, and those with which our programs inspect our plugin
+//! ([`railweave`]).
 //!
 //! A plugin fills these types and a host reads them; both use this crate, so that they cannot disagree. It holds only
 //! layouts and numbers: no function calls anything, nothing allocates. The two main types are a version's function

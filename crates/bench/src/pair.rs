@@ -330,7 +330,8 @@ impl<'a, N: NetApi> Pair<'a, N> {
         unsafe { self.net.isend(self.to.side(), start.add(offset), bytes, 0, registration) }
     }
 
-    /// Tries to receive `bytes` into the buffer from `offset` on; `None` if the plugin has no room for one more request.
+    /// Tries to receive `bytes` into the buffer from `offset` on; `None` if the plugin has no room for one more
+    /// request.
     ///
     /// # Errors
     /// If the plugin returns an error.

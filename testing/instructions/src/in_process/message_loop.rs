@@ -1,8 +1,8 @@
 //! Messages between two ends of one connection in one process and one thread, so that a tool that counts instructions
 //! sees the whole cost of a message.
 //!
-//! The loop over the messages runs inside [`railweave_message_loop`], whose symbol stays in the program: callgrind finds
-//! it by that name.
+//! The loop over the messages runs inside [`railweave_message_loop`], whose symbol stays in the program: callgrind
+//! finds it by that name.
 
 use crate::in_process::ends;
 use clap::Args;
