@@ -20,7 +20,7 @@ const TIMEOUT_S: u64 = 20;
 /// The arguments of the chore.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Run only this target; may be repeated
+    /// Run only this target; repeat the option for more than one
     #[arg(long = "target", value_name = "TARGET")]
     targets: Vec<String>,
     /// Minutes for each target, at least 1

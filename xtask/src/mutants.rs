@@ -16,6 +16,8 @@ use name::Name;
 use results::{Results, Verdict};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, TryLockError};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -55,7 +57,7 @@ pub(crate) struct Arguments {
     shard: Option<String>,
     /// Test this many, drawn by the seed
     #[arg(long, value_name = "N")]
-    sample: Option<usize>,
+    sample: Option<NonZeroUsize>,
     /// The seed of the sample
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
@@ -71,6 +73,7 @@ pub(crate) struct Arguments {
 /// that are missed or time out, and the number of each verdict. Fails if there is one of them.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     limit_memory()?;
+    let _lock = lock(&folder())?;
     let scratch = Scratch::new(folder().join("tree"))?;
     let tool = tools::MUTANTS.require()?;
     let all = list(&tool, &scratch, arguments.shard.as_deref())?;
@@ -126,6 +129,21 @@ fn folder() -> PathBuf {
     target().join("mutants")
 }
 
+/// Returns a lock on this folder, which ends with the process: a second run would change the copy below the first.
+fn lock(folder: &Path) -> Result<File, String> {
+    let path = folder.join("lock");
+    let cannot = |error| format!("cannot open {}: {error}", path.display());
+    fs::create_dir_all(folder).map_err(cannot)?;
+    let file = File::create(&path).map_err(cannot)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            Err(format!("another cargo xtask mutants uses {}: wait until it has ended", folder.display()))
+        }
+        Err(TryLockError::Error(error)) => Err(format!("cannot lock {}: {error}", path.display())),
+    }
+}
+
 /// Returns the stamp of results: the judged files, the compiler and cargo-mutants. Results are valid as long as it is
 /// the same.
 fn stamp(scratch: &Scratch) -> Result<String, String> {
@@ -160,7 +178,7 @@ impl Arguments {
                 lots.push((hash(&bytes), name));
             }
             lots.sort();
-            all = lots.into_iter().take(sample).map(|(_, name)| name).collect();
+            all = lots.into_iter().take(sample.get()).map(|(_, name)| name).collect();
         }
         all.into_iter().collect()
     }
@@ -279,7 +297,7 @@ mod tests {
         assert_eq!(chosen(&["--only", "a.rs:7"]).len(), 11);
         assert_eq!(chosen(&["--only", "a.rs:7:", "--only", "a.rs:12:"]).len(), 2);
         assert_eq!(chosen(&[]).len(), 100);
-        assert!(parse(&["--sample", "all"]).is_err());
+        assert!(parse(&["--sample", "all"]).is_err() && parse(&["--sample", "0"]).is_err());
     }
 
     #[test]
@@ -298,5 +316,16 @@ mod tests {
         assert!(folders.contains("crates/transport"), "{said}");
         let missing: Vec<&&str> = folders.iter().filter(|folder| !JUDGED.contains(folder)).collect();
         assert!(missing.is_empty(), "JUDGED lacks {missing:?}");
+    }
+
+    #[test]
+    fn a_second_run_is_refused_while_the_first_one_lasts() {
+        let folder = std::env::temp_dir().join(format!("railweave-mutants-{}", std::process::id()));
+        let first = lock(&folder).unwrap();
+        let error = lock(&folder).unwrap_err();
+        assert!(error.starts_with("another cargo xtask mutants uses"), "{error}");
+        drop(first);
+        lock(&folder).unwrap();
+        fs::remove_dir_all(folder).unwrap();
     }
 }

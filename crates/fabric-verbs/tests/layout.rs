@@ -30,6 +30,7 @@ macro_rules! values {
     };
 }
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     layout!(rows, Device = "ibv_device" {

@@ -84,8 +84,9 @@ impl Bench<'_> {
         let output = command.output().map_err(|error| format!("cannot run {}: {error}", program.display()))?;
         if !output.status.success() {
             let words = String::from_utf8_lossy(&output.stderr).into_owned();
-            let last: Vec<&str> = words.lines().rev().take(5).collect();
-            return Err(format!("{} over {profile} failed: {}", transport.library().display(), last.join("; ")));
+            let lines: Vec<&str> = words.lines().collect();
+            let last = lines[lines.len().saturating_sub(5)..].join("; ");
+            return Err(format!("{} over {profile} failed: {last}", transport.library().display()));
         }
         serde_json::from_slice(&output.stdout)
             .map_err(|error| format!("the results over {profile} cannot be read: {error}"))

@@ -47,21 +47,20 @@ impl Campaign {
     /// Plays all seeds, but stops early once eight have failed on one thread. `played` is called after each seed, on
     /// the thread that played it.
     pub fn play(&self, played: impl Fn() + Sync) -> Report {
-        let next = AtomicU64::new(self.from);
-        let end = self.from.saturating_add(self.seeds);
+        let next = AtomicU64::new(0);
         let report = Mutex::new(Report::default());
         let work = || {
             let mut own = Report::default();
             loop {
-                let seed = next.fetch_add(1, Ordering::Relaxed);
-                if seed >= end {
-                    break;
-                }
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                // Seeds end at 2^64.
+                let seed = self.from.checked_add(index).filter(|_| index < self.seeds);
+                let Some(seed) = seed else { break };
                 let outcome = run(seed, self.workload(seed), false);
                 own.add(outcome);
                 played();
                 if own.failures.len() >= MOST_FAILURES {
-                    next.store(end, Ordering::Relaxed);
+                    next.store(self.seeds, Ordering::Relaxed);
                 }
             }
             report.lock().unwrap_or_else(std::sync::PoisonError::into_inner).merge(own);

@@ -18,7 +18,7 @@ use railweave_sim::{Checker, Violation, Workload, run};
 #[command(name = "cargo xtask sim")]
 struct Arguments {
     /// The number of seeds to play [default: 2000]; with --sabotage the most for each [default: 1000]
-    #[arg(long, value_name = "N", conflicts_with = "history")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "history")]
     seeds: Option<u64>,
     /// The first seed
     #[arg(long, value_name = "S", default_value_t = 1)]
@@ -144,7 +144,9 @@ mod tests {
         for line in ["", "--from 7 --only all-to-all --history", "--sabotage --only ring --seeds 9 --threads 2"] {
             assert!(read(line).is_ok(), "{line}");
         }
-        for line in ["--history --seeds 1", "--history --threads 1", "--history --sabotage", "--only quiet"] {
+        for line in
+            ["--history --seeds 1", "--history --threads 1", "--history --sabotage", "--only quiet", "--seeds 0"]
+        {
             assert!(read(line).is_err(), "{line}");
         }
     }

@@ -54,7 +54,7 @@ pub fn try_one(sabotage: Sabotage, from: u64, limit: u64, only: Option<Workload>
         let violation = run_sabotaged(seed, workload, false, Some(sabotage)).violation?;
         Some((seed - from + 1, violation))
     };
-    Trial { sabotage, caught: (from..from + limit).find_map(found) }
+    Trial { sabotage, caught: (from..from.saturating_add(limit)).find_map(found) }
 }
 
 impl fmt::Display for Trial {

@@ -14,6 +14,12 @@ fn a_few_hundred_seeds_are_clean_and_exercise_the_protocol() {
     assert!(never.iter().all(|seen| matches!(seen, Seen::HugeSize)), "never exercised: {never:?}");
 }
 
+#[test]
+fn a_campaign_ends_with_the_last_seed() {
+    let report = Campaign { from: u64::MAX - 1, seeds: 9, only: None, threads: 2 }.play(|| ());
+    assert_eq!((report.played, report.failures.len()), (2, 0));
+}
+
 /// In the seeds of `breakers`, hostile immediates took another's receive, or came in one batch with a connection's last
 /// messages. In that of `flood`, a lane ran out of its own receives before the rail's pool did.
 #[test]

@@ -419,6 +419,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn every_cause_has_its_sentence_and_its_fault() {
         let port = || "a".to_owned();
         let why = || "key 0x7 is not registered".to_owned();
