@@ -2,7 +2,7 @@
 //! modules have at most 600 lines.
 
 use crate::finding::Finding;
-use crate::tree::Tree;
+use crate::tree::{self, Tree};
 
 /// The width that rustfmt.toml sets for code.
 const WIDTH: usize = 120;
@@ -10,24 +10,21 @@ const WIDTH: usize = 120;
 /// The most lines of a module, its tests included.
 const LINES: usize = 600;
 
-/// The endings of the names of files that people write and read.
-const WRITTEN: [&str; 7] = [".rs", ".md", ".toml", ".py", ".sh", ".c", ".h"];
-
 /// Finds the modules that are too long.
-pub(crate) fn modules(tree: &Tree) -> Result<Vec<Finding>, String> {
+pub(crate) fn modules(tree: &Tree) -> Vec<Finding> {
     let texts = tree.texts.iter().filter(|(path, _)| path.ends_with(".rs"));
     let counts = texts.map(|(path, text)| (path, text.lines().count())).filter(|(_, count)| *count > LINES);
     let finding = |(path, count): (&String, usize)| {
         let sentence = format!("{count} lines, but at most {LINES} are allowed: move a noun with its tests to a file");
         Finding { path: path.clone(), line: LINES + 1, sentence }
     };
-    Ok(counts.map(finding).collect())
+    counts.map(finding).collect()
 }
 
 /// Finds the lines that are too wide. A line that is a single word, such as an address, cannot be broken and passes.
-pub(crate) fn lines(tree: &Tree) -> Result<Vec<Finding>, String> {
+pub(crate) fn lines(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (path, text) in tree.texts.iter().filter(|(path, _)| WRITTEN.iter().any(|ending| path.ends_with(ending))) {
+    for (path, text) in tree.texts.iter().filter(|(path, _)| tree::is_written(path)) {
         for (index, line) in text.lines().enumerate() {
             let width = line.chars().count();
             let words = line.split_whitespace().filter(|word| word.chars().any(char::is_alphanumeric)).count();
@@ -37,7 +34,7 @@ pub(crate) fn lines(tree: &Tree) -> Result<Vec<Finding>, String> {
             }
         }
     }
-    Ok(findings)
+    findings
 }
 
 #[cfg(test)]
@@ -51,7 +48,7 @@ mod tests {
         let address = format!("// https://{}", "x".repeat(200));
         let tree =
             Tree::of(&[("a.md", &just), ("b.rs", &format!("fn b() {{}}\n{wide}\n{address}\n")), ("c.bin", &wide)]);
-        let findings = lines(&tree).unwrap();
+        let findings = lines(&tree);
         assert_eq!(findings.len(), 1, "{findings:?}");
         assert_eq!((findings[0].path.as_str(), findings[0].line), ("b.rs", 2));
         assert!(findings[0].sentence.starts_with("123 columns"), "{findings:?}");
@@ -60,7 +57,7 @@ mod tests {
     #[test]
     fn modules_are_too_long_from_601_lines() {
         let (just, long) = ("//\n".repeat(600), "//\n".repeat(601));
-        let findings = modules(&Tree::of(&[("a.rs", &just), ("b.rs", &long), ("c.md", &long)])).unwrap();
+        let findings = modules(&Tree::of(&[("a.rs", &just), ("b.rs", &long), ("c.md", &long)]));
         assert_eq!(findings.len(), 1, "{findings:?}");
         assert_eq!((findings[0].path.as_str(), findings[0].line), ("b.rs", 601));
     }

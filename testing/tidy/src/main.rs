@@ -1,9 +1,9 @@
 //! `cargo xtask tidy`: refuses mistakes that no compiler refuses and every reader stumbles over.
 //!
-//! These are cycles among the modules of a crate, lines over 120 columns, modules over 600 lines, references to files
-//! and headings that are not in the tree, and words that only the authors know (the table in CONTRIBUTING.md). The
-//! argument is the root of the tree, by default the current folder. The program prints a line for each finding, and
-//! fails if there is one.
+//! These are text that is not UTF-8, cycles among the modules of a crate, lines over 120 columns, modules over 600
+//! lines, references to files and headings that are not in the tree, and words that only the authors know (the table in
+//! CONTRIBUTING.md). The argument is the root of the tree, by default the current folder. The program prints a line for
+//! each finding, and fails if there is one.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)] // a program whose output is its result
@@ -22,9 +22,10 @@ use finding::Finding;
 use tree::Tree;
 
 /// One check of the whole tree.
-type Check = fn(&Tree) -> Result<Vec<Finding>, String>;
+type Check = fn(&Tree) -> Vec<Finding>;
 
-const CHECKS: [(&str, Check); 5] = [
+const CHECKS: [(&str, Check); 6] = [
+    ("files that are not UTF-8", tree::check),
     ("cycles among modules", cycles::check),
     ("long lines", lengths::lines),
     ("long modules", lengths::modules),
@@ -49,7 +50,7 @@ fn run(root: PathBuf) -> Result<usize, String> {
     let tree = Tree::read(root)?;
     let mut total = 0;
     for (name, check) in CHECKS {
-        let findings = check(&tree)?;
+        let findings = check(&tree);
         for finding in &findings {
             println!("{finding}");
         }

@@ -17,17 +17,24 @@ struct Word {
     but: String,
 }
 
-/// Finds the table's words everywhere outside the page's tables. Fails if there is no table of words.
-pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
-    let page = tree.texts.get(PAGE).ok_or_else(|| format!("{PAGE}, which holds the table of words, is missing"))?;
-    let words = table(page)?;
+/// Finds the table's words everywhere outside the page's tables. A table that is missing or wrong is a finding too.
+pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+    let page = tree.texts.get(PAGE).ok_or_else(|| "the page, which holds the table of words, is missing".to_owned());
+    match page.and_then(|page| table(page)) {
+        Ok(words) => find(tree, &words),
+        Err(sentence) => vec![Finding::of_file(PAGE, sentence)],
+    }
+}
+
+/// Finds `words` in the tree.
+fn find(tree: &Tree, words: &[Word]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.texts.iter().filter(|(path, _)| !path.ends_with(".lock")) {
         for (index, line) in text.lines().enumerate() {
             if path == PAGE && line.starts_with('|') {
                 continue;
             }
-            for Word { not, but } in &words {
+            for Word { not, but } in words {
                 if let Some(found) = not.find(line) {
                     let sentence = format!("\"{}\": say {but} ({PAGE})", found.as_str().trim_matches(['_', ' ']));
                     findings.push(Finding { path: path.clone(), line: index + 1, sentence });
@@ -35,7 +42,7 @@ pub(crate) fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
             }
         }
     }
-    Ok(findings)
+    findings
 }
 
 /// Returns the rows of the table in `page`, one for each of the words that commas separate. A word that ends in " …" is
@@ -46,7 +53,7 @@ fn table(page: &str) -> Result<Vec<Word>, String> {
     for row in rows {
         let mut cells = row.trim_matches('|').split('|').map(str::trim);
         let (Some(nots), Some(but)) = (cells.next(), cells.next()) else {
-            return Err(format!("{PAGE}: the row \"{row}\" of the table of words does not have two cells"));
+            return Err(format!("the row \"{row}\" of the table of words does not have two cells"));
         };
         for not in nots.split(", ") {
             // In a name of Rust the words stand with `_` between them, among others.
@@ -59,7 +66,7 @@ fn table(page: &str) -> Result<Vec<Word>, String> {
             words.push(Word { not: not.map_err(|error| error.to_string())?, but: but.to_owned() });
         }
     }
-    if words.is_empty() { Err(format!("{PAGE} has no table that begins with \"{HEAD}\"")) } else { Ok(words) }
+    if words.is_empty() { Err(format!("the page has no table that begins with \"{HEAD}\"")) } else { Ok(words) }
 }
 
 #[cfg(test)]
@@ -77,7 +84,7 @@ mod tests {
             ("b", "far  afield"),
             ("c.rs", "fn is_far_afield() {}\nfn afar_afield() {}\n"),
         ]);
-        let findings = check(&tree).unwrap();
+        let findings = check(&tree);
         let places: Vec<_> = findings.iter().map(|finding| (finding.path.as_str(), finding.line)).collect();
         assert_eq!(places, [("a.rs", 2), ("b", 1), ("c.rs", 1)]);
         assert_eq!(findings[0].sentence, "\"Make-believe\": say the fake libibverbs (CONTRIBUTING.md)");
@@ -88,14 +95,14 @@ mod tests {
         let table = TABLE.replace("| make-believe, far afield |", "| What …, None where … |");
         let code =
             "/// What a rank does.\nlet what = 1; // it is what\n    // None where none is\n// See: What is there.\n";
-        let findings = check(&Tree::of(&[(PAGE, &table), ("a.rs", code), ("b.md", "What is this?")])).unwrap();
+        let findings = check(&Tree::of(&[(PAGE, &table), ("a.rs", code), ("b.md", "What is this?")]));
         let lines: Vec<_> = findings.iter().map(|finding| finding.line).collect();
         assert_eq!(lines, [1, 3], "{findings:?}");
     }
 
     #[test]
     fn a_page_without_the_table_is_an_error() {
-        assert!(check(&Tree::of(&[("a.rs", "")])).unwrap_err().contains(PAGE));
-        assert!(check(&Tree::of(&[(PAGE, "# How\n")])).unwrap_err().contains(HEAD));
+        assert!(check(&Tree::of(&[("a.rs", "")]))[0].to_string().contains(PAGE));
+        assert!(check(&Tree::of(&[(PAGE, "# How\n")]))[0].to_string().contains(HEAD));
     }
 }

@@ -3,13 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proc_macro2::{TokenStream, TokenTree};
+use syn::ext::IdentExt as _;
 use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
 use syn::{
-    Attribute, Expr, ExprMethodCall, ImplItem, Item, ItemImpl, ItemMod, ItemUse, Macro, Meta, Path, Token, Type,
-    UseTree, Visibility,
+    Arm, Attribute, Expr, ExprMethodCall, Field, FieldValue, Ident, ImplItem, Item, ItemImpl, ItemMacro, ItemMod,
+    ItemUse, LitStr, Macro, Meta, Path, Stmt, Token, TraitItem, Type, UseTree, Variant, Visibility,
 };
 
+use super::conditions::{self, is_test};
+use super::locals;
+use super::place::Place;
+use crate::finding::Finding;
 use crate::tree::Tree;
 
 /// A path such as `crate::debt::Debt`, by its parts.
@@ -33,6 +38,10 @@ pub(crate) struct Module {
     pub(crate) aliases: BTreeMap<String, Vec<Parts>>,
     /// The modules of which it imports every name.
     pub(crate) globs: Vec<Parts>,
+    /// The macros that its code finds by the order of the text, each with the module that defines it.
+    pub(crate) macros: BTreeMap<String, ModuleId>,
+    /// The macros that its code calls by a single name, with their lines.
+    pub(crate) macro_calls: Vec<(String, usize)>,
     /// The paths that its code uses, with their lines.
     pub(crate) uses: Vec<(Parts, usize)>,
     /// The methods that it defines.
@@ -50,39 +59,43 @@ pub(crate) struct Method {
     pub(crate) name: String,
 }
 
-/// Reads the modules of the crate whose first file is `path`, without tests. The crate's root comes first. Fails if a
-/// file is missing or not valid Rust.
-pub(crate) fn read(tree: &Tree, path: &str) -> Result<Vec<Module>, String> {
-    let mut reader = Reader { tree, modules: Vec::new(), current: 0, of: None, failed: None };
-    reader.open(path.to_owned(), None)?;
-    match reader.failed {
-        None => Ok(reader.modules),
-        Some(error) => Err(error),
-    }
+/// Reads the modules of the crate whose first file is `path`, without tests. The crate's root comes first. A file
+/// that is missing or not valid Rust is a finding.
+pub(crate) fn read(tree: &Tree, path: &str, findings: &mut Vec<Finding>) -> Vec<Module> {
+    let (modules, place, locals) = (Vec::new(), Place::of_root(path), BTreeSet::new());
+    let mut reader = Reader { tree, modules, current: 0, place: place.clone(), of: None, locals, findings };
+    reader.open(path.to_owned(), place, None);
+    reader.modules
 }
 
 struct Reader<'a> {
     tree: &'a Tree,
     modules: Vec<Module>,
     current: ModuleId,
+    /// The place of the current module.
+    place: Place,
     /// The type whose `impl` is being read.
     of: Option<Parts>,
-    failed: Option<String>,
+    /// The names of variables and parameters of the item that is being read.
+    locals: BTreeSet<String>,
+    findings: &'a mut Vec<Finding>,
 }
 
 impl Reader<'_> {
-    /// Reads the file `path` as a module within `parent`.
-    fn open(&mut self, path: String, parent: Option<ModuleId>) -> Result<ModuleId, String> {
-        let text = self.tree.texts.get(&path).ok_or_else(|| format!("{path} is not in the tree"))?;
-        let file = syn::parse_file(text).map_err(|error| {
-            let start = error.span().start();
-            format!("{path}:{}:{}: {error}", start.line, start.column + 1)
-        })?;
-        let id = self.enter(path, parent);
-        if !is_test(&file.attrs) {
-            self.visit_all(&file.items, id);
+    /// Reads the file `path` as a module within `parent`, at `place`.
+    fn open(&mut self, path: String, place: Place, parent: Option<ModuleId>) -> ModuleId {
+        let id = self.enter(path.clone(), parent);
+        // Another check finds the files that are not text.
+        let Some(text) = self.tree.texts.get(&path) else { return id };
+        match syn::parse_file(text) {
+            Ok(file) if is_test(&file.attrs) => {}
+            Ok(file) => self.visit_all(&file.items, id, place),
+            Err(error) => {
+                let sentence = error.to_string();
+                self.findings.push(Finding { path, line: error.span().start().line, sentence });
+            }
         }
-        Ok(id)
+        id
     }
 
     fn enter(&mut self, file: String, parent: Option<ModuleId>) -> ModuleId {
@@ -90,44 +103,29 @@ impl Reader<'_> {
         self.modules.len() - 1
     }
 
-    /// Visits `items` as those of the module `id`.
-    fn visit_all(&mut self, items: &[Item], id: ModuleId) {
-        let around = std::mem::replace(&mut self.current, id);
+    /// Visits `items` as those of the module `id` at `place`.
+    fn visit_all(&mut self, items: &[Item], id: ModuleId, place: Place) {
+        let around = (std::mem::replace(&mut self.current, id), std::mem::replace(&mut self.place, place));
         for item in items {
             self.visit_item(item);
         }
-        self.current = around;
+        (self.current, self.place) = around;
     }
 
     fn module(&mut self) -> &mut Module {
         &mut self.modules[self.current]
     }
 
-    fn define(&mut self, name: &syn::Ident) {
-        let name = name.to_string();
+    fn define(&mut self, ident: &Ident) {
+        let name = name(ident);
         self.module().items.insert(name);
-    }
-
-    /// Returns the file of the module that `node` declares within the current one, by Rust's rules.
-    fn file_of(&self, node: &ItemMod) -> Result<String, String> {
-        let here = &self.modules[self.current].file;
-        let (folder, name) = here.rsplit_once('/').unwrap_or(("", here));
-        if let Some(path) = node.attrs.iter().find_map(path_attribute) {
-            return Ok(format!("{folder}/{path}"));
-        }
-        let stem = name.trim_end_matches(".rs");
-        let folder =
-            if ["mod", "lib", "main"].contains(&stem) { folder.to_owned() } else { format!("{folder}/{stem}") };
-        let candidates = [format!("{folder}/{}.rs", node.ident), format!("{folder}/{}/mod.rs", node.ident)];
-        let found = candidates.iter().find(|path| self.tree.texts.contains_key(*path));
-        found.cloned().ok_or_else(|| format!("{here}: the module {} is in neither of {candidates:?}", node.ident))
     }
 
     /// Adds the imports of a `use`. A re-export does not count as a use.
     fn import(&mut self, node: &UseTree, prefix: &mut Parts, is_re_export: bool) {
         match node {
             UseTree::Path(path) => {
-                prefix.push(path.ident.to_string());
+                prefix.push(name(&path.ident));
                 self.import(&path.tree, prefix, is_re_export);
                 prefix.pop();
             }
@@ -136,19 +134,28 @@ impl Reader<'_> {
                     self.import(tree, prefix, is_re_export);
                 }
             }
-            UseTree::Glob(_) => self.module().globs.push(prefix.clone()),
+            UseTree::Glob(glob) => {
+                let line = glob.star_token.span.start().line;
+                self.module().globs.push(prefix.clone());
+                // The variants of an enum are no names of a module: the use is that of the enum.
+                if !is_re_export {
+                    self.module().uses.push((prefix.clone(), line));
+                }
+            }
             UseTree::Name(name) => self.alias(&name.ident, &name.ident, prefix, is_re_export),
             UseTree::Rename(rename) => self.alias(&rename.ident, &rename.rename, prefix, is_re_export),
         }
     }
 
-    fn alias(&mut self, of: &syn::Ident, name: &syn::Ident, prefix: &[String], is_re_export: bool) {
+    fn alias(&mut self, of: &Ident, renamed: &Ident, prefix: &[String], is_re_export: bool) {
         let mut path = prefix.to_vec();
-        let name = if of == "self" {
+        let name = if of == "self" && renamed == "self" {
             prefix.last().cloned().unwrap_or_default()
         } else {
-            path.push(of.to_string());
-            name.to_string()
+            if of != "self" {
+                path.push(name(of));
+            }
+            name(renamed)
         };
         let line = of.span().start().line;
         let module = self.module();
@@ -159,37 +166,43 @@ impl Reader<'_> {
     }
 
     /// Notes a call of a method of the type whose `impl` is being read.
-    fn call(&mut self, method: &syn::Ident) {
+    fn call(&mut self, method: &Ident) {
         if let Some(of) = self.of.clone() {
             let line = method.span().start().line;
-            self.module().calls.push((Method { of, name: method.to_string() }, line));
+            self.module().calls.push((Method { of, name: name(method) }, line));
         }
     }
 
-    /// Adds the paths among the tokens of a macro, whose grammar is not known.
+    /// Adds the paths among the tokens of a macro, whose grammar is not known. A name after a single point is a field.
     fn scan(&mut self, tokens: TokenStream) {
         let mut path: Parts = Vec::new();
-        let (mut colons, mut line) = (0, 0);
+        let (mut colons, mut points, mut line) = (0, 0, 0);
         for token in tokens {
+            let continues = match &token {
+                TokenTree::Punct(punct) => punct.as_char() == ':' && !path.is_empty(),
+                TokenTree::Ident(_) => colons == 2,
+                _ => false,
+            };
+            if !continues {
+                self.take(&mut path, line);
+                colons = 0;
+            }
             match token {
+                TokenTree::Ident(_) if points == 1 => points = 0,
                 TokenTree::Ident(ident) => {
-                    if colons != 2 {
-                        self.take(&mut path, line);
-                    }
-                    line = ident.span().start().line;
-                    path.push(ident.to_string());
-                    colons = 0;
+                    (colons, points, line) = (0, 0, ident.span().start().line);
+                    path.push(name(&ident));
                 }
-                TokenTree::Punct(punct) if punct.as_char() == ':' && !path.is_empty() => colons += 1,
+                TokenTree::Punct(punct) if punct.as_char() == '.' => points += 1,
+                TokenTree::Punct(punct) => {
+                    colons += usize::from(punct.as_char() == ':' && !path.is_empty());
+                    points = 0;
+                }
                 TokenTree::Group(group) => {
-                    self.take(&mut path, line);
                     self.scan(group.stream());
-                    colons = 0;
+                    points = 0;
                 }
-                _ => {
-                    self.take(&mut path, line);
-                    colons = 0;
-                }
+                TokenTree::Literal(_) => points = 0,
             }
         }
         self.take(&mut path, line);
@@ -197,58 +210,116 @@ impl Reader<'_> {
 
     fn take(&mut self, path: &mut Parts, line: usize) {
         let path = std::mem::take(path);
-        if !path.is_empty() {
+        self.uses(path, line);
+    }
+
+    /// Notes a use of `path`, unless it is a variable or begins with a parameter of a type.
+    fn uses(&mut self, path: Parts, line: usize) {
+        let Some(first) = path.first() else { return };
+        let may_be_local = path.len() == 1 || !locals::is_variable(first);
+        if !(may_be_local && self.locals.contains(first)) {
             self.module().uses.push((path, line));
         }
+    }
+
+    /// Adds the paths with several parts in the tokens of an attribute and in its strings. A single name may be a word
+    /// of the attribute's own.
+    fn scan_attribute(&mut self, tokens: TokenStream) {
+        let known = self.module().uses.len();
+        self.scan(tokens.clone());
+        let found = self.module().uses.split_off(known);
+        self.module().uses.extend(found.into_iter().filter(|(path, _)| path.len() > 1));
+        self.scan_strings(tokens);
+    }
+
+    /// Adds the paths in the strings of an attribute. Serde's `with` names a module, of which it calls two functions.
+    fn scan_strings(&mut self, tokens: TokenStream) {
+        for token in tokens {
+            if let TokenTree::Group(group) = token {
+                self.scan_strings(group.stream());
+            } else if let Ok(text) = syn::parse2::<LitStr>(token.into())
+                && let Ok(path) = text.parse::<Path>()
+                && path.segments.len() > 1
+            {
+                let line = text.span().start().line;
+                let paths = ["serialize", "deserialize"].map(|name| [parts(&path), vec![name.to_owned()]].concat());
+                self.module().uses.extend(paths.map(|path| (path, line)));
+            }
+        }
+    }
+
+    /// Reads a part that has variables of its own.
+    fn with_locals(&mut self, locals: BTreeSet<String>, visit: impl FnOnce(&mut Self)) {
+        let around = self.locals.clone();
+        self.locals.extend(locals);
+        visit(self);
+        self.locals = around;
     }
 }
 
 impl Visit<'_> for Reader<'_> {
     fn visit_item(&mut self, node: &Item) {
-        let (attributes, name): (&[Attribute], _) = match node {
-            Item::Const(item) => (&item.attrs, Some(&item.ident)),
-            Item::Enum(item) => (&item.attrs, Some(&item.ident)),
-            Item::Fn(item) => (&item.attrs, Some(&item.sig.ident)),
-            Item::Static(item) => (&item.attrs, Some(&item.ident)),
-            Item::Struct(item) => (&item.attrs, Some(&item.ident)),
-            Item::Trait(item) => (&item.attrs, Some(&item.ident)),
-            Item::TraitAlias(item) => (&item.attrs, Some(&item.ident)),
-            Item::Type(item) => (&item.attrs, Some(&item.ident)),
-            Item::Union(item) => (&item.attrs, Some(&item.ident)),
-            Item::Macro(item) => (&item.attrs, item.ident.as_ref()),
-            Item::Mod(item) => (&item.attrs, None),
-            Item::Use(item) => (&item.attrs, None),
-            Item::Impl(item) => (&item.attrs, None),
-            _ => (&[], None),
-        };
-        if is_test(attributes) {
+        if is_test(conditions::of_item(node)) {
             return;
         }
-        if let Some(name) = name {
-            self.define(name);
+        let defined = match node {
+            Item::Const(item) => Some(&item.ident),
+            Item::Enum(item) => Some(&item.ident),
+            Item::Fn(item) => Some(&item.sig.ident),
+            Item::Static(item) => Some(&item.ident),
+            Item::Struct(item) => Some(&item.ident),
+            Item::Trait(item) => Some(&item.ident),
+            Item::TraitAlias(item) => Some(&item.ident),
+            Item::Type(item) => Some(&item.ident),
+            Item::Union(item) => Some(&item.ident),
+            Item::Macro(item) => item.ident.as_ref(),
+            _ => None,
+        };
+        if let Some(defined) = defined {
+            self.define(defined);
         }
-        let around = self.of.take();
+        let around = (self.of.take(), std::mem::replace(&mut self.locals, locals::of_item(node)));
         visit::visit_item(self, node);
-        self.of = around;
+        (self.of, self.locals) = around;
+    }
+
+    fn visit_item_macro(&mut self, node: &ItemMacro) {
+        if let Some(ident) = &node.ident {
+            let (name, current) = (name(ident), self.current);
+            if has(&node.attrs, "macro_export") {
+                self.modules[0].macros.insert(name.clone(), current);
+            }
+            self.module().macros.insert(name, current);
+        }
+        visit::visit_item_macro(self, node);
     }
 
     fn visit_item_mod(&mut self, node: &ItemMod) {
-        let child = match &node.content {
-            Some((_, items)) => {
-                let file = self.modules[self.current].file.clone();
-                let id = self.enter(file, Some(self.current));
-                self.visit_all(items, id);
-                id
-            }
-            None => match self.file_of(node).and_then(|path| self.open(path, Some(self.current))) {
-                Ok(id) => id,
-                Err(error) => {
-                    self.failed.get_or_insert(error);
+        let child = if let Some((_, items)) = &node.content {
+            let file = self.modules[self.current].file.clone();
+            let place = self.place.of_block(node).unwrap_or_default();
+            let id = self.enter(file, Some(self.current));
+            self.visit_all(items, id, place);
+            id
+        } else {
+            match self.place.of_file(self.tree, node) {
+                Ok((file, place)) => self.open(file, place, Some(self.current)),
+                Err(files) => {
+                    // A module that only another system compiles may be made there.
+                    if !conditions::is_conditional(&node.attrs) {
+                        let (path, line) = (self.module().file.clone(), node.ident.span().start().line);
+                        let sentence = format!("the module {} is in none of {files:?}", node.ident);
+                        self.findings.push(Finding { path, line, sentence });
+                    }
                     return;
                 }
-            },
+            }
         };
-        let name = node.ident.to_string();
+        if has(&node.attrs, "macro_use") {
+            let macros = self.modules[child].macros.clone();
+            self.module().macros.extend(macros);
+        }
+        let name = name(&node.ident);
         self.module().children.insert(name, child);
     }
 
@@ -261,8 +332,9 @@ impl Visit<'_> for Reader<'_> {
         if let Type::Path(of) = &*node.self_ty {
             let of = parts(&of.path);
             if node.trait_.is_none() {
-                let methods = node.items.iter().filter_map(|item| match item {
-                    ImplItem::Fn(method) => Some(Method { of: of.clone(), name: method.sig.ident.to_string() }),
+                let kept = node.items.iter().filter(|item| !is_test(conditions::of_impl_item(item)));
+                let methods = kept.filter_map(|item| match item {
+                    ImplItem::Fn(method) => Some(Method { of: of.clone(), name: name(&method.sig.ident) }),
                     _ => None,
                 });
                 let methods: Vec<_> = methods.collect();
@@ -271,6 +343,48 @@ impl Visit<'_> for Reader<'_> {
             self.of = Some(of);
         }
         visit::visit_item_impl(self, node);
+    }
+
+    fn visit_impl_item(&mut self, node: &ImplItem) {
+        if !is_test(conditions::of_impl_item(node)) {
+            self.with_locals(locals::of_impl_item(node), |reader| visit::visit_impl_item(reader, node));
+        }
+    }
+
+    fn visit_trait_item(&mut self, node: &TraitItem) {
+        if !is_test(conditions::of_trait_item(node)) {
+            self.with_locals(locals::of_trait_item(node), |reader| visit::visit_trait_item(reader, node));
+        }
+    }
+
+    fn visit_stmt(&mut self, node: &Stmt) {
+        if !is_test(conditions::of_statement(node)) {
+            visit::visit_stmt(self, node);
+        }
+    }
+
+    fn visit_field(&mut self, node: &Field) {
+        if !is_test(&node.attrs) {
+            visit::visit_field(self, node);
+        }
+    }
+
+    fn visit_variant(&mut self, node: &Variant) {
+        if !is_test(&node.attrs) {
+            visit::visit_variant(self, node);
+        }
+    }
+
+    fn visit_arm(&mut self, node: &Arm) {
+        if !is_test(&node.attrs) {
+            visit::visit_arm(self, node);
+        }
+    }
+
+    fn visit_field_value(&mut self, node: &FieldValue) {
+        if !is_test(&node.attrs) {
+            visit::visit_field_value(self, node);
+        }
     }
 
     fn visit_expr_method_call(&mut self, node: &ExprMethodCall) {
@@ -286,45 +400,49 @@ impl Visit<'_> for Reader<'_> {
         {
             self.call(&method.ident);
         }
-        let parts = parts(node);
         let line = node.segments.first().map_or(0, |segment| segment.ident.span().start().line);
-        self.module().uses.push((parts, line));
+        self.uses(parts(node), line);
         visit::visit_path(self, node);
     }
 
     fn visit_macro(&mut self, node: &Macro) {
-        self.visit_path(&node.path);
+        match node.path.get_ident() {
+            Some(ident) => {
+                let call = (name(ident), ident.span().start().line);
+                self.module().macro_calls.push(call);
+            }
+            None => self.visit_path(&node.path),
+        }
         match node.parse_body_with(Punctuated::<Expr, Token![,]>::parse_terminated) {
             Ok(arguments) => arguments.iter().for_each(|argument| self.visit_expr(argument)),
             Err(_) => self.scan(node.tokens.clone()),
         }
     }
 
-    fn visit_attribute(&mut self, _: &Attribute) {}
+    fn visit_attribute(&mut self, node: &Attribute) {
+        match &node.meta {
+            Meta::List(list) => {
+                self.visit_path(&list.path);
+                self.scan_attribute(list.tokens.clone());
+            }
+            Meta::Path(path) => self.visit_path(path),
+            Meta::NameValue(_) => {}
+        }
+    }
 
     fn visit_visibility(&mut self, _: &Visibility) {}
 }
 
 /// The names of a path, without its arguments.
 fn parts(path: &Path) -> Parts {
-    path.segments.iter().map(|segment| segment.ident.to_string()).collect()
+    path.segments.iter().map(|segment| name(&segment.ident)).collect()
 }
 
-/// Returns true if the attributes limit an item to tests.
-fn is_test(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|attribute| match &attribute.meta {
-        Meta::List(list) if list.path.is_ident("cfg") => {
-            let condition: String = list.tokens.to_string().split_whitespace().collect();
-            condition == "test" || condition.starts_with("all(test,")
-        }
-        Meta::Path(path) => path.is_ident("test"),
-        _ => false,
-    })
+/// The name that `r#name` means.
+fn name(ident: &Ident) -> String {
+    ident.unraw().to_string()
 }
 
-/// Returns the file that `#[path = "…"]` names; `None` for other attributes.
-fn path_attribute(attribute: &Attribute) -> Option<String> {
-    let Meta::NameValue(pair) = &attribute.meta else { return None };
-    let Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) = &pair.value else { return None };
-    pair.path.is_ident("path").then(|| text.value())
+fn has(attributes: &[Attribute], name: &str) -> bool {
+    attributes.iter().any(|attribute| attribute.path().is_ident(name))
 }

@@ -40,6 +40,14 @@ fn follow(modules: &[Module], from: ModuleId, parts: &[String], chain: usize) ->
     Some(meaning)
 }
 
+/// Returns the module that defines the macro that the module `from` calls by `name`. Text that comes earlier in the
+/// modules around `from` defines it, or its path leads to it.
+pub(super) fn macro_home(modules: &[Module], from: ModuleId, name: &str) -> Option<ModuleId> {
+    let around = std::iter::successors(Some(from), |id| modules[*id].parent);
+    let textual = around.filter_map(|id| modules[id].macros.get(name)).next();
+    textual.copied().or_else(|| home(modules, from, &[name.to_owned()]))
+}
+
 /// Returns the meaning of `name` in the module `id`.
 fn within(modules: &[Module], id: ModuleId, name: &str, chain: usize) -> Option<Meaning> {
     let module = &modules[id];
@@ -56,6 +64,10 @@ fn within(modules: &[Module], id: ModuleId, name: &str, chain: usize) -> Option<
     }
     if let Some(child) = module.children.get(name) {
         return Some(Meaning::Module(*child));
+    }
+    // The macros that a crate exports stand at its root.
+    if let Some(home) = module.macros.get(name) {
+        return Some(Meaning::Item(*home));
     }
     module.globs.iter().find_map(|path| match follow(modules, id, path, chain)? {
         Meaning::Module(target) if target != id => within(modules, target, name, chain),
