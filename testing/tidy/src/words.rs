@@ -26,22 +26,23 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     }
 }
 
-/// Finds `words` in the tree.
+/// Finds `words` in the tree, also where they stand on two lines.
 fn find(tree: &Tree, words: &[Word]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.texts.iter().filter(|(path, _)| !path.ends_with(".lock")) {
-        for (index, line) in text.lines().enumerate() {
-            if path == PAGE && line.starts_with('|') {
-                continue;
-            }
-            for Word { not, but } in words {
-                if let Some(found) = not.find(line) {
-                    let sentence = format!("\"{}\": say {but} ({PAGE})", found.as_str().trim_matches(['_', ' ']));
-                    findings.push(Finding { path: path.clone(), line: index + 1, sentence });
-                }
+        let in_table = |line: &str| path == PAGE && line.starts_with('|');
+        let text: Vec<&str> = text.lines().map(|line| if in_table(line) { "" } else { line }).collect();
+        let text = text.join("\n");
+        for Word { not, but } in words {
+            for found in not.find_iter(&text) {
+                let line = text[..found.start()].matches('\n').count() + 1;
+                let said: Vec<&str> = found.as_str().trim_matches('_').split_whitespace().collect();
+                let sentence = format!("\"{}\": say {but} ({PAGE})", said.join(" "));
+                findings.push(Finding { path: path.clone(), line, sentence });
             }
         }
     }
+    findings.sort();
     findings
 }
 
@@ -55,14 +56,20 @@ fn table(page: &str) -> Result<Vec<Word>, String> {
         let (Some(nots), Some(but)) = (cells.next(), cells.next()) else {
             return Err(format!("the row \"{row}\" of the table of words does not have two cells"));
         };
-        for not in nots.split(", ") {
-            // In a name of Rust the words stand with `_` between them, among others.
-            let literally = |text: &str| regex::escape(text).replace(' ', r"[\s_]+");
+        for not in nots.split(',').map(str::trim) {
+            if not.is_empty() {
+                return Err(format!(
+                    "the row \"{row}\" of the table of words lacks a word, and would refuse every line"
+                ));
+            }
+            // In a name of Rust the words stand with `_` between them; in a comment, a new line may.
+            let between = r"[\s_]+(?:(?://[/!]?|#+)\s+)?";
+            let literally = |text: &str| regex::escape(text).replace(' ', between);
             let (pattern, ignores_case) = match not.strip_suffix(" …") {
-                Some(opening) => (format!(r"^\s*(?://[/!]?|#)\s+{}\b", literally(opening)), false),
+                Some(opening) => (format!(r"^[^\S\n]*(?://[/!]?|#)[^\S\n]+{}\b", literally(opening)), false),
                 None => (format!(r"(?:\b|_){}(?:\b|_)", literally(not)), true),
             };
-            let not = RegexBuilder::new(&pattern).case_insensitive(ignores_case).build();
+            let not = RegexBuilder::new(&pattern).case_insensitive(ignores_case).multi_line(true).build();
             words.push(Word { not: not.map_err(|error| error.to_string())?, but: but.to_owned() });
         }
     }
@@ -104,5 +111,24 @@ mod tests {
     fn a_page_without_the_table_is_an_error() {
         assert!(check(&Tree::of(&[("a.rs", "")]))[0].to_string().contains(PAGE));
         assert!(check(&Tree::of(&[(PAGE, "# How\n")]))[0].to_string().contains(HEAD));
+    }
+
+    #[test]
+    fn an_empty_cell_is_an_error_that_names_its_row() {
+        for row in ["|  | nothing |", "| far afield, | nothing |"] {
+            let findings =
+                check(&Tree::of(&[(PAGE, &TABLE.replace("| make-believe, far afield | the", row)), ("b", "b")]));
+            assert_eq!(findings.len(), 1, "{findings:?}");
+            assert!(findings[0].sentence.contains(row), "{findings:?}");
+        }
+    }
+
+    #[test]
+    fn words_on_two_lines_are_found() {
+        let (page, code) =
+            ("not far\nafield, nor far\n\n| afield |", "    /// not far\n    /// afield\n# far\n# afield\n");
+        let findings = check(&Tree::of(&[(PAGE, TABLE), ("a.md", page), ("b.rs", code)]));
+        let places: Vec<_> = findings.iter().map(|finding| (finding.path.as_str(), finding.line)).collect();
+        assert_eq!(places, [("a.md", 1), ("b.rs", 1), ("b.rs", 3)], "{findings:?}");
     }
 }
