@@ -222,7 +222,7 @@ fn try_out(tool: &Path, scratch: &Scratch, names: &[&String], limit: Duration, o
         command.args(["--file", file]);
     }
     for name in names {
-        command.args(["--re", &format!("^{}$", regex::escape(name))]);
+        command.args(["--re", &format!("^{}$", regex_lite::escape(name))]);
     }
     match status(command)?.code() {
         Some(code) if JUDGED_ALL.contains(&code) => Ok(()),

@@ -1,6 +1,6 @@
 //! Words that only the authors know, each with the field's own word: the table in CONTRIBUTING.md.
 
-use regex::{Regex, RegexBuilder};
+use regex_lite::{Regex, RegexBuilder};
 
 use crate::finding::Finding;
 use crate::tree::Tree;
@@ -14,6 +14,8 @@ const HEAD: &str = "| not | but |";
 #[derive(Debug)]
 struct Word {
     not: Regex,
+    /// A lower-case part of every text that `not` finds. To look for it takes far less time.
+    part: String,
     but: String,
 }
 
@@ -33,7 +35,8 @@ fn find(tree: &Tree, words: &[Word]) -> Vec<Finding> {
         let in_table = |line: &str| path == PAGE && line.starts_with('|');
         let text: Vec<&str> = text.lines().map(|line| if in_table(line) { "" } else { line }).collect();
         let text = text.join("\n");
-        for Word { not, but } in words {
+        let lower_case = text.to_lowercase();
+        for Word { not, but, .. } in words.iter().filter(|word| lower_case.contains(&word.part)) {
             for found in not.find_iter(&text) {
                 let line = text[..found.start()].matches('\n').count() + 1;
                 let said: Vec<&str> = found.as_str().trim_matches('_').split_whitespace().collect();
@@ -64,13 +67,14 @@ fn table(page: &str) -> Result<Vec<Word>, String> {
             }
             // In a name of Rust the words stand with `_` between them; in a comment, a new line may.
             let between = r"[\s_]+(?:(?://[/!]?|#+)\s+)?";
-            let literally = |text: &str| regex::escape(text).replace(' ', between);
+            let literally = |text: &str| regex_lite::escape(text).replace(' ', between);
             let (pattern, ignores_case) = match not.strip_suffix(" …") {
                 Some(opening) => (format!(r"^[^\S\n]*(?://[/!]?|#)[^\S\n]+{}\b", literally(opening)), false),
                 None => (format!(r"(?:\b|_){}(?:\b|_)", literally(not)), true),
             };
+            let part = not.split(' ').next().unwrap_or_default().to_lowercase();
             let not = RegexBuilder::new(&pattern).case_insensitive(ignores_case).multi_line(true).build();
-            words.push(Word { not: not.map_err(|error| error.to_string())?, but: but.to_owned() });
+            words.push(Word { not: not.map_err(|error| error.to_string())?, part, but: but.to_owned() });
         }
     }
     if words.is_empty() { Err(format!("the page has no table that begins with \"{HEAD}\"")) } else { Ok(words) }
