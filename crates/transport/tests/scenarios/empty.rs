@@ -12,18 +12,13 @@ fn most_rails_of_a_group<const ONE_SIDED: bool>(sizes: [u64; 2]) -> usize {
     let mut most = 0;
     // Messages that travel whole change their rail now and then; each change is a chance to pick two.
     for _ in 0..200 {
-        let buffers = [pair.target.buffer(sizes[0], 0), pair.target.buffer(sizes[1], 1)];
-        let calls = 0..2;
-        let receive = calls.clone().find_map(|_| pair.receiver.irecv(&buffers, false).unwrap()).expect("there is room");
+        let receive = pair.irecv_of(sizes);
         pair.drive();
         let writes = |pair: &Pair<ONE_SIDED>| -> Vec<u64> {
             pair.sender.rails().iter().map(|rail| rail.counters.data_writes()).collect()
         };
         let before = writes(&pair);
-        let sends = [0, 1].map(|tag: u32| {
-            let message = pair.source.message(sizes[tag as usize], tag);
-            calls.clone().find_map(|_| pair.sender.isend(&message).unwrap()).expect("the CTS is there")
-        });
+        let sends = [pair.isend_of(sizes[0], 0), pair.isend_of(sizes[1], 1)];
         assert_eq!(pair.received(receive), sizes);
         assert_eq!(sends.map(|send| pair.sent(send)), sizes);
         most = most.max(writes(&pair).iter().zip(&before).filter(|(after, before)| after > before).count());

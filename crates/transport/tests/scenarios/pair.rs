@@ -101,17 +101,27 @@ impl<const ONE_SIDED: bool> Pair<ONE_SIDED> {
 
     /// Posts a receive of 8 bytes with tag 0.
     pub(crate) fn irecv(&mut self) -> RecvRequest {
-        let buffers = [self.target.buffer(8, 0)];
+        self.irecv_of([8])
+    }
+
+    /// Posts a receive of buffers of these sizes, whose tags count from 0.
+    pub(crate) fn irecv_of<const BUFFERS: usize>(&mut self, sizes: [u64; BUFFERS]) -> RecvRequest {
+        let buffers = std::array::from_fn::<_, BUFFERS, _>(|index| self.target.buffer(sizes[index], index as u32));
         // A call without room makes some, and the next one has it.
         (0..2).find_map(|_| self.receiver.irecv(&buffers, false).unwrap()).expect("there is room")
     }
 
     /// Sends 8 bytes with tag 0.
     pub(crate) fn isend(&mut self) -> SendRequest {
-        let message = self.source.message(8, 0);
+        self.isend_of(8, 0)
+    }
+
+    /// Sends this many bytes with this tag.
+    pub(crate) fn isend_of(&mut self, size: u64, tag: u32) -> SendRequest {
+        let message = self.source.message(size, tag);
         // On a two-sided fabric a call that finds no CTS polls, and the next one has those that have come.
         let calls = if ONE_SIDED { 1 } else { 2 };
-        (0..calls).find_map(|_| self.sender.isend(&message).unwrap()).expect("the CTS is there")
+        (0..calls).find_map(|_| self.sender.isend(&message).unwrap()).expect("the CTS is there, and room")
     }
 
     /// Drives until a send is done. Returns its size. On a two-sided fabric the receiver must have polled before.

@@ -14,10 +14,9 @@ fn ports_of_different_longest_writes_carry_long_messages<const ONE_SIDED: bool>(
     let mut pair = Pair::<ONE_SIDED>::new(Setup { from: vec![1 << 30, 4096], bytes: SIZE, ..Setup::two_rails() });
     let bytes: Vec<u8> = (0..SIZE).map(|index| (index / 100) as u8).collect();
     pair.source.region.write(0, &bytes);
-    let receive = pair.receiver.irecv(&[pair.target.buffer(SIZE as u64, 0)], false).unwrap().unwrap();
+    let receive = pair.irecv_of([SIZE as u64]);
     pair.drive();
-    let message = pair.source.message(SIZE as u64, 0);
-    let send = (0..2).find_map(|_| pair.sender.isend(&message).unwrap()).expect("the message fits into the queues");
+    let send = pair.isend_of(SIZE as u64, 0);
     assert_eq!((pair.received(receive), pair.sent(send)), (vec![SIZE as u64], SIZE as u64));
     let mut arrived = vec![0; SIZE];
     pair.target.region.read(0, &mut arrived);
