@@ -26,7 +26,7 @@ impl Messages {
         messages
     }
 
-    /// Returns room for as many, with other content. Every page is in use.
+    /// Returns room for `count` messages of `bytes`, a multiple of 4, with other content. Every page is in use.
     #[must_use]
     pub fn room(bytes: usize, count: usize) -> Self {
         let mut messages = Self::new(bytes, count);
@@ -40,17 +40,12 @@ impl Messages {
     }
 
     /// Returns the bytes of each message.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Returns the address of one of them.
-    ///
-    /// # Panics
-    /// If there is no message with this index.
-    #[must_use]
-    pub fn start(&self, index: usize) -> NonNull<u8> {
+    pub(crate) fn start(&self, index: usize) -> NonNull<u8> {
         assert!(index < self.count, "a message of this memory");
         // SAFETY: the memory holds `count` messages.
         unsafe { self.memory.start().add(index * self.bytes) }
