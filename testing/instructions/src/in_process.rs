@@ -63,9 +63,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             eprintln!("{}", line.text.trim_end());
         }
     });
-    let plugin = match transport {
-        Transport { nccl: Some(library), .. } => nccl::load(library)?,
-        Transport { plugin, .. } => Plugin::load(plugin.as_deref().unwrap_or(Path::new("")), None)?,
+    let plugin = match (&transport.plugin, &transport.nccl) {
+        (Some(library), _) => Plugin::load(library, None)?,
+        (None, Some(library)) => nccl::load(library)?,
+        (None, None) => unreachable!("clap requires one of them"),
     };
     let net = plugin.init(1, None)?;
     let device = if *fuse { fuse_all(&net)? } else { 0 };

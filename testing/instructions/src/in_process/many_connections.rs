@@ -21,7 +21,7 @@ const MESSAGE_BYTES: usize = 4 << 10;
 pub(crate) struct Settings {
     /// The number of connections
     #[arg(long, value_name = "COUNT", default_value_t = 1000)]
-    pub(crate) connections: usize,
+    connections: usize,
 }
 
 /// The results, of both ends together.

@@ -23,21 +23,21 @@ use std::time::{Duration, Instant};
 pub(crate) struct Settings {
     /// The number of messages that the loop carries
     #[arg(long, value_name = "COUNT", default_value_t = 5120)]
-    pub(crate) messages: usize,
+    messages: usize,
     /// The size of a message in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 8)]
-    pub(crate) bytes: usize,
-    /// The receives posted ahead, and the limit of sends in flight
+    bytes: usize,
+    /// The receives posted ahead, and the limit of sends in flight, at least 1
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
-    pub(crate) in_flight: usize,
+    in_flight: usize,
 }
 
 /// The results of the loop.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub(crate) struct Results {
     /// The time of the loop.
-    pub(crate) seconds: f64,
-    /// The work that all messages of the loop gave each device, by its name.
+    seconds: f64,
+    /// The work of all messages of the loop for each device, by its name.
     pub(crate) devices: BTreeMap<String, Counts>,
 }
 
