@@ -35,7 +35,7 @@ const PATIENCE: [(&str, &str); 2] = [("RAILWEAVE_HANDSHAKE_TIMEOUT", "120"), ("R
 /// Crates whose tests run emulated in the long form: those that share memory with a peer or with C.
 const TESTED: [&str; 3] = ["railweave-abi", "railweave-transport", "railweave-fabric-tcp"];
 
-/// One more, of which only the unit tests in modules named `tests` do: it calls getifaddrs. Its other tests, those of
+/// One more: it calls getifaddrs. Only its unit tests in modules named `tests` run; the others, those of
 /// `rdma_ports::machines`, link the fake libibverbs with this machine's compiler.
 const UNIT_TESTED: [&str; 4] = ["--package", "railweave-discovery", "--lib", "::tests::"];
 

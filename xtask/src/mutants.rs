@@ -1,5 +1,5 @@
 //! Mutants of the protocol and the policy (docs/simulation.md): cargo-mutants makes them from the source, and a few are
-//! patches. The unit tests and a few hundred seeds of the simulation must notice each.
+//! patches. The tests of both crates and a few hundred seeds of the simulation must notice each.
 
 mod anticipated;
 mod judge;
@@ -70,7 +70,8 @@ pub(crate) struct Arguments {
 }
 
 /// Tests the chosen mutants whose verdicts are not known yet, with `--only` all chosen ones. Prints the names of those
-/// that are missed or time out, and the number of each verdict. Fails if there is one of them.
+/// that are missed or time out, and the number of each verdict. Ends with 2 if one was missed, otherwise with 3 if one
+/// timed out.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     limit_memory()?;
     let _lock = lock(&folder())?;
@@ -147,12 +148,9 @@ fn lock(folder: &Path) -> Result<File, String> {
 /// Returns the stamp of results: the judged files, the compiler and cargo-mutants. Results are valid as long as it is
 /// the same.
 fn stamp(scratch: &Scratch) -> Result<String, String> {
-    let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let (code, compiler) = judge::output({
-        let mut command = Command::new(compiler);
-        command.arg("-vV");
-        command
-    })?;
+    let mut command = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    command.arg("-vV");
+    let (code, compiler) = judge::output(command)?;
     if code != Some(0) {
         return Err(format!("the compiler does not say its version: {compiler}"));
     }

@@ -150,7 +150,8 @@ impl Source {
 }
 
 impl Network {
-    /// Loads and starts the plugin in the process of one rank, which stands before its log lines on standard error.
+    /// Loads and starts the plugin in the process of this rank. Its log lines go to standard error, after the rank's
+    /// number.
     pub(crate) fn start_rank(&self, rank: usize) -> Result<(Plugin, LoadedNet), Box<dyn Error>> {
         let most = if self.verbose { logger::INFO } else { logger::WARN };
         logger::set_sink(move |line| {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A directory of its own in the place of `/`, which is removed with it.
+/// A directory in the place of `/`, which is removed with this value.
 pub(crate) struct Tree(PathBuf);
 
 impl Tree {

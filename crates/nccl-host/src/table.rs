@@ -34,8 +34,8 @@ macro_rules! each {
 }
 pub(crate) use each;
 
-/// Calls `get_properties` of a version's table, and makes the properties of what all versions have and of `$more`. The
-/// function around it returns if there is no such function, or if the call fails.
+/// Reads the properties from a version's table: those that every version has, then those that `$more` adds. The
+/// function around it returns if there is no `get_properties`, or if the call fails.
 macro_rules! read {
     ($net:ident, $device:ident, |$raw:ident, $common:ident| $more:block) => {{
         let call = $net.get_properties?;

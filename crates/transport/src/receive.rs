@@ -149,7 +149,7 @@ pub(crate) struct ReceiveParts<F: Fabric> {
 /// pair.drive();
 /// assert_eq!(pair.receiver.test(request)?, Some(&[8][..]), "the exact size of the one buffer");
 ///
-/// // Before a silence, the peer gets the acknowledgement that was put off while `next` waits.
+/// // While `next` waits, the acknowledgement may be put off. A caller that falls silent has it sent first.
 /// assert!(pair.receiver.owes());
 /// while !pair.receiver.acknowledge() {}
 /// assert_eq!(pair.sent(message), 8, "the peer need not wait for the end of the silence");

@@ -60,7 +60,7 @@ pub(crate) struct Withheld {
 }
 
 impl Withheld {
-    /// Withholds the pages of a range that is being registered: all of them, or after an error none.
+    /// Withholds the pages of a range that is being registered: all of them, or none if it fails.
     pub(crate) fn add(&mut self, address: u64, length: usize) -> Result<(), c_int> {
         for page in pages(address, length) {
             let users = self.pages.entry(page).or_default();

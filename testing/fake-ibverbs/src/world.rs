@@ -36,7 +36,7 @@ const PROFILE_VARIABLE: &str = "RAILWEAVE_TEST_PROFILE";
 
 static WORLD: LazyLock<Mutex<World>> = LazyLock::new(Mutex::default);
 
-/// Reads a description; the error names the variable with the profile if that one is wrong.
+/// Reads a description. If the profile of the environment is wrong, the error names its variable.
 pub(crate) fn described(text: &str) -> Result<Machine, String> {
     let profile = std::env::var_os(PROFILE_VARIABLE).map_or(PLAIN.into(), |name| name.to_string_lossy().into_owned());
     Profile::named(&profile)

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::{Sabotage, Violation, Workload, run_sabotaged};
 
-/// One sabotage, and what found it.
+/// One sabotage, and its finding.
 #[derive(Clone, Debug)]
 pub struct Trial {
     /// The sabotage.
@@ -16,7 +16,8 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Returns true if the sabotage was found, and by what must find it: a panic of the saboteur proves nothing.
+    /// Returns true if one of its checkers found the sabotage, in the right words: a panic of the saboteur proves
+    /// nothing.
     pub fn is_right(&self) -> bool {
         let expected = self.sabotage.found_by();
         self.caught.as_ref().is_some_and(|(_, found)| {

@@ -20,8 +20,8 @@ struct Bug {
     at: Option<String>,
 }
 
-/// Finds the mutants of the bugs of which one of these texts is part, among all mutants of a copy of the tree; of all
-/// bugs if there are no texts. Returns the mutants' names, each with the bug's words.
+/// Finds the mutant of each bug whose words or change contain one of these texts, or of every bug if there are none,
+/// among all mutants of a copy of the tree. Returns the mutants' names, each with the bug's words.
 ///
 /// # Errors
 /// If a bug is not made by exactly one mutant.

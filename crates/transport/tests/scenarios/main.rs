@@ -1,6 +1,6 @@
 //! Stories of connections over the simulated fabric, one in each test.
 
-/// Makes tests of stories that hold on both fabrics: each becomes a module with a test over either.
+/// Makes tests of stories that hold on both fabrics: each becomes a module with a test over each.
 macro_rules! on_both_fabrics {
     ($($story:ident),+ $(,)?) => {$(
         mod $story {

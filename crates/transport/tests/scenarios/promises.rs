@@ -35,7 +35,7 @@ fn receives_that_are_posted_before_a_silence_are_all_known_to_the_sender<const O
     }
 }
 
-// One-sided: otherwise nothing comes from a peer that has closed, unless the receiver has polled before.
+// One-sided: otherwise data lands when the receiver polls, and then this peer has closed already.
 #[test]
 fn a_flush_asks_nobody_but_the_adapter() {
     let mut pair = OneSidedPair::new(Setup::default().gpu());

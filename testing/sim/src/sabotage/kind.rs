@@ -1,9 +1,9 @@
-//! The kinds of sabotage, and what must find each.
+//! The kinds of sabotage, and the checkers that find each.
 
 use crate::Checker;
 
-/// Each line has a kind, its words, and the checkers of which one must find it: which one speaks first depends on the
-/// seed. A checker with many rules has words of its finding.
+/// Each line has a kind, its words, and the checkers of which one must find it; the seed decides which one speaks
+/// first. If a checker has many rules, words of its finding follow.
 macro_rules! sabotages {
     ($($name:ident = $words:literal => $($checker:ident $(($says:literal))?),+;)*) => {
         /// Something that goes wrong at the edge of the protocol, as if the protocol did it.
@@ -19,7 +19,7 @@ macro_rules! sabotages {
                 match self { $(Self::$name => $words,)* }
             }
 
-            /// Returns the checkers of which one must find it, each with words of its finding.
+            /// Returns the checkers of which one must find it, each with words that its finding must contain.
             pub fn found_by(self) -> &'static [(Checker, &'static str)] {
                 match self { $(Self::$name => &[$((Checker::$checker, concat!($($says)?))),+],)* }
             }
