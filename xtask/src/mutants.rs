@@ -59,13 +59,13 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N")]
     sample: Option<NonZeroUsize>,
     /// The seed of the sample
-    #[arg(long, value_name = "S", default_value_t = 1)]
+    #[arg(long, value_name = "S", default_value_t = 1, requires = "sample")]
     seed: u64,
     /// Test those whose names contain TEXT, even if their verdicts are known; may be repeated
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
     /// Test the bugs of testing/sim/mutants, none of which may be missed
-    #[arg(long, conflicts_with_all = ["shard", "sample"])]
+    #[arg(long, conflicts_with_all = ["shard", "sample", "seed"])]
     anticipated: bool,
 }
 
@@ -295,7 +295,11 @@ mod tests {
         assert_eq!(chosen(&["--only", "a.rs:7"]).len(), 11);
         assert_eq!(chosen(&["--only", "a.rs:7:", "--only", "a.rs:12:"]).len(), 2);
         assert_eq!(chosen(&[]).len(), 100);
-        assert!(parse(&["--sample", "all"]).is_err() && parse(&["--sample", "0"]).is_err());
+        for refused in
+            [&["--sample", "all"][..], &["--sample", "0"], &["--seed", "2"], &["--anticipated", "--seed", "2"]]
+        {
+            assert!(parse(refused).is_err(), "{refused:?}");
+        }
     }
 
     #[test]
