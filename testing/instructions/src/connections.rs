@@ -83,10 +83,8 @@ impl Bench<'_> {
         command.args(["connections", "--connections", &count.to_string()]);
         let output = command.output().map_err(|error| format!("cannot run {}: {error}", program.display()))?;
         if !output.status.success() {
-            let words = String::from_utf8_lossy(&output.stderr).into_owned();
-            let lines: Vec<&str> = words.lines().collect();
-            let last = lines[lines.len().saturating_sub(5)..].join("; ");
-            return Err(format!("{} over {profile} failed: {last}", transport.library().display()));
+            let words = tools::last_words(&output.stderr);
+            return Err(format!("{} over {profile} failed: {words}", transport.library().display()));
         }
         serde_json::from_slice(&output.stdout)
             .map_err(|error| format!("the results over {profile} cannot be read: {error}"))

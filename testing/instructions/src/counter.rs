@@ -22,9 +22,6 @@ const LOOP_PROFILE: &str = "callgrind.2-01";
 /// The name of the file that describes a machine to the fake libibverbs.
 const MACHINE: &str = "machine";
 
-/// The number of lines of a failed run's standard error that are shown.
-const LINES: usize = 3;
-
 /// One way to carry messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
@@ -89,7 +86,11 @@ impl Counter {
         command.args(["--in-flight", &in_flight.to_string()]);
         let output = command.output().map_err(|error| format!("cannot run {}: {error}", self.valgrind.display()))?;
         if !output.status.success() {
-            return Err(format!("counting {name} failed with {}: {}", output.status, last_words(&output.stderr)));
+            return Err(format!(
+                "counting {name} failed with {}: {}",
+                output.status,
+                tools::last_words(&output.stderr)
+            ));
         }
         let path = folder.join(LOOP_PROFILE);
         let text = fs::read_to_string(&path).map_err(|error| {
@@ -131,23 +132,4 @@ impl Counter {
 /// Returns a file's path without links, by which callgrind names it.
 fn real(path: &Path) -> Result<PathBuf, String> {
     path.canonicalize().map_err(|error| format!("cannot use {}: {error}", path.display()))
-}
-
-/// Returns the last lines of a run's standard error, without valgrind's own.
-fn last_words(stderr: &[u8]) -> String {
-    let text = String::from_utf8_lossy(stderr);
-    let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty() && !line.starts_with("==")).collect();
-    lines[lines.len().saturating_sub(LINES)..].join("; ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_words_are_the_programs() {
-        let words = last_words(b"one\ntwo\nthree\n\n==7== Events : Ir\nfour\n==7== \n");
-        assert_eq!(words, "two; three; four");
-        assert_eq!(last_words(b""), "");
-    }
 }

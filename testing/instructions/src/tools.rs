@@ -21,6 +21,9 @@ pub(crate) struct Tools {
     pub(crate) folder: PathBuf,
 }
 
+/// The number of lines of a failed run's standard error that are shown.
+const LINES: usize = 3;
+
 /// A transport to measure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Transport<'a> {
@@ -73,5 +76,24 @@ fn without_settings(command: &mut Command) {
         if SETTINGS.iter().any(|prefix| variable.as_encoded_bytes().starts_with(prefix.as_bytes())) {
             command.env_remove(variable);
         }
+    }
+}
+
+/// Returns the last lines of a run's standard error, without valgrind's own.
+pub(crate) fn last_words(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.is_empty() && !line.starts_with("==")).collect();
+    lines[lines.len().saturating_sub(LINES)..].join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_words_are_the_programs() {
+        let words = last_words(b"one\ntwo\nthree\n\n==7== Events : Ir\nfour\n==7== \n");
+        assert_eq!(words, "two; three; four");
+        assert_eq!(last_words(b""), "");
     }
 }
