@@ -105,12 +105,12 @@ const STEPS: &[Step] = &[
     Step {
         name: "sim",
         why: "2,000 seeds of the simulated world, all workloads mixed",
-        run: |_| passes(sim::command(&["--seeds".into(), "2000".into()])),
+        run: |_| passes(sim::checked(&["--seeds", "2000"])),
     },
     Step {
         name: "sabotage",
         why: "the simulation's checkers find every sabotage at the edge of the protocol",
-        run: |_| passes(sim::command(&["--sabotage".into()])),
+        run: |_| passes(sim::checked(&["--sabotage"])),
     },
     Step { name: "loom", why: "state shared by threads, in every order that the memory model allows", run: |_| loom() },
     Step {
