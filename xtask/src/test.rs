@@ -112,7 +112,6 @@ const STEPS: &[Step] = &[
         why: "the simulation's checkers find every sabotage at the edge of the protocol",
         run: |_| passes(sim::checked(&["--sabotage"])),
     },
-    Step { name: "loom", why: "state shared by threads, in every order that the memory model allows", run: |_| loom() },
     Step {
         name: "demo",
         why: "a short run of the demonstration works here",
@@ -208,18 +207,6 @@ fn short_lab(context: &mut Context) -> Result<Done, String> {
 
 fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|ci| ci == "true")
-}
-
-/// Runs the models of state that threads share (docs/fuzzing.md). They replace the standard library's atomics, so they
-/// have a separate build.
-fn loom() -> Result<Done, String> {
-    for tests in [["railweave-fabric-tcp", "--lib"].as_slice(), &["railweave-plugin", "--test", "models"]] {
-        let mut command = cargo(&["test", "--package"]);
-        command.args(tests).arg("model::");
-        command.env("RUSTFLAGS", "--cfg loom").env("CARGO_TARGET_DIR", target().join("loom"));
-        run_command(command)?;
-    }
-    Ok(Done::Passed)
 }
 
 /// Runs cargo-deny. If it is missing, installs it into `target/tools` on a machine for continuous integration,

@@ -1,12 +1,5 @@
-//! The atomics of the concurrency core ([`crate::entry`]), re-exported so that a model checker can replace them.
+//! The types that threads share without a lock, under one name: `testing/models` includes the file that uses them
+//! (`entry.rs`) with loom's types instead.
 
-#[cfg(loom)]
-pub(crate) use loom::{
-    sync::atomic::{AtomicU64, Ordering},
-    thread::yield_now,
-};
-#[cfg(not(loom))]
-pub(crate) use std::{
-    sync::atomic::{AtomicU64, Ordering},
-    thread::yield_now,
-};
+pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use std::thread::yield_now;

@@ -1,5 +1,5 @@
-//! The types that threads share without a lock, under one name: the models in `tests/models.rs` include the files that
-//! use them, with loom's types instead.
+//! The types that threads share without a lock, under one name: `testing/models` includes the files that use them with
+//! loom's types instead.
 
 pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::Arc;

@@ -134,7 +134,7 @@ impl Drop for SettlingGuard<'_> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

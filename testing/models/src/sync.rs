@@ -1,10 +1,10 @@
-//! The types of `src/sync.rs`, from loom.
+//! The types of `crates/plugin/src/sync.rs` and `crates/fabric-tcp/src/sync.rs`, from loom.
 
 use std::sync::{Mutex, OnceLock};
 
 pub(crate) use loom::sync::Arc;
 pub(crate) use loom::sync::atomic::AtomicPtr as AtomicLink;
-pub(crate) use loom::sync::atomic::{AtomicU8, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 pub(crate) use loom::thread::{yield_now, yield_now as spin_loop};
 
 type Pointer = loom::sync::atomic::AtomicPtr<()>;

@@ -1,0 +1,22 @@
+//! Models of the state that threads share without a lock, in every order that the memory model allows
+//! (docs/fuzzing.md).
+//!
+//! The files that ship are compiled here with loom's types in place of the standard library's; `tests/models.rs` runs
+//! the models.
+
+#[path = "../../../crates/plugin/src/comm/debt.rs"]
+#[allow(dead_code)] // the models use only some of its functions
+mod debt;
+#[path = "../../../crates/fabric-tcp/src/entry.rs"]
+mod entry;
+#[path = "../../../crates/plugin/src/comm/owing.rs"]
+mod owing;
+#[path = "../../../crates/plugin/src/per_process.rs"]
+mod per_process;
+#[path = "../../../crates/plugin/src/shares.rs"]
+mod shares;
+
+pub mod connections;
+pub mod process;
+pub mod registrations;
+mod sync;
