@@ -5,7 +5,6 @@ pub(crate) mod many_connections;
 pub(crate) mod message_loop;
 
 use clap::{Args, Subcommand};
-use railweave_bench::nccl;
 use railweave_fake_ibverbs::FakeVerbs;
 use railweave_nccl_host::{LoadedNet, NetApi, NetError, Plugin, logger};
 use std::env;
@@ -23,7 +22,7 @@ const STALL: Duration = Duration::from_secs(30);
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    transport: Transport,
+    net: Net,
     /// Fuse all devices into one, and use that one instead of the first
     #[arg(long)]
     fuse: bool,
@@ -34,7 +33,7 @@ pub(crate) struct Arguments {
 /// The transport to measure.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-struct Transport {
+struct Net {
     /// A plugin
     #[arg(long, value_name = "LIBRARY")]
     plugin: Option<PathBuf>,
@@ -53,7 +52,7 @@ enum Task {
 
 /// Measures, and prints the results as JSON.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let Arguments { transport, fuse, task } = arguments;
+    let Arguments { net: Net { plugin, nccl }, fuse, task } = arguments;
     let mut out = only_for_results()?;
     let library =
         env::var_os("NCCL_IBVERBS_LIB").ok_or("NCCL_IBVERBS_LIB names no library; name the fake libibverbs")?;
@@ -63,9 +62,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             eprintln!("{}", line.text.trim_end());
         }
     });
-    let plugin = match (&transport.plugin, &transport.nccl) {
+    let plugin = match (plugin, nccl) {
         (Some(library), _) => Plugin::load(library, None)?,
-        (None, Some(library)) => nccl::load(library)?,
+        (None, Some(library)) => railweave_bench::nccl::load(library)?,
         (None, None) => unreachable!("clap requires one of them"),
     };
     let net = plugin.init(1, None)?;

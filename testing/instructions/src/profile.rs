@@ -171,7 +171,7 @@ positions: line
 events: Ir
 summary: 133
 
-ob=(7) /bin/railweave
+ob=(7) /bin/railweave-instructions
 fl=(1) loop.rs
 fn=(2) railweave_message_loop
 10 20
@@ -229,8 +229,8 @@ totals: 133
         let profile = Profile::read(SAMPLE).unwrap();
         let functions: Vec<_> = profile.functions().map(|(place, own)| (place.clone(), own)).collect();
         let expected = [
-            (place("/bin/railweave", "(below main)"), 7),
-            (place("/bin/railweave", "railweave_message_loop"), 23),
+            (place("/bin/railweave-instructions", "(below main)"), 7),
+            (place("/bin/railweave-instructions", "railweave_message_loop"), 23),
             (place("/lib/libc.so.6", "memcpy"), 50),
             (place("/lib/plugin.so", "plugin::helper'2"), 3),
             (place("/lib/plugin.so", "plugin::isend"), 50),
@@ -239,7 +239,7 @@ totals: 133
         let calls: Vec<_> =
             profile.calls().map(|(caller, place, calls)| (caller, place.function.as_str(), calls)).collect();
         let expected = [
-            ("/bin/railweave", "plugin::isend", Calls { count: 5, instructions: 100 }),
+            ("/bin/railweave-instructions", "plugin::isend", Calls { count: 5, instructions: 100 }),
             ("/lib/plugin.so", "memcpy", Calls { count: 5, instructions: 50 }),
         ];
         assert_eq!(calls, expected);

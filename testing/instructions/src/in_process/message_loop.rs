@@ -14,6 +14,7 @@ use railweave_nccl_host::net::{NetApi, Registration};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
+use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -28,8 +29,8 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "BYTES", default_value_t = 8)]
     bytes: usize,
     /// The receives posted ahead, and the limit of sends in flight, at least 1
-    #[arg(long, value_name = "COUNT", default_value_t = 1)]
-    in_flight: usize,
+    #[arg(long, value_name = "COUNT", default_value_t = NonZeroUsize::MIN)]
+    in_flight: NonZeroUsize,
 }
 
 /// The results of the loop.
@@ -51,6 +52,7 @@ pub(crate) fn run<N: NetApi>(
     settings: &Settings,
 ) -> Result<Results, Box<dyn Error>> {
     let Settings { messages, bytes, in_flight } = *settings;
+    let in_flight = in_flight.get();
     let abort = AtomicBool::new(false);
     let mut patience = Patience::new(0, stall, &abort);
     let mut ends = ends::both(net, device, 1, &mut patience)?;
@@ -166,7 +168,8 @@ mod tests {
     /// Carries messages, four in flight, over the net in memory; the fake libibverbs has no work.
     fn carry(net: &impl NetApi, bytes: usize, messages: usize) -> Result<Results, Box<dyn Error>> {
         let fake = FakeVerbs::load(&build()).unwrap();
-        run(net, 0, &fake, Duration::from_secs(2), &Settings { messages, bytes, in_flight: 4 })
+        let in_flight = NonZeroUsize::new(4).unwrap();
+        run(net, 0, &fake, Duration::from_secs(2), &Settings { messages, bytes, in_flight })
     }
 
     #[test]
