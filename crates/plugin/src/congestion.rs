@@ -44,7 +44,7 @@ impl LaneCongestion {
             return Ok(());
         };
         match socket.into().set_tcp_congestion(name.as_bytes()) {
-            // Not asked for by name: a system without it keeps its default.
+            // The user did not name it: a system without it keeps its default.
             Err(_) if self.0 == Congestion::Auto => Ok(()),
             result => result,
         }

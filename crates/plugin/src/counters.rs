@@ -27,7 +27,7 @@ fn values(counters: &RailCounters) -> [u64; 4] {
     [counters.data_bytes(), counters.data_writes(), counters.cts_writes(), counters.received_bytes()]
 }
 
-/// Returns new counters for one connection's use of a rail; they count towards the rail's.
+/// Returns new counters for one connection's use of a rail; they add to the rail's sum.
 pub(crate) fn of(name: &RailName) -> Arc<RailCounters> {
     let counters = Arc::new(RailCounters::default());
     let mut rails = RAILS.get().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -55,7 +55,7 @@ fn write_text(place: &mut [c_char], text: &str) {
     }
 }
 
-/// Writes the counters of at most `capacity` rails to `out`. Returns the number of rails.
+/// Writes the counters of at most `capacity` rails to `out`. Returns the number of all rails, which may be greater.
 ///
 /// # Safety
 /// `out` must be valid for writing `capacity` entries, or `capacity` must not be positive.

@@ -7,10 +7,11 @@ use std::os::unix::fs::MetadataExt;
 
 use railweave_transport::{Hello, PROTOCOL_VERSION, ProcessId};
 
-/// Fills `bytes` with random bytes from the kernel.
+/// Returns random bytes from the kernel.
 pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
-    // The kernel's generator fails only before it is seeded at boot, or if getrandom is forbidden.
+    // Fails only if neither getrandom(2) nor /dev/urandom can be used. Before the kernel's generator is seeded at boot,
+    // it waits.
     getrandom::fill(&mut bytes).expect("the kernel gives no random bytes (getrandom)");
     bytes
 }
@@ -52,8 +53,8 @@ fn host() -> String {
 }
 
 /// Returns a number that two processes share only if they are on one machine and in one network namespace: a hash of
-/// the kernel's boot id and the namespace's inode. Without /proc it is random, so that no two are taken for the same by
-/// mistake.
+/// the kernel's boot id and the namespace's inode. Without /proc it is random, so that two machines are never taken for
+/// one.
 fn network() -> u64 {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
     let namespace = fs::metadata("/proc/self/ns/net");

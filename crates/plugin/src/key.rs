@@ -30,7 +30,7 @@ impl Key {
         let unreadable = |error: std::io::Error| wrong(format!("{error}; give a file that this user can read"));
         // Without O_NONBLOCK, opening a pipe that has no writer would wait forever. It does not affect reads of a file.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(unreadable)?;
-        // From the open file, so that nobody can replace it in between.
+        // Taken from the open file, because the path may lead to another file by now.
         let facts = file.metadata().map_err(unreadable)?;
         if !facts.is_file() {
             return Err(wrong("this is not a regular file".to_owned()));
@@ -112,7 +112,7 @@ impl Prover for Key {
     }
 }
 
-/// Returns the reason why a key of the right length is worthless, as a clause. `None` does not prove a key good.
+/// Returns, as a clause, why a key of the right length can be guessed. `None` does not prove that the key is good.
 fn weakness(secret: &[u8]) -> Option<String> {
     let mut different = secret.to_vec();
     different.sort_unstable();
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_chance_makes_are_taken() {
+    fn random_keys_are_accepted() {
         for key in
             [b"3141592653589793".as_slice(), b"0123456789abcdef", &[1, 2, 3, 4, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff]]
         {

@@ -2,8 +2,8 @@
 //!
 //! NCCL's calls arrive in `entry`, which finds the connection behind an opaque pointer (`comm`) and calls the protocol
 //! for the connection's fabric. The `control` thread makes and closes connections, whatever their fabric (`network`).
-//! Only `fabrics` knows which fabrics there are; it prepares what the crate `railweave-discovery` found on this
-//! machine.
+//! Only `fabrics` knows which fabrics there are; it prepares the ports that the crate `railweave-discovery` finds on
+//! this machine.
 //!
 //! Nothing on the data path (isend, irecv, test, iflush) blocks, allocates or locks.
 

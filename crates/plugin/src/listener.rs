@@ -58,8 +58,8 @@ impl Listener {
         self.ready().as_ref().map_or(0, VecDeque::len)
     }
 
-    /// Notes that the peer has left this connection. Returns true if it was not accepted yet and the peer had not left
-    /// before.
+    /// Notes that the peer has left this connection. Returns true if the connection is not accepted yet and was not
+    /// marked before.
     pub(crate) fn peer_left(&self, route: Route) -> bool {
         let mut ready = self.ready();
         let mut waiting = ready.iter_mut().flatten();
@@ -67,7 +67,7 @@ impl Listener {
         found.map(|waiting| waiting.is_left = true).is_some()
     }
 
-    /// Takes back a connection that its peer has left and that was not accepted, unless it is the last of these.
+    /// Takes back an unaccepted connection that its peer has left, unless the listener has no other of this kind.
     pub(crate) fn give_up(&self, route: Route) -> Option<Box<Established>> {
         let mut ready = self.ready();
         let ready = ready.as_mut()?;

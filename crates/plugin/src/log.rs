@@ -51,7 +51,7 @@ fn write(level: Level, flags: c_ulong, text: &str) {
     let Ok(line) = CString::new(line) else {
         return;
     };
-    // SAFETY: the logger is NCCL's, which stays loaded while any plugin is used; it takes a printf format and what the
-    // format names, here one text, all of which live until it returns (nccl_common.h, ncclDebugLogger_t).
+    // SAFETY: the logger is NCCL's, which stays loaded while any plugin is used; it takes a printf format and its
+    // arguments, here one string, and all of these live until it returns (nccl_common.h, ncclDebugLogger_t).
     unsafe { logger(level.0, flags, c"railweave".as_ptr(), 0 as c_int, c"%s".as_ptr(), line.as_ptr()) };
 }

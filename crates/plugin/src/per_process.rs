@@ -1,14 +1,16 @@
 //! State that belongs to one process: a forked child gets empty state of its own.
 //!
 //! Data loaders fork. A child must never touch its parent's queues and sockets, and a lock that another thread held at
-//! the fork stays locked in the child forever. So everything static and mutable is kept here, by process.
+//! the fork stays locked in the child forever. So static state that threads share is kept here, one value per process,
+//! unless it fits into an atomic.
 
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use crate::sync::{AtomicPtr, Ordering};
 
-/// The number of forks between this process and the one that first called [`ProcessMark::own`], counted by a handler of
-/// the C library. Process ids are not enough: a child in its own process namespace may have its parent's.
+/// The number of forks between this process and the one that first called [`ProcessMark::own`], counted by a handler
+/// that the C library calls in each child. Process ids are not enough: a child in a process namespace of its own may
+/// have the same id as its parent.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 static COUNTING: AtomicBool = AtomicBool::new(false);
 
@@ -16,7 +18,8 @@ static COUNTING: AtomicBool = AtomicBool::new(false);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessMark {
     forks: u32,
-    /// A child made without the C library's fork (`clone`) is not counted, but most likely has another id.
+    /// The process id, for a child made without the C library's fork (by `clone`): it is not counted, but nearly always
+    /// has another id.
     pid: u32,
 }
 
@@ -69,7 +72,7 @@ impl<T: Default + Send + Sync> PerProcess<T> {
             {
                 return &owned.value;
             }
-            // A parent's value is never looked at: it may be in the middle of a change.
+            // A parent's value is never read: another thread may have been changing it at the fork.
             let fresh = Box::into_raw(Box::new(Owned { process, value: T::default() }));
             if self.slot.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Relaxed).is_err() {
                 // SAFETY: made above, and nobody else has seen it.
@@ -100,7 +103,7 @@ mod tests {
         }
         assert_eq!(*held, 7);
         let mut status = 0;
-        // SAFETY: the child's number is from fork, and the status is a variable of this function.
+        // SAFETY: the child's id is from fork, and the status is a variable of this function.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0, "the child found its parent's state");
     }

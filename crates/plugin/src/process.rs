@@ -35,7 +35,7 @@ pub(crate) struct Process {
     control: Mutex<Option<Arc<Control>>>,
 }
 
-/// The context that `init` returns: since v11 each communicator has one, before that there is one for all.
+/// The context that `init` returns: one per communicator since v11, one for all communicators before.
 pub(crate) struct Context {
     /// The process that made it: in a forked child its locks may be held by threads that do not exist there.
     pub(crate) owner: ProcessMark,
@@ -57,7 +57,7 @@ impl Context {
     }
 }
 
-/// The users of the process's state.
+/// The process's state, and the number of contexts that use it.
 #[derive(Default)]
 struct Users {
     count: usize,
@@ -67,7 +67,7 @@ struct Users {
 static USERS: PerProcess<Mutex<Users>> = PerProcess::new();
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic is caught at the edge and reported. The state it leaves is consistent or not used again.
+    // A panic is caught at the edge and reported. The state that it leaves is consistent or is never used again.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -133,7 +133,7 @@ impl Process {
         let is_heard = |address: IpAddr| self.listens_on.as_ref().is_none_or(|addresses| addresses.contains(&address));
         let addresses = ports
             .map(|(place, index)| (place, &self.network.ports()[*index].facts))
-            // A GID of InfiniBand is the adapter's number, not an address that a socket can reach.
+            // An InfiniBand GID identifies a port of an adapter; it is not an address that a socket can reach.
             .filter(|(_, facts)| facts.link_layer != LinkLayer::InfiniBand && is_heard(facts.address))
             .map(|(place, facts)| HandleAddress {
                 address: facts.address,
@@ -171,7 +171,7 @@ impl Process {
     }
 }
 
-/// Makes a context and counts it. The first one makes the process's state, for its version of NCCL's API.
+/// Makes and counts a context. The first context makes the process's state, for its own version of NCCL's API.
 ///
 /// # Errors
 /// If a setting is wrong or there is no usable port.

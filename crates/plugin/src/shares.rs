@@ -1,11 +1,13 @@
-//! Values that one thread writes and another keeps an `Arc` of, to read the final value once the writer is gone.
+//! Values that one thread writes, while a list keeps an `Arc` of each to read the final value once the writer has
+//! dropped its own.
 
 use crate::sync::Arc;
 
-/// Removes the values that only this list still holds, and passes each to `take`, with all that was ever written to it.
+/// Removes the values that only this list still holds, and passes each to `take`, which sees every write to it.
 pub(crate) fn take_abandoned<T>(shares: &mut Vec<Arc<T>>, mut take: impl FnMut(&T)) {
     shares.retain_mut(|share| {
-        // Unlike a look at the count, this also synchronises with what the others wrote before they dropped theirs.
+        // Unlike a check of the count, this synchronises with the writes of other threads before they dropped their
+        // `Arc`.
         let Some(value) = Arc::get_mut(share) else {
             return true;
         };

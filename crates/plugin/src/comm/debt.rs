@@ -1,22 +1,23 @@
-//! A connection's debt to its peer while no call is on the connection, and the thread whose turn it is to send it.
+//! A connection's debt to its peer while no call uses the connection, and the thread whose turn it is to send it.
 //!
-//! A finished receive need not be acknowledged at once: its thread usually posts the next receive, which carries the
-//! acknowledgement too, so that a small message costs one system call less. The kernel may also have no room for a CTS.
-//! But the peer waits for both, and the thread may never come back. So the debt is sent by the connection's next call,
-//! by its thread's next call on another connection that posts nothing (`debtor`), or by the control thread within a
-//! millisecond (`control::settling`).
+//! A debt consists of acknowledgements and CTS. A finished receive need not be acknowledged at once: its thread usually
+//! posts the next receive, which carries the acknowledgement too, so that a small message costs one system call less. A
+//! CTS stays unsent if the kernel has no room for it. But the peer waits for both, and the thread may never call again.
+//! So the debt is sent by the connection's next call, by its thread's next call on another connection that posts
+//! nothing (`debtor`), or by the control thread within a millisecond (`control::settling`).
 //!
-//! Two of them may come at once: [`Debt`] lets one in at a time.
+//! Two of these may try at once: [`Debt`] admits one at a time.
 
 use crate::sync::{AtomicU8, Ordering, spin_loop, yield_now};
 
 /// Nothing is owed, and the control thread does not know the connection. The calling thread may use the connection.
 const UNKNOWN: u8 = 0;
-/// Nothing is owed; the control thread looks from time to time. The calling thread may use the connection.
+/// Nothing is owed, and the control thread looks at the connection from time to time. The calling thread may use the
+/// connection.
 const SETTLED: u8 = 4;
 /// Something is owed, and no thread uses the connection.
 const OWED: u8 = 5;
-/// Like `OWED`, but older: a look of the control thread found it, or a thread could not send all of it.
+/// Like `OWED`, but older: the control thread has found it once, or a thread could not send all of it.
 const SEEN: u8 = 6;
 /// A thread is sending the debt and uses the connection meanwhile.
 const SETTLING: u8 = 7;
@@ -48,14 +49,14 @@ impl Debt {
         Self { state: AtomicU8::new(UNKNOWN) }
     }
 
-    /// Called by the thread that leaves the connection with a debt. Returns true if the control thread must be told of
-    /// the connection.
+    /// Records that the calling thread leaves the connection with a debt. Returns true if the control thread must be
+    /// told about the connection.
     pub(crate) fn incur(&self) -> bool {
         self.state.swap(OWED, Ordering::AcqRel) == UNKNOWN
     }
 
-    /// Sends the debt by `send`, unless there is none or another thread has the connection. `send` returns true if all
-    /// of the debt is on its way. Returns false only if some of the debt is left: as long as another thread has the
+    /// Sends the debt with `send`, unless there is none or another thread has the connection. `send` returns true if
+    /// all of the debt is on its way. Returns false only if `send` left some of the debt: while another thread has the
     /// connection, the debt is that thread's.
     pub(crate) fn settle(&self, send: impl FnOnce() -> bool) -> bool {
         let begun = self.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |state| {
@@ -78,7 +79,7 @@ impl Debt {
             UNKNOWN | SETTLED => Look::Settled,
             SEEN => Look::Old,
             OWED => {
-                // If this fails, the debt was settled or is a later one.
+                // If this fails, another thread has just taken the debt.
                 let _ = self.state.compare_exchange(OWED, SEEN, Ordering::AcqRel, Ordering::Relaxed);
                 Look::Fresh
             }
@@ -86,16 +87,17 @@ impl Debt {
         }
     }
 
-    /// Called when the control thread stops watching the connection. Returns false if the connection owes again.
+    /// Records that the control thread stops watching the connection. Returns false, and does nothing, if the
+    /// connection owes again.
     pub(crate) fn forget(&self) -> bool {
         self.state.compare_exchange(SETTLED, UNKNOWN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Called by a thread that uses or closes the connection: the debt is that thread's from then on. Waits for a
-    /// settling in progress, which takes at most a few system calls per lane.
+    /// Takes the debt over for a thread that uses or closes the connection. Waits for a settling in progress, which
+    /// takes at most a few system calls per lane.
     ///
-    /// Returns false if `is_ours` does, because then the settling cannot end: this is a child that was forked while its
-    /// parent was settling.
+    /// Returns false if the settling in progress can never end, because `is_ours` returns false: this is a child that
+    /// was forked while its parent was settling.
     #[inline]
     #[must_use]
     pub(crate) fn take_over(&self, is_ours: impl Fn() -> bool) -> bool {
@@ -139,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_not_be_sent_is_owed_until_it_was() {
+    fn a_debt_stays_until_all_of_it_is_sent() {
         let debt = Debt::new();
         assert!(debt.incur());
         assert!(!debt.settle(|| false), "its thread may send it before the control thread has looked");

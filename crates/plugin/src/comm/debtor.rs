@@ -1,5 +1,5 @@
-//! The connection that a thread has left with a debt. The thread's next call on another connection that posts nothing
-//! settles it, so that the peer rarely waits for the control thread.
+//! The connection that a thread has left with a debt. If the thread's next call on another connection posts nothing,
+//! that call settles the debt, so that the peer rarely waits for the control thread.
 
 use std::cell::Cell;
 use std::sync::Weak;
@@ -7,7 +7,7 @@ use std::sync::Weak;
 use super::Comm;
 use crate::sync::{AtomicBool, Ordering};
 
-/// True once any connection of this process left a debt; none does on one-sided fabrics.
+/// True once a thread of this process has left a connection with a debt, which never happens on one-sided fabrics.
 static EVER: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -20,7 +20,7 @@ unsafe extern "C" fn forget_in_child() {
     std::mem::forget(DEBTOR.take());
 }
 
-/// Ends this thread's call on `comm`, and settles the debt of the connection that the thread left before, if it is
+/// Ends this thread's call on `comm`, and settles the debt of the connection that the thread left before, if that is
 /// another one.
 #[inline]
 pub(crate) fn leave(comm: &Comm, owes: bool) {

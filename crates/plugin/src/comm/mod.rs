@@ -99,26 +99,26 @@ pub(crate) trait ControlHandle: Send + Sync {
     /// If it has ended early (the log says why), or this is a forked child.
     fn check(&self) -> Result<(), Error>;
 
-    /// Refuses objects of the parent. Takes no lock, which one of the parent's threads may have held.
+    /// Refuses objects of the parent. Takes no lock, because a thread of the parent may have held it at the fork.
     ///
     /// # Errors
     /// If this is a forked child.
     fn check_process(&self) -> Result<(), Error>;
 
-    /// Looks after a connection's debt while no call is on it.
+    /// Has the control thread send a connection's debts while no call uses the connection.
     fn look_after(&self, comm: Arc<Comm>);
 
     /// Takes over a connection that is to be closed.
     fn close(&self, route: Route, end: Box<dyn End>);
 }
 
-/// The first bytes of every connection, so that a wrong pointer is refused.
+/// The mark of every connection, so that a wrong pointer is refused.
 const MAGIC: u64 = u64::from_le_bytes(*b"RWVCOMM1");
 
 /// A connection, as NCCL's `sendComm` and `recvComm`.
 pub(crate) struct Comm {
     magic: u64,
-    /// One thread at a time looks inside; [`Self::end`] says which (ARCHITECTURE.md, "Threads"). `None` once closed.
+    /// One thread at a time uses it; [`Self::end`] says which (ARCHITECTURE.md, "Threads"). `None` once closed.
     end: UnsafeCell<Option<Box<dyn End>>>,
     /// The calls for `end`'s type.
     pub(crate) calls: Calls,
@@ -129,7 +129,7 @@ pub(crate) struct Comm {
     pub(crate) peer: String,
     route: Route,
     control: Arc<dyn ControlHandle>,
-    /// A fixed number, enough for either end: so the compiler knows that a slot's number is in bounds.
+    /// A fixed number, enough for either end, so that the compiler knows that a slot's number is in bounds.
     requests: Box<[Request; RecvRequest::COUNT]>,
     itself: Weak<Comm>,
     /// The link of the stack in which connections are handed to the control thread.
@@ -202,7 +202,7 @@ impl Comm {
         self.itself.clone()
     }
 
-    /// Called by the thread that leaves the connection with a debt.
+    /// Records that the calling thread leaves the connection with a debt.
     #[inline]
     pub(crate) fn incur(&self) {
         if self.debt.incur() {
@@ -227,7 +227,7 @@ impl Comm {
         if self.debt.take_over(|| self.control.is_ours()) { Ok(()) } else { self.control.check() }
     }
 
-    /// Refuses a connection of the parent.
+    /// Refuses a connection of the parent process.
     ///
     /// # Errors
     /// If this is a forked child.

@@ -1,7 +1,7 @@
 //! Connections with debts, handed to the control thread without a lock and without a system call for each.
 //!
-//! A stack whose links are in the connections: a thread that leaves a connection pushes it, and the control thread
-//! takes all at once. The top also says if the control thread is awake, asleep or has ended.
+//! They are a stack whose links are in the connections: a thread that leaves a connection pushes it, and the control
+//! thread takes all at once. The top also says whether the control thread is awake, is asleep or has ended.
 
 use std::ptr;
 
@@ -59,7 +59,7 @@ impl<T: Linked> Owing<T> {
         }
     }
 
-    /// Takes all connections. Called by the control thread, which counts as awake after it took any.
+    /// Takes all connections. Called by the control thread, which counts as awake once it has taken any.
     pub(crate) fn take(&self, into: &mut Vec<Arc<T>>) {
         let top = self.top.load(Ordering::Acquire);
         if !top.is_null() && top != asleep() {

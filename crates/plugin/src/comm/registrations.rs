@@ -1,8 +1,8 @@
 //! The registration cache of one domain: memory that is already registered is not registered again.
 //!
 //! NCCL registers the same buffers for each of hundreds of connections, and users' buffers once more for every part of
-//! them (`regIsGlobal`). A range inside a registered range of the same kind shares that registration. It ends as soon
-//! as its last user is dropped.
+//! them (`regIsGlobal`). A range inside a registered range of the same kind shares that registration. A registration
+//! ends as soon as its last user is dropped.
 #![allow(clippy::disallowed_types, reason = "registration is service threads' business")]
 
 use std::collections::BTreeMap;

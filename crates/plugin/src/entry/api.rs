@@ -1,5 +1,6 @@
-//! NCCL's net calls except those of the data path, without versions: every table in `tables.rs` leads here. Arguments
-//! are checked as far as possible. No panic escapes; each error becomes one log line and one result code.
+//! NCCL's net calls except those of the data path, the same for all API versions: every table in `tables.rs` leads
+//! here. Arguments are checked as far as possible. No panic escapes; each error becomes one log line and one result
+//! code.
 #![allow(clippy::disallowed_types, reason = "these are service threads' calls")]
 
 use std::collections::HashMap;
@@ -23,7 +24,8 @@ use crate::process::{self, Context};
 /// The plugin's name, which users give to NCCL_NET.
 pub(crate) const NAME: &CStr = c"railweave";
 
-/// Connections per device that NCCL may open: more than any job does, bounded by memory and descriptors alone.
+/// The number of connections per device that NCCL may open: more than any job opens. The real limits are memory and
+/// descriptors.
 const MAX_COMMS: c_int = 65_536;
 
 /// `init`: makes a context. `forces_flushes`: NCCL's API version can force flushes.
@@ -137,8 +139,8 @@ pub(crate) fn properties(device: c_int, forces_flushes: bool) -> Result<Properti
     let index = device_index("getProperties", device, devices.len())?;
     let found = &devices[index];
     let pci_path = found.pci_path.as_ref().and_then(|path| path.to_str()).map_or(std::ptr::null(), keep);
-    // If a newer NCCL in the same process was shown the Data Direct engines, an older one sends host memory through
-    // them. It would not flush what it receives in GPU memory, so it is offered no GPU memory.
+    // If a newer NCCL in the same process was offered the Data Direct engines, an older NCCL uses them too. It would
+    // not flush data received into GPU memory, so it is offered host memory only.
     let takes_gpu_memory = forces_flushes || !found.pointers.data_direct;
     let cuda = if found.pointers.cuda && takes_gpu_memory { PTR_CUDA } else { 0 };
     let dma_buf = if found.pointers.dma_buf && takes_gpu_memory { PTR_DMABUF } else { 0 };
@@ -154,7 +156,7 @@ pub(crate) fn properties(device: c_int, forces_flushes: bool) -> Result<Properti
         max_bytes: MAX_MESSAGE_BYTES as usize,
         rail_id: found.rail_id.unwrap_or(-1),
         plane_id: found.plane_id.unwrap_or(-1),
-        // NCCL omits flushes on newer GPUs, where flags and data take one path. With these engines they take two.
+        // NCCL omits flushes on newer GPUs, where flags and data take one path. With Data Direct engines they take two.
         force_flush: found.pointers.data_direct,
         index: index as c_int,
     })

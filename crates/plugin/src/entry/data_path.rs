@@ -1,8 +1,8 @@
-//! NCCL's calls on the data path, without versions: isend, irecv, iflush, test. They do not block, allocate or lock;
-//! this crate's clippy.toml lists the types that are banned for that.
+//! NCCL's calls on the data path, the same for all API versions: isend, irecv, iflush, test. They do not block,
+//! allocate or lock; this crate's clippy.toml lists the types that are banned for that.
 //!
-//! isend, irecv and test exist once for each fabric and end. A connection holds the addresses of its own ([`Calls`]),
-//! and NCCL's call jumps there: one function runs from NCCL's arguments to the fabric's work request.
+//! isend, irecv and test exist once for each fabric and end. A connection holds the addresses of its own functions
+//! ([`Calls`]), and NCCL's call jumps there: one function runs from NCCL's arguments to the fabric's work request.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -380,7 +380,7 @@ unsafe fn irecv_leave(
     owes: bool,
     request: *mut *mut c_void,
 ) -> Result<(), Error> {
-    // A thread that posted a receive will post or test more: its debt elsewhere may still travel with that.
+    // A thread that posted a receive will post or test more. Its debt on another connection may still go out with that.
     if !matches!(received, Ok(Some(_))) || owes {
         debtor::leave(comm, owes);
     }
@@ -414,7 +414,7 @@ unsafe fn enter<'a, E: End>(call: &str, comm: &'a Comm) -> Result<&'a mut E, Err
     }
 }
 
-/// Returns true if NCCL does not need this receive's completion, and replaces the hint by NULL.
+/// Returns true if NCCL does not need this receive's completion, and replaces the hint with NULL.
 ///
 /// # Safety
 /// `request` must be valid for reading and writing.

@@ -1,4 +1,4 @@
-//! The edge of every call: an error becomes one log line and one result code, and a panic never leaves.
+//! The edge of every call: an error becomes one log line and one result code, and a panic never escapes.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use railweave_transport::Error;
 
 use crate::log;
 
-/// Maps faults to result codes, here only (NCCL's nccl.h says what each code means).
+/// Returns the result code for a fault. Only this function maps them (NCCL's nccl.h says what each code means).
 fn code(fault: Fault) -> NcclResult {
     match fault {
         Fault::Local => NcclResult::SYSTEM_ERROR,

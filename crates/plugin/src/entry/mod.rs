@@ -1,5 +1,5 @@
-//! The functions that NCCL calls: a table for each version of its API, whose entries lead to `api`, and for the data
-//! path to `data_path`.
+//! The functions that NCCL calls: a table for each version of its API. Its entries lead to `data_path` for the data
+//! path, and to `api` otherwise.
 
 mod api;
 mod data_path;

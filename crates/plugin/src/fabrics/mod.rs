@@ -1,4 +1,4 @@
-//! The fabrics, each with its ports of this machine: the only place in this crate that names them.
+//! The fabrics, each with this machine's ports for it. No other module of this crate names a fabric.
 
 mod tcp;
 mod verbs;
@@ -31,8 +31,8 @@ pub(crate) struct InUse {
     pub(crate) events: Vec<Arc<dyn EventSource>>,
 }
 
-/// Finds the fabric that the options ask for, and prepares its ports. `forces_flushes`: NCCL's API can force flushes;
-/// otherwise no port is shown that needs them on every GPU.
+/// Finds the fabric that the options ask for, and prepares its ports. `forces_flushes`: NCCL's API version can force
+/// flushes; otherwise ports that need a flush on every GPU are left out.
 ///
 /// # Errors
 /// If there is no usable port.
@@ -96,8 +96,8 @@ where
     })
 }
 
-/// Returns the size in bytes above which messages of this device's connections end in a write of their own, because
-/// adaptive routing may reorder packets on one of its ports; `None` if no port reorders.
+/// Returns the size in bytes above which a message of this device's connections ends with a write that carries only the
+/// record, because adaptive routing may reorder packets on one of the device's ports; `None` if no port reorders.
 pub(crate) fn adaptive_routing_above(options: &Options, network: &dyn Network, device: usize) -> Option<u64> {
     let is_on = |layer: LinkLayer| match options.adaptive_routing.value {
         AdaptiveRouting::Auto => layer == LinkLayer::InfiniBand,
