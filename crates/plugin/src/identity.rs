@@ -11,7 +11,7 @@ use railweave_transport::{Hello, PROTOCOL_VERSION, ProcessId};
 pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     // Fails only if neither getrandom(2) nor /dev/urandom can be used. Before the kernel's generator is seeded at boot,
-    // it waits.
+    // the call waits.
     getrandom::fill(&mut bytes).expect("the kernel gives no random bytes (getrandom)");
     bytes
 }

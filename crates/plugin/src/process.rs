@@ -227,7 +227,7 @@ pub(crate) fn release(context: Context) {
 /// Returns the process's state.
 ///
 /// # Errors
-/// If `init` was not called yet, or the last `finalize` was.
+/// If this is called before `init` or after the last `finalize`.
 pub(crate) fn current() -> Result<Arc<Process>, Error> {
     lock(USERS.get())
         .process

@@ -1,5 +1,5 @@
-//! Entries in the order of their times: the next deadline, the longest wait. Each change takes time logarithmic in the
-//! number of entries, so that a crowd does not slow down unrelated work.
+//! Entries in the order of their times, to find the next deadline or the longest wait. Each change takes time
+//! logarithmic in the number of entries, so that many entries do not slow down unrelated work.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
@@ -17,7 +17,7 @@ impl<T> Default for Agenda<T> {
 }
 
 impl<T: Copy + Eq + Hash + Ord> Agenda<T> {
-    /// Sets the time of an entry, or removes the entry.
+    /// Sets the time of an entry; `None` removes the entry.
     pub(super) fn set(&mut self, thing: T, time_ns: Option<u64>) {
         let before = match time_ns {
             Some(time_ns) => self.times.insert(thing, time_ns),
@@ -32,7 +32,7 @@ impl<T: Copy + Eq + Hash + Ord> Agenda<T> {
         if let Some(time_ns) = time_ns {
             self.order.insert((time_ns, thing));
         } else if self.times.capacity() > 32 && self.times.len() < self.times.capacity() / 8 {
-            // Shrinks the map after a crowd has left.
+            // Shrinks the map after a burst of entries.
             self.times.shrink_to(self.times.len() * 2);
         }
     }
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn things_come_in_the_order_of_their_times_whatever_was_said_before() {
+    fn entries_come_in_the_order_of_their_latest_times() {
         let mut agenda = Agenda::default();
         for (thing, time_ns) in [(1, 50), (2, 30), (3, 40), (1, 20), (2, 60), (3, 40)] {
             agenda.set(thing, Some(time_ns));

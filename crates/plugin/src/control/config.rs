@@ -23,6 +23,6 @@ pub(crate) struct ControlConfig {
     pub(crate) congestion: LaneCongestion,
     /// The sources of the ports' events.
     pub(crate) events: Vec<Arc<dyn EventSource>>,
-    /// True if a connection is lost when an event says that a part of it failed.
+    /// True if a connection is lost when an event says that a part that it uses failed.
     pub(crate) return_events: bool,
 }

@@ -48,7 +48,7 @@ pub(super) enum Connection {
 pub(super) struct ConnectionSetup {
     /// `None` while the set-up thread has it.
     pub(super) handshake: Option<Box<dyn AnyHandshake>>,
-    /// The number of its task at the set-up thread, or of its last one there.
+    /// The number of its task on the set-up thread, or of its last one there.
     pub(super) last_task: Option<u64>,
     /// True while the connection is wanted; otherwise the set-up thread skips its work for it.
     pub(super) is_wanted: Arc<AtomicBool>,
@@ -61,8 +61,8 @@ pub(super) struct ConnectionSetup {
     pub(super) token: Option<Token>,
     /// The NUMA node of the device, if it has one.
     pub(super) node: Option<u32>,
-    /// The end of its session, if that came while the set-up thread had its READY. For the peer the connection was up,
-    /// and the peer has left it. If the set-up fails all the same, this is its error.
+    /// The error that says why its session ended, if it ended while the set-up thread had the peer's READY. For the
+    /// peer the connection was up, and the peer has left it; so the set-up goes on. If it fails, this is its error.
     pub(super) orphaned: Option<Error>,
     pub(super) began_ns: u64,
     /// The time to retry a step that this host could not do.

@@ -36,7 +36,7 @@ fn placed(
 }
 
 impl ControlLoop {
-    /// Offers a connection on the session with its process.
+    /// Offers a connection on the session with the peer's process.
     pub(super) fn begin_connecting(&mut self, token: usize, request: ConnectRequest) {
         let (now, deadline_ns) = (self.now_ns(), self.deadline_ns());
         let begun = self.session(token).map(|session| (session.protocol.begin(now), session.protocol.peer_name()));
@@ -162,7 +162,7 @@ impl ControlLoop {
         if let Target::Accept(listener) = &setup.target
             && listener.unaccepted() >= self.setups.most_unaccepted
         {
-            // Other connections of this listener came up since it was offered.
+            // Other connections of this listener came up after this one was offered.
             let text = format!("a connection was closed, because {TOO_MANY_UNACCEPTED}: {}", established.peer);
             self.strangers.report(self.now_ns(), Kind::Setup, &text);
             self.close(route, established.end);
@@ -219,18 +219,18 @@ impl ControlLoop {
         })
     }
 
-    /// Returns the time at which an end that is busy from now on says WAIT.
+    /// Returns the time of the next WAIT from an end that is busy from now on.
     pub(super) fn next_wait_ns(&self) -> u64 {
         self.now_ns().saturating_add((nanoseconds(self.handshake_timeout) / WAIT_PART).max(1))
     }
 
-    /// Returns the latest end of a set-up that began at this time, if an end says WAIT.
+    /// Returns the time until which WAIT can prolong a set-up that began at this time.
     pub(super) fn last_wait_ns(&self, began_ns: u64) -> u64 {
         began_ns.saturating_add(nanoseconds(self.handshake_timeout).saturating_mul(MOST_WAITS))
     }
 
-    /// Handles WAIT: the peer still works on a connection's set-up. It is not a step, so a peer that says nothing else
-    /// makes room for others.
+    /// Handles WAIT: the peer still works on a connection's set-up. WAIT is not a step, so the set-ups of a peer that
+    /// says nothing else make room for others.
     pub(super) fn handle_wait(&mut self, route: Route) {
         let (now, deadline_ns) = (self.now_ns(), self.deadline_ns());
         let began_ns = self.setup(route).map_or(0, |setup| setup.began_ns);
@@ -298,7 +298,7 @@ impl ControlLoop {
         self.with_session(route.session, |session, now| session.failed(route.connection, now));
     }
 
-    /// Ends a set-up, and gives back its place unless that was done when its session ended.
+    /// Ends a set-up, and gives back its place unless the end of its session has already done so.
     fn end_setup(&mut self, route: Route, setup: &ConnectionSetup) {
         if setup.orphaned.is_none() {
             self.release_setup_place(route, setup.token, setup.current_task());

@@ -78,7 +78,8 @@ impl Entry {
         }
     }
 
-    /// Returns the time of the dialler's last step, while no connection has begun on the socket.
+    /// Returns the time of the dialler's last step, while no connection has begun on the socket. For a session that
+    /// makes room last, [`LAST_NS`] is added.
     fn newcomer_since_ns(&self) -> Option<u64> {
         match self {
             Self::Inbound(inbound) => Some(inbound.accepted_ns),
@@ -106,7 +107,7 @@ pub(super) struct ControlLoop {
     listener: ControlPort,
     epoch: Instant,
     next_token: usize,
-    /// The time by which the thread ends, once it was told to stop.
+    /// The time by which the thread ends, once it has been told to stop.
     stop_by_ns: Option<u64>,
     /// The time to accept: at once if sockets wait; later if the kernel refused or all places are taken, because no
     /// event tells when to retry.
@@ -240,7 +241,8 @@ impl ControlLoop {
         self.next_token - 1
     }
 
-    /// Runs until [`Command::Stop`].
+    /// Runs until [`Command::Stop`], and then until connections are drained and debts sent, or the time for that has
+    /// passed. Ends earlier if a turn fails.
     pub(super) fn run(mut self) {
         let mut events = Events::with_capacity(256);
         while self.turn(&mut events) {
@@ -268,7 +270,8 @@ impl ControlLoop {
         for event in &*events {
             match event.token() {
                 WAKER => {}
-                // Later in this turn, and only once, so that closed sockets are seen before others are accepted.
+                // Sockets are accepted once, later in this turn, so that closed sockets are seen before others are
+                // accepted.
                 LISTENER => self.accept_ns = Some(0),
                 PollToken(token) if self.port_events.contains_key(&token) => self.take_events(token),
                 PollToken(token) => self.handle_ready(token),
@@ -320,7 +323,7 @@ impl ControlLoop {
                 // The peer has already closed it.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // A newcomer gives up its descriptor.
+                // A newcomer has given up its descriptor.
                 Err(error) if descriptors::is_short(&error) && self.close_oldest_newcomer() => {}
                 Err(error) => {
                     let now = self.now_ns();
@@ -340,14 +343,14 @@ impl ControlLoop {
         if self.newcomers.len() < self.most_newcomers {
             return true;
         }
-        // Some have just ceased to be newcomers.
+        // Some may have ceased to be newcomers.
         self.update_touched_entries();
         self.newcomers.len() < self.most_newcomers || self.close_oldest_newcomer()
     }
 
     /// Closes the newcomer whose last step is oldest, unless even that step is recent. Returns true if it closed one.
     fn close_oldest_newcomer(&mut self) -> bool {
-        // A socket that has just taken a step must not be closed for the age of the one before.
+        // A socket that has just taken a step must not be closed because of the age of its previous step.
         self.update_touched_entries();
         let now = self.now_ns();
         let Some((_, token)) =
@@ -397,7 +400,7 @@ impl ControlLoop {
         self.touch(token);
     }
 
-    /// Lets a session rest whose input is longer than is read at once.
+    /// Lets a session rest that has more input than is read at once.
     pub(super) fn rest_session(&mut self, token: usize) {
         self.resting_sessions.add(token, self.now_ns());
     }
@@ -436,7 +439,7 @@ impl ControlLoop {
         }
     }
 
-    /// Shrinks collections after a crowd has left.
+    /// Shrinks collections after a burst of connections.
     fn shrink_collections(&mut self) {
         let is_much = |length: usize, capacity: usize| capacity > FEW_ENTRIES && length < capacity / 8;
         if is_much(self.entries.len(), self.entries.capacity()) {
@@ -477,7 +480,7 @@ impl ControlLoop {
                 Some(Entry::Inbound(inbound)) => self.handle_inbound_timeout(inbound),
                 Some(Entry::LaneDial(dial)) => self.handle_lane_timeout(token, dial),
                 Some(Entry::LaneRedial(redial)) => self.redial_lane(redial),
-                // Its output has had its time.
+                // The time for its output has passed.
                 Some(Entry::Closing(_)) => {}
                 Some(session @ Entry::Session(_)) => {
                     self.entries.insert(token, session);
@@ -518,7 +521,7 @@ mod tests {
         let (_commands, receiver) = mpsc::channel();
         let mut thread = ControlLoop::new(config(), receiver, Listeners::default(), Arc::new(Owing::new()), 4096)
             .expect("a thread can be made");
-        // No more than the shortest default queue of Linux.
+        // Fewer than fit into the shortest default accept queue of Linux (128, net.core.somaxconn).
         let dialled: Vec<_> = (0..100)
             .map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, thread.port())).expect("the port listens"))
             .collect();

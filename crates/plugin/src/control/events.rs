@@ -12,8 +12,8 @@ use crate::log;
 const MOST_EVENTS_AT_ONCE: usize = 64;
 
 impl ControlLoop {
-    /// Takes events of a source. One that may have more is read again in the thread's next turn, because the kernel
-    /// reports it only once.
+    /// Takes events from a source. A source that may have more is read again in the thread's next turn, because the
+    /// kernel reports its events only once.
     pub(super) fn take_events(&mut self, token: usize) {
         for _ in 0..MOST_EVENTS_AT_ONCE {
             let Some(event) = self.port_events.get(&token).and_then(|source| source.take_event()) else {
@@ -33,8 +33,8 @@ impl ControlLoop {
         self.more_events.push(token);
     }
 
-    /// Fails the connections that use the part. Nothing else may ever report it: a device that is gone completes no
-    /// work.
+    /// Fails the connections that use the failed part. Perhaps nothing else ever reports the failure: a device that is
+    /// gone completes no work.
     fn handle_failure(&mut self, failure: Failure) {
         let mut in_setup = Vec::new();
         let mut is_known = false;
@@ -62,8 +62,8 @@ impl ControlLoop {
         for route in in_setup {
             self.refuse_setup(route, failure.error());
         }
-        // A handshake at the set-up thread may use a part that no known connection uses. If no handshake is there, the
-        // part belonged to a closed connection, and `keep` forgets it at once unless it is a device.
+        // A handshake on the set-up thread may use the part even if no known connection does. If no handshake is there,
+        // the part belonged to a closed connection, and `keep` forgets the failure at once unless the part is a device.
         if !is_known || failure.is_permanent() {
             self.failures.keep(failure, self.workers.oldest_task_number());
         }

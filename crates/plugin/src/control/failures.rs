@@ -1,4 +1,4 @@
-//! Failed parts of this host, kept while a handshake at the set-up thread may use them.
+//! Failed parts of this host, kept while a handshake on the set-up thread may use them.
 
 use railweave_fabric::{Part, Piece};
 use railweave_transport::Error;
@@ -7,8 +7,8 @@ use railweave_transport::Error;
 pub(super) struct Failure {
     pub(super) part: Part,
     pub(super) message: String,
-    /// The set-up thread's handshakes below this number may use the part: their parts are known when they are back. A
-    /// part made later is a new one, even if it has the same number.
+    /// Handshakes on the set-up thread whose numbers are below this one may use the part: their parts are not known
+    /// until they are back. A part made later is a new one, even if it has the same number.
     pub(super) until: u64,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Failures {
 }
 
 impl Failures {
-    /// Keeps a failure while it may concern a handshake. `oldest` is the number of the oldest handshake at the set-up
+    /// Keeps a failure while it may concern a handshake. `oldest` is the number of the oldest handshake on the set-up
     /// thread.
     pub(super) fn keep(&mut self, failure: Failure, oldest: u64) {
         self.known.retain(|known| known.part != failure.part);
@@ -38,12 +38,12 @@ impl Failures {
         self.forget(oldest);
     }
 
-    /// Forgets the failures that concern no handshake from this number on.
+    /// Forgets the failures that concern none of the handshakes from this number on.
     pub(super) fn forget(&mut self, oldest: u64) {
         self.known.retain(|failure| failure.is_permanent() || failure.until > oldest);
     }
 
-    /// Returns the error of a handshake with these parts and this number at the set-up thread, if one of them failed.
+    /// Returns the error of a handshake with these parts and this number on the set-up thread, if one of them failed.
     pub(super) fn of(&self, parts: &[Part], number: u64) -> Option<Error> {
         let concerns = |failure: &&Failure| failure.is_permanent() || failure.until > number;
         self.known.iter().filter(concerns).find(|failure| are_hit(parts, &failure.part)).map(Failure::error)
@@ -70,13 +70,13 @@ mod tests {
     fn a_failure_concerns_handshakes_that_were_away_when_it_came_and_none_after_them() {
         let pair = [part(Piece::QueuePair(7))];
         let mut failures = Failures::default();
-        // Handshakes 3 and 5 are at the set-up thread, 6 is the next one.
+        // Handshakes 3 and 5 are on the set-up thread, 6 is the next one.
         failures.keep(failure(Piece::QueuePair(7), 6), 3);
         for (number, is_hit) in [(3, true), (5, true), (6, false), (7, false)] {
             assert_eq!(failures.of(&pair, number).is_some(), is_hit, "{number}");
         }
         assert!(failures.of(&[part(Piece::QueuePair(8))], 3).is_none());
-        // 3 is back, then 5, while 6 is at the set-up thread: its queue pair may have the failed one's number.
+        // 3 is back, then 5, while 6 is on the set-up thread: its queue pair may have the failed one's number.
         failures.forget(5);
         assert!(failures.of(&pair, 5).is_some());
         failures.forget(6);

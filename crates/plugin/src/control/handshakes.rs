@@ -11,7 +11,7 @@ use super::worker::{Done, HandshakeStep, Task};
 use crate::comm::Route;
 use crate::network::AnyHandshake;
 
-/// Messages that a peer may send while its handshake is at the set-up thread; a correct peer sends fewer.
+/// Messages that a peer may send while its handshake is on the set-up thread; a correct peer sends fewer.
 const MOST_WAITING: usize = 4;
 
 impl ControlLoop {
@@ -45,7 +45,7 @@ impl ControlLoop {
         setup.go_on_ns = None;
         setup.is_ready = matches!(step, HandshakeStep::Message(Message::Ready { .. }));
         setup.wait_ns.get_or_insert(wait_ns);
-        // The set-up thread has no earlier step of it.
+        // The set-up thread has no earlier step of this handshake.
         setup.last_task = None;
         let (node, is_wanted) = (setup.node, Arc::clone(&setup.is_wanted));
         match self.workers.give(Task { number: 0, route, is_wanted, handshake, step, node, given_ns }) {
@@ -72,7 +72,7 @@ impl ControlLoop {
                 self.release_abandoned_task(number);
             }
             match handshake {
-                // Its set-up has ended, and the number may already be another connection's.
+                // Its set-up has ended, and its route may already be another connection's.
                 over if !is_awaited => {
                     self.release_abandoned_task(number);
                     self.free(over);

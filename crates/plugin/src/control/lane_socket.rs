@@ -1,4 +1,4 @@
-//! The state of a socket that is to become a lane, and of an accepted one that has not said what it is.
+//! The state of a socket that will become a lane, and of an accepted socket that has not said what it is.
 
 use std::net::SocketAddr;
 
@@ -31,7 +31,7 @@ pub(super) struct LaneDial {
 }
 
 /// A lane that will be dialled again because the peer closed it without an answer, or did not answer: if strangers
-/// besiege the peer, its kernel drops connections that do not fit into the queue.
+/// flood the peer, its kernel drops connections that do not fit into the queue.
 pub(super) struct LaneRedial {
     pub(super) route: Route,
     pub(super) dial: Dial,
@@ -48,7 +48,7 @@ pub(super) struct Broken {
 }
 
 impl LaneDial {
-    /// Goes on as far as possible. Returns true once the lane is taken.
+    /// Advances as far as possible. Returns true once the peer has taken the lane.
     pub(super) fn advance(&mut self) -> Result<bool, Broken> {
         let (local, remote) = (self.dial.local, self.remote);
         let broken = |error: std::io::Error| Broken {

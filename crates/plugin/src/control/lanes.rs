@@ -122,7 +122,7 @@ impl ControlLoop {
     /// Begins to dial a lane of the connection at `route`.
     pub(super) fn dial_lane(&mut self, route: Route, dial: Dial, port: u16) -> Result<(), String> {
         let patience = u64::try_from(self.handshake_timeout.as_nanos()).unwrap_or(u64::MAX) / 2;
-        // A rail whose lanes are closed every time is left out early enough for the others.
+        // A rail whose lanes are closed every time is left out early enough for the other rails to be used.
         let redials = Redials::until(self.now_ns().saturating_add(patience));
         self.start_lane_dial(route, dial, port, redials)
     }

@@ -1,6 +1,6 @@
 //! Connections that are ready but not accepted, and whose peers have left. NCCL may call accept minutes after connect,
-//! and a peer may have had nothing to send: so such a connection stays, and accept returns it if there is no other. But
-//! a process that knows a handle could leave any number of them behind. So all but the last of each listener's are
+//! and a peer may have had nothing to send. So such a connection is kept, and accept returns it if there is no other.
+//! But a process that knows a handle could leave any number of them behind. So all but one of each listener's are
 //! closed after two handshake timeouts, or sooner if there are too many.
 
 use std::sync::Weak;
@@ -16,7 +16,7 @@ use crate::listener::Listener;
 const MOST_CLOSED_AT_ONCE: usize = 64;
 
 impl ControlLoop {
-    /// Handles a peer that has left a connection that was handed to a listener.
+    /// Queues a connection that its peer has left, if it still waits for its listener's accept.
     pub(super) fn queue_left_connection(&mut self, route: Route, listener: Weak<Listener>) {
         if listener.upgrade().is_some_and(|listener| listener.peer_left(route)) {
             let until_ns = self.now_ns().saturating_add(nanoseconds(self.handshake_timeout).saturating_mul(2));

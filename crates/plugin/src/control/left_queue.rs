@@ -6,8 +6,8 @@ use std::sync::Weak;
 use crate::comm::Route;
 use crate::listener::Listener;
 
-/// The connections that may wait in this queue, but at most half as many as may wait for one listener's accept. Beyond
-/// it the oldest is closed at once.
+/// The most connections that may wait in this queue; fewer if half of the limit for one listener's accept is less.
+/// Beyond this, the oldest is closed at once.
 const MOST: usize = 256;
 
 /// A connection that was not accepted and whose peer has left.
@@ -30,7 +30,7 @@ impl LeftQueue {
         Self { most: (most_of_a_listener / 2).min(MOST), connections: VecDeque::new() }
     }
 
-    /// Returns the time to close the first.
+    /// Returns the time to close the first connection.
     pub(super) fn next_ns(&self) -> Option<u64> {
         let are_too_many = self.connections.len() > self.most;
         self.connections.front().map(|left| if are_too_many { 0 } else { left.until_ns })
@@ -41,7 +41,7 @@ impl LeftQueue {
         let is_over = self.connections.len() > self.most || self.connections.front().is_some_and(is_due);
         let left = if is_over { self.connections.pop_front() } else { None };
         if self.connections.capacity() > 32 && self.connections.len() < self.connections.capacity() / 8 {
-            // Shrinks the queue after a crowd has left.
+            // Shrinks the queue after a burst of connections.
             self.connections.shrink_to(self.connections.len() * 2);
         }
         left

@@ -21,7 +21,7 @@ impl ControlLoop {
         });
     }
 
-    /// Lets a closed connection go on, and tells the session if it is drained.
+    /// Lets a closed connection send what is pending, and tells the session whether it is drained.
     pub(super) fn linger_connection(&mut self, route: Route) {
         let Some(session) = self.session(route.session) else {
             return;

@@ -1,6 +1,6 @@
 //! The control thread: one per process, started on first need and joined at the last `finalize`. It accepts, dials,
 //! shakes hands, keeps the sessions, and drains closed connections. Of an open connection's data path it touches only
-//! the debt to the peer, and only while no call is on the connection (`settling`).
+//! the debt to the peer, and only while no call uses the connection (`settling`).
 #![allow(clippy::disallowed_types, reason = "service threads and the control thread talk here")]
 
 mod agenda;
@@ -62,7 +62,7 @@ pub(crate) struct Control {
     owing: Arc<Owing<Comm>>,
     waker: Arc<Waker>,
     port: u16,
-    /// The process of the thread: a forked child has none.
+    /// The process that the thread runs in: a forked child has no such thread.
     process: ProcessMark,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -79,12 +79,12 @@ impl Control {
         let owing = Arc::new(Owing::new());
         let thread = ControlLoop::new(config, receiver, Arc::clone(&listeners), Arc::clone(&owing), most_files)?;
         let (waker, port) = (thread.waker(), thread.port());
-        // The application's signals must run on the application's threads.
+        // The application's signal handlers must run on the application's threads.
         let _blocked = signals::Blocked::all();
         let handle = std::thread::Builder::new()
             .name("railweave-ctl".to_owned())
             .spawn(move || {
-                // `check` notices that it is gone; calls that wait for it then fail with a message.
+                // `check` notices that the thread is gone; calls that wait for it then fail with a message.
                 if catch_unwind(AssertUnwindSafe(|| thread.run())).is_err() {
                     log::warn("a bug in Railweave ended the control thread; please report it with the job's log");
                 }
@@ -132,7 +132,7 @@ impl Control {
         self.send_command(Command::Connect(Box::new(request)));
     }
 
-    /// Stops the thread once closed connections are drained, and waits for its end.
+    /// Stops the thread, and waits for its end: it first drains closed connections and sends debts, for a limited time.
     pub(crate) fn stop(&self) {
         self.send_command(Command::Stop);
         let thread = lock(&self.thread).take();

@@ -1,5 +1,5 @@
-//! Memory next to the adapter that uses it: while a connection is set up, the memory of its queues and of the buffers
-//! that its peer writes comes from the NUMA node of its device, whichever thread of the application started the
+//! Memory next to the adapter that uses it. While a connection is set up, the memory of its queues and of the buffers
+//! that its peer writes comes from its device's NUMA node, no matter which thread of the application started the
 //! plugin's threads. This holds for the set-up thread, and for the control thread while it begins a handshake.
 
 use std::path::Path;
@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::log;
 use crate::network::Network;
 
-/// The bits of a mask of nodes: Linux has at most 1024 nodes (CONFIG_NODES_SHIFT).
+/// The number of bits in a mask of nodes: Linux has at most 1024 nodes (CONFIG_NODES_SHIFT).
 const MOST_NODES: u32 = 1024;
 
 /// Returns the node of the PCI device with this directory below /sys; `None` if the machine has no nodes or does not
-/// tell.
+/// say.
 fn node_at(pci_path: &Path) -> Option<u32> {
     // -1 means none (Linux, Documentation/ABI/testing/sysfs-bus-pci).
     std::fs::read_to_string(pci_path.join("numa_node")).ok()?.trim().parse().ok()
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_what_the_machine_says_and_no_other_text() {
+    fn a_node_is_read_from_numbers_and_from_no_other_text() {
         let folder = std::env::temp_dir().join(format!("railweave-numa-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         assert_eq!(node_at(&folder), None);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_node_or_with_one_that_cannot_be_nothing_changes() {
+    fn nothing_changes_without_a_node_or_with_an_impossible_one() {
         let before = policy();
         for node in [None, Some(MOST_NODES - 1), Some(MOST_NODES), Some(u32::MAX)] {
             let placed = Placed::on(node);

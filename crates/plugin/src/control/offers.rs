@@ -16,7 +16,7 @@ use crate::comm::Route;
 /// Connections that this process sets up at once on one session that it opened.
 const MOST_OWN: usize = 512;
 
-/// Connections that a peer may set up at once on one session: twice as many as a peer of this version does.
+/// Connections that a peer may set up at once on one session: twice as many as a peer of this version begins.
 const MOST_ON_A_SESSION: usize = 1024;
 
 /// Offers that may wait in this process, and offers of one session that may wait in any case.
@@ -30,7 +30,7 @@ pub(super) const TOO_MANY_UNACCEPTED: &str =
 /// Offers begun in one turn.
 const MOST_BEGUN_AT_ONCE: usize = 64;
 
-/// The interval of looking for set-ups that must make room.
+/// The interval between searches for set-ups that must make room.
 const MAKE_ROOM_INTERVAL_NS: u64 = 50_000_000;
 
 /// Peers told in one turn that their offers wait.
@@ -172,7 +172,7 @@ impl ControlLoop {
             waiting.extend(offers.map(|offer| Route { session, connection: offer.connection }));
         }
         let mut wait_notices = std::mem::take(&mut self.setups.wait_notices);
-        // Each once: an offer that was withdrawn and made again is there twice.
+        // Keeps each route once: an offer that was withdrawn and made again is listed twice.
         wait_notices.retain(|(_, route)| waiting.remove(route));
         wait_notices.shrink_to(wait_notices.len() * 2);
         self.setups.wait_notices = wait_notices;
@@ -292,7 +292,8 @@ impl ControlLoop {
         }
     }
 
-    /// Gives back the place of a set-up that had ended, if the set-up thread kept it until it finished this task.
+    /// Gives back the place of an ended set-up that kept it until the set-up thread had finished this task, if there is
+    /// one.
     pub(super) fn release_abandoned_task(&mut self, number: u64) {
         let now = self.now_ns();
         if self.setups.abandoned_tasks.remove(&number) {

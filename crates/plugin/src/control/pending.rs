@@ -72,10 +72,10 @@ impl PendingConnect {
     }
 }
 
-/// The connecting end of a ready connection. NCCL calls connect repeatedly until it has it. If it has not called for
-/// two handshake timeouts, it never will: NCCL forgets the connects of an aborted communicator, and up to v10 no
-/// `finalize` follows. The accepting end has no such limit: between listen and accept NCCL waits for other ranks, for
-/// minutes if one of them compiles or loads a checkpoint.
+/// The connecting end of a ready connection. NCCL calls connect repeatedly until it gets the connection. If it has not
+/// called for two handshake timeouts, it never will: NCCL forgets the connects of an aborted communicator, and up to
+/// v10 no `finalize` follows. The accepting end has no such limit: between listen and accept NCCL waits for other
+/// ranks, for minutes if one of them compiles or loads a checkpoint.
 pub(super) struct UnclaimedConnect {
     pub(super) route: Route,
     pub(super) connect: Arc<PendingConnect>,

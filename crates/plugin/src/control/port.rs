@@ -21,8 +21,8 @@ pub(super) struct ControlPort {
 }
 
 impl ControlPort {
-    /// Binds the first free port of the range: on these addresses, or, without any, on all of this host (both families
-    /// if it has IPv6, otherwise IPv4 only).
+    /// Binds the first free port of the range: on these addresses, or, if `None`, on all addresses of this host (both
+    /// families if it has IPv6, otherwise IPv4 only).
     ///
     /// # Errors
     /// If none is free.

@@ -1,11 +1,11 @@
-//! Sessions with more input than is read at once. The kernel reports unread input only once, so they are read from
-//! here, in turns, for a slice of time.
+//! Sessions with more input than is read at once. The kernel reports unread input only once, so this list keeps these
+//! sessions until they are read on, in turns, for a slice of time.
 
-/// The time for which such sessions are read before deadlines, newcomers and commands have their turn.
+/// The time for which such sessions are read before deadlines, newcomers and commands get their turn.
 const SLICE_NS: u64 = 5_000_000;
 
-/// The shortest rest of such a session. Together they rest for as long as reading from them took, so that they never
-/// take more than half of the thread's time.
+/// The shortest rest of such a session. All of them rest for as long as reading from them took, so that this never
+/// takes more than half of the thread's time.
 const REST_NS: u64 = 1_000_000;
 
 /// The list keeps room for this many sessions when it shrinks.
@@ -15,14 +15,14 @@ const FEW: usize = 32;
 #[derive(Default)]
 pub(super) struct RestingSessions {
     sessions: Vec<usize>,
-    /// The time to read on.
+    /// The time of the next round; `None` if no session rests.
     pub(super) again_ns: Option<u64>,
 }
 
 /// A round of reading.
 pub(super) struct Round {
     begin_ns: u64,
-    /// The number of sessions at its start, and of those that have had their turn.
+    /// The number of sessions at its start, and the number of those that have had their turn.
     waiting: usize,
     read: usize,
 }
@@ -40,8 +40,8 @@ impl RestingSessions {
         is_due.then_some(Round { begin_ns: now_ns, waiting: self.sessions.len(), read: 0 })
     }
 
-    /// Returns the session whose turn it is; `None` once all have had theirs or the slice is used up. At least one has
-    /// a turn.
+    /// Returns the session whose turn it is; `None` once all have had theirs or the slice is used up. At least one
+    /// session gets a turn.
     pub(super) fn next(&mut self, round: &mut Round, now_ns: u64) -> Option<usize> {
         let is_over = round.read > 0 && now_ns >= round.begin_ns + SLICE_NS;
         if round.read == round.waiting || is_over {
@@ -53,7 +53,7 @@ impl RestingSessions {
 
     /// Ends a round.
     pub(super) fn end(&mut self, round: &Round, now_ns: u64) {
-        // Those that had no turn come before those that still have more.
+        // Sessions that had no turn come before those that were read and still have input.
         self.sessions.drain(..round.read);
         self.sessions.shrink_to(FEW.max(self.sessions.len()));
         let rest_ns = REST_NS.max(now_ns - round.begin_ns);

@@ -49,7 +49,7 @@ pub(super) struct Session {
     sockets: u64,
     /// The process that it was opened to reach.
     pub(super) wanted_process: Option<ProcessId>,
-    /// Bytes received since it last had a connection.
+    /// Bytes received while it had no connection, since its peer last began one.
     stranger_bytes: usize,
     /// True while it rests because it had more input than is read at once.
     pub(super) is_resting: bool,
@@ -117,8 +117,8 @@ impl Session {
         if self.protocol.is_up() { MAX_FRAME_BYTES } else { MAX_HELLO_BYTES + FRAME_HEADER_BYTES }
     }
 
-    /// Returns the time since when a stranger's session has had no connection. A session whose offers wait for this
-    /// process comes after all others, at [`LAST_NS`] or more.
+    /// Returns the time of the last step of a stranger's session towards a connection; `None` for other sessions.
+    /// [`LAST_NS`] is added if offers wait for this process, so that such a session makes room last.
     pub(super) fn newcomer_since_ns(&self) -> Option<u64> {
         let class_ns = if self.setups.has_offers() { LAST_NS } else { 0 };
         self.is_of_stranger().then_some(self.protocol.idle_since_ns() + class_ns)

@@ -22,7 +22,8 @@ use crate::descriptors;
 use crate::identity::random;
 use crate::log;
 
-/// Reads of a session that can no longer send: a correct peer has left less input than that.
+/// The number of reads from a session that can no longer send. A correct peer has left less input than these reads
+/// take.
 const MOST_LAST_READS: usize = 4;
 
 impl ControlLoop {
@@ -36,7 +37,7 @@ impl ControlLoop {
         self.handle_session(token);
     }
 
-    /// Returns a session. After a change, [`Self::drive_session`] carries out its state machine's actions.
+    /// Returns a session. After changing it, call [`Self::drive_session`] to carry out its state machine's actions.
     pub(super) fn session(&mut self, token: usize) -> Option<&mut Session> {
         self.touch(token);
         match self.entries.get_mut(&token) {
@@ -232,7 +233,7 @@ impl ControlLoop {
         self.lose_socket(token, error);
     }
 
-    /// Reads a session's input, as much as is read at once. Returns false if the session has lost that socket.
+    /// Reads as much of a session's input as is read at once. Returns false if the session has lost the socket.
     fn read_session(&mut self, token: usize) -> bool {
         let Some(session) = self.session(token) else {
             return false;
@@ -314,7 +315,7 @@ impl ControlLoop {
         self.with_session(token, |session, now| session.end(Limit::Place { others }.into(), now));
     }
 
-    /// Returns true if the peer of a session shares this process's network namespace, so that packets between both
+    /// Returns true if the peer of a session shares this process's network namespace, so that packets between the two
     /// never leave the host.
     pub(super) fn is_inside_host(&mut self, token: usize) -> bool {
         let ours = self.sessions.hello.network;
@@ -368,7 +369,7 @@ impl ControlLoop {
             session.is_resting = false;
             self.handle_session(token);
         }
-        // A peer that does not read is not read either, so it cannot be called silent.
+        // This end does not read from a peer that does not read, so it cannot call the peer silent.
         if let Some(session) = self.session(token)
             && let (Some(for_ns), Some(unsent)) = (session.protocol.overdue_ns(now_ns), session.unsent_if_left_unread())
         {

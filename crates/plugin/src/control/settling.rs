@@ -1,10 +1,10 @@
-//! Debts of connections to their peers while no call of the application is on them: the control thread sends them
-//! within a millisecond (docs/wire.md).
+//! Debts of connections that no call of the application uses: the control thread sends them to the peers within a
+//! millisecond (docs/wire.md).
 //!
 //! The first debt after a quiet time wakes the thread. From then on it looks every [`LOOK_INTERVAL`] at the connections
-//! handed to it, sends debts that the look before had already found, and goes back to sleep when nothing was owed for a
-//! while. So a thread that works on a connection all the time makes no system call for this, and an idle thread costs
-//! nothing.
+//! handed to it, sends debts that the previous look had already found, and goes back to sleep once nothing was owed for
+//! a while. So an application thread that uses a connection all the time makes no system call for this, and an idle
+//! control thread costs nothing.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -17,7 +17,7 @@ use crate::comm::Comm;
 use crate::comm::debt::Look;
 use crate::comm::owing::Owing;
 
-/// The time between two looks. A debt is at most two of them old when it is settled.
+/// The time between two looks. A debt is settled within two such intervals.
 const LOOK_INTERVAL: Duration = Duration::from_micros(400);
 
 /// The control thread forgets a connection that owed nothing at this many looks.
@@ -115,7 +115,7 @@ impl Settling {
         let fresh = self.fresh.drain(..).map(|comm| Debtor { comm, quiet: 0, between: 1, wait: 0 });
         self.debtors.extend(fresh);
         self.debtors.retain_mut(Debtor::look);
-        // Counted from the end of this look: even if a look takes longer than that, other work has its turn.
+        // Counted from the end of this look: even if a look takes longer than the interval, other work gets its turn.
         self.next = Some(Instant::now() + LOOK_INTERVAL);
         if self.debtors.is_empty() && self.owing.sleep() {
             self.next = None;
@@ -126,7 +126,7 @@ impl Settling {
 }
 
 impl Drop for Settling {
-    /// Sends all debts as far as the kernel takes them, and lets go of all connections.
+    /// Sends all debts as far as the kernel takes them, and releases all connections.
     fn drop(&mut self) {
         self.owing.close(&mut self.fresh);
         // After a panic the state may be in the middle of a change.

@@ -15,8 +15,8 @@ const MOST_AT_ONCE: usize = 1024;
 /// Connections of one listener that may wait for `accept`; at most a quarter of all descriptors.
 const MOST_UNACCEPTED: usize = 4096;
 /// If no set-up has ended for this long while offers wait, set-ups of silent peers make room. A peer is silent if no
-/// step of any of its set-ups came for a third of the handshake timeout, and at least [`SHORTEST_SILENCE_NS`]. WAIT
-/// does not count: a peer that says nothing else would hold its place.
+/// step of any of its set-ups came for a third of the handshake timeout or for [`SHORTEST_SILENCE_NS`], whichever is
+/// longer. WAIT does not count: a peer that says nothing else would hold its place.
 const STALL_NS: u64 = 500_000_000;
 pub(super) const SHORTEST_SILENCE_NS: u64 = 1_000_000_000;
 
@@ -69,7 +69,7 @@ pub(super) struct ProcessSetups {
     /// Set-ups in progress, by the time of their last step.
     pub(super) in_progress: Agenda<Route>,
     /// Set-ups that ended while the set-up thread had them, by the numbers of their tasks. They keep their places until
-    /// it has finished these.
+    /// the thread has finished these tasks.
     pub(super) abandoned_tasks: BTreeSet<u64>,
     /// The number of waiting offers.
     pub(super) waiting_offers: usize,
@@ -105,7 +105,8 @@ impl ProcessSetups {
         self.in_progress.len() + self.abandoned_tasks.len() < self.most
     }
 
-    /// Returns true if ended set-ups at the set-up thread hold all places, so that only that thread can give any back.
+    /// Returns true if set-ups that have ended, but are still on the set-up thread, hold all places. Only that thread
+    /// can then give one back.
     pub(super) fn are_all_places_abandoned(&self) -> bool {
         self.abandoned_tasks.len() >= self.most
     }

@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-/// Blocks all signals in this thread until it is dropped. Threads started meanwhile inherit that for good.
+/// Blocks all signals in this thread until it is dropped. Threads started meanwhile inherit the mask and keep it.
 pub(super) struct Blocked {
     before: Option<libc::sigset_t>,
 }
@@ -10,7 +10,7 @@ pub(super) struct Blocked {
 impl Blocked {
     pub(super) fn all() -> Self {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: the first call fills a set, which the second one reads. That one writes the previous set completely
+        // SAFETY: the first call fills a set, which the second one reads. The second one writes the whole previous set
         // if it returns 0 (sigfillset(3), pthread_sigmask(3)).
         let before = unsafe {
             libc::sigfillset(all.as_mut_ptr());

@@ -2,7 +2,8 @@
 
 use crate::log;
 
-/// The subject of a line. Each kind has its own count, so that many lines of one do not hide the only one of another.
+/// The subject of a line. Each kind has its own count, so that many lines of one kind do not hide the only line of
+/// another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A connection that cannot be accepted.

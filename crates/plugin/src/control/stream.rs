@@ -22,8 +22,8 @@ pub(crate) struct Stream {
     output: Vec<u8>,
 }
 
-/// Lets the kernel choose the source port when it knows the other end, so that one address has room for more than
-/// 28,000 lanes. Without the option (before Linux 4.2) that is the limit.
+/// Lets the kernel choose the source port once it knows the other end, so that one address has room for more than
+/// 28,000 lanes. Without the option (before Linux 4.2) that number is the limit.
 fn choose_port_late(socket: &Socket) {
     let yes: libc::c_int = 1;
     // SAFETY: the option takes an int, and its address and size are passed (ip(7), IP_BIND_ADDRESS_NO_PORT).

@@ -1,6 +1,6 @@
-//! The threads for calls that may block in a fabric, as verbs do for seconds while the kernel looks up an address, or
-//! waits for a queue pair's last packets. One sets connections up: a handshake goes there with a message and comes back
-//! with its next actions. The other frees ended handshakes and connections, so that no set-up waits for that.
+//! The threads for calls that may block in a fabric: verbs calls may take seconds while the kernel looks up an address,
+//! or waits for a queue pair's last packets. One sets connections up: a handshake goes there with a message and comes
+//! back with its next actions. The other frees ended handshakes and connections, so that no set-up waits for that.
 #![allow(clippy::disallowed_types, reason = "the control thread and its workers talk here")]
 
 use std::collections::{BTreeSet, VecDeque};
@@ -22,16 +22,16 @@ use crate::comm::Route;
 use crate::log;
 use crate::network::AnyHandshake;
 
-/// The time that the last `finalize` waits for a worker that finishes no job.
+/// The time that the last `finalize` waits while a worker finishes no job.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The time between two checks of the worker's progress meanwhile.
+/// The time between two checks of the worker's progress during that wait.
 const PROGRESS_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The most time between two checks that counts as waiting. If it was longer, this process was stopped, and its worker
-/// too.
+/// The longest time between two checks that counts as waiting. If more has passed, this process was stopped, and its
+/// worker with it.
 const MOST_BETWEEN_CHECKS: Duration = Duration::from_millis(100);
 
-/// The number of jobs that a worker was given, and of those that are done.
+/// The number of jobs that a worker was given, and the number of those that are done.
 #[derive(Default)]
 struct Progress {
     given: AtomicU64,
@@ -131,7 +131,7 @@ impl<J: Send + 'static> Worker<J> {
 /// The next step of a handshake.
 pub(super) enum HandshakeStep {
     Message(Message),
-    /// A step that this host could not do before is retried.
+    /// Retries a step that this host could not do before.
     GoOn,
     /// Its deadline has passed.
     Timeout,
@@ -175,7 +175,8 @@ struct SetupThread {
     since_ns: u64,
 }
 
-/// Both threads, each started when it is first needed. Dropping this ends and joins them.
+/// Both threads, each started when it is first needed. Dropping this ends and joins them; one that finishes no job for
+/// [`PATIENCE`] is left running.
 pub(super) struct Workers {
     epoch: Instant,
     timeout_ns: u64,
@@ -243,7 +244,7 @@ impl Workers {
         self.given_tasks
     }
 
-    /// Returns the number of the oldest task at the set-up thread, or the next one's.
+    /// Returns the number of the oldest task on the set-up thread; if none is there, the number of the next task.
     pub(super) fn oldest_task_number(&self) -> u64 {
         self.outstanding_tasks.first().copied().unwrap_or(self.given_tasks)
     }
@@ -273,11 +274,11 @@ impl Workers {
             return drop(over);
         }
         if self.freeing_thread.is_none() {
-            // If the thread cannot be started, nothing takes it and it is dropped here.
+            // If the thread cannot be started, `over` is dropped here.
             self.freeing_thread = Worker::start("railweave-free", |_| false, drop).ok();
         }
         if let Some(thread) = &self.freeing_thread {
-            // If the thread is gone, this drops it.
+            // If the thread is gone, this drops `over`.
             thread.give(over);
         }
     }
@@ -319,7 +320,7 @@ impl Task {
         let handled = catch_unwind(AssertUnwindSafe(|| {
             let _placed = Placed::on(node);
             let now_ns = nanoseconds(epoch.elapsed());
-            // The time in the queue does not count for the handshake.
+            // The time in the queue does not count against the handshake.
             match step {
                 HandshakeStep::Message(message) => {
                     handshake.set_deadline(now_ns.saturating_add(timeout_ns));
@@ -364,7 +365,7 @@ mod tests {
         (0..10).for_each(|_| assert!(worker.give(())));
         let progress = Arc::clone(&worker.progress);
         let keeper = std::thread::spawn(move || {
-            // Three jobs, each in half of the patience: in all longer than it. Then none.
+            // Three jobs, each after half of the patience, which together take longer than it. Then none.
             for done in 1..=3 {
                 std::thread::sleep(patience / 2);
                 go.send(()).unwrap();
