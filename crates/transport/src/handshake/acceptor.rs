@@ -168,9 +168,9 @@ impl<F: Fabric> Acceptor<F> {
     }
 
     /// Returns the function that hands a socket over to a lane, if the lane waits for one: until READY, as long as it
-    /// has no open socket. A peer that was not answered in time closes its socket and dials another, and the closed one
-    /// may have been taken meanwhile. An open socket stays: whoever dials a second one may only repeat what they saw
-    /// the peer send.
+    /// has no open socket. A peer that was not answered in time closes its socket and dials another; this end may have
+    /// taken the closed one meanwhile. An open socket stays, because whoever dials a second one may only repeat what
+    /// they saw the peer send.
     fn awaited(&self, rail: u8, lane: u8) -> Result<Attach<F>, LaneRefused> {
         let none = || LaneRefused::NotAwaited(rail);
         let (State::Ready, Joining::BySockets { awaits, attach }) = (&self.state, F::JOINING) else {

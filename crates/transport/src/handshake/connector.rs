@@ -66,8 +66,8 @@ impl<F: Fabric> Connector<F> {
     fn handle_answer(&mut self, token: Token, answers: &[RailAnswer]) -> Result<(), HandshakeFailure> {
         let set_up = &mut self.set_up;
         set_up.token = token;
-        // A connection cuts its writes to what all of its ports can carry, so every queue must hold the longest chain
-        // of the smallest writes.
+        // A connection cuts its writes to a length that all of its ports can carry, so every queue must hold the
+        // longest chain of writes of that length.
         let shortest = set_up.ports.iter().map(|port| port.domain.max_write()).min().unwrap_or(1);
         for (rail, answer) in RailId::all().zip(answers) {
             let port = set_up.ports.get(usize::from(answer.connector_port));

@@ -22,14 +22,14 @@ pub enum HandshakeFailure {
         /// Ports of the offer.
         offered: usize,
     },
-    /// LANES has another number of rails than ANSWER.
+    /// LANES and ANSWER differ in the number of rails.
     WrongRails {
         /// Rails of LANES.
         lanes: usize,
         /// Rails of ANSWER.
         answered: usize,
     },
-    /// LANES has another number of lanes for a rail than ANSWER.
+    /// LANES and ANSWER differ in the number of lanes of a rail.
     WrongLanes {
         /// The rail.
         rail: RailId,
@@ -38,14 +38,14 @@ pub enum HandshakeFailure {
         /// Its lanes in ANSWER.
         agreed: u8,
     },
-    /// READY names rails that are not up here.
+    /// READY names no rail, or rails that are not up here.
     WrongReady {
         /// The rails that READY names.
         usable: RailSet,
         /// Rails of the connection.
         rails: usize,
     },
-    /// No port of the offer goes with one of this end's, for this reason.
+    /// No port of the offer can be paired with one of this end's, for this reason.
     Unpaired(String),
     /// This host could not connect any rail in time, the last one for this reason.
     Unconnected(LeftOut),
@@ -80,7 +80,7 @@ impl HandshakeFailure {
         }
     }
 
-    /// Returns the message about it, for a handshake with this peer.
+    /// Returns the failure's sentence, for a handshake with this peer.
     pub fn of(&self, peer: &str) -> String {
         match self {
             Self::Late(awaited) => format!(
@@ -167,7 +167,7 @@ fn obstacle(last: Option<&SetupError>) -> String {
 }
 
 impl LeftOut {
-    /// Returns true if nothing but this host stood in the way.
+    /// Returns true if only this host is at fault.
     pub(super) fn is_local(&self) -> bool {
         matches!(self, Self::Failed(error) if error.fault() == Fault::Local)
     }

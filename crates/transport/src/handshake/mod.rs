@@ -2,7 +2,7 @@
 //!
 //! [`Connector`] and [`Acceptor`] are two state machines without I/O. They take messages, sockets and the time
 //! ([`Handshake`]), and return [`Action`]s ([`MakesConnection`]). They may move to another thread between any two
-//! calls; this keeps set-up calls that block off the control thread.
+//! calls, so that set-up calls that block need not run on the control thread.
 
 mod acceptor;
 mod connector;
@@ -80,7 +80,7 @@ impl<C> Action<C> {
 
 /// One side of a connection's set-up, whatever its fabric and its side.
 pub trait Handshake: Send {
-    /// Takes a message from the peer. May block if [`Self::may_block`].
+    /// Handles a message from the peer. May block if [`Self::may_block`].
     fn handle_message(&mut self, message: Message);
 
     /// Takes the socket of a dialled lane, or the reason why there is none.

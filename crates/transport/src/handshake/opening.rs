@@ -192,7 +192,8 @@ impl<F: Fabric, C> SetUp<F, C> {
         self.send(Message::Lanes(message));
     }
 
-    /// Takes the head of the peer's LANES, and returns its rails.
+    /// Checks that the peer's LANES has the agreed number of rails, and notes the address of the memory that this end
+    /// writes into. Returns the rails.
     pub(super) fn take_lanes(&mut self, lanes: Lanes) -> Result<Vec<RailLanes>, HandshakeFailure> {
         if lanes.rails.len() != self.rails.len() {
             let (lanes, answered) = (lanes.rails.len(), self.rails.len());
@@ -229,7 +230,7 @@ impl<F: Fabric, C> SetUp<F, C> {
         self.rails.iter().any(|rail| rail.exchange.is_some())
     }
 
-    /// Continues to connect lanes. Returns true if no lane is left that this host could not connect yet.
+    /// Continues to connect lanes. Returns true if no attempt has to be repeated.
     pub(super) fn connect(&mut self) -> bool {
         self.pause = None;
         for rail in RailId::all().take(self.rails.len()) {
@@ -290,7 +291,8 @@ impl<F: Fabric, C> SetUp<F, C> {
 }
 
 /// Returns the weights of the rails: the local port's weight from the options, otherwise the slower of both ports'
-/// speeds, shared evenly among the rails of one port. They are scaled so that sharing loses nothing.
+/// speeds, shared evenly among the rails of one port. They are scaled by 840, which every number up to 8 divides, so
+/// that sharing loses nothing.
 fn weights(rails: &[RailPlan]) -> [u32; MAX_RAILS] {
     let mut out = [0; MAX_RAILS];
     for (weight, rail) in out.iter_mut().zip(rails) {

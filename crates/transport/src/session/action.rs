@@ -32,7 +32,7 @@ pub enum SessionAction {
         /// The offer.
         offer: Offer,
     },
-    /// The peer has taken back an offer, or its session is gone: forget it.
+    /// The peer has taken this offer back, or its session is gone: forget the offer.
     Withdrawn(u32),
     /// A message for the handshake of this connection.
     Message {

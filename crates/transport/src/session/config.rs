@@ -10,7 +10,7 @@ use crate::Hello;
 pub struct SessionConfig {
     /// The HELLO of this process; each session has its own wanted process and nonce.
     pub hello: Hello,
-    /// The prover that has the key, if the process has one. [`Hello::KEYED`] says the same.
+    /// The prover that has the key, if the process has one. If and only if it does, `hello` has [`Hello::KEYED`].
     pub prover: Option<Arc<dyn Prover>>,
     /// The time that HELLO and PROOF may take; for an opener, in all of its attempts together.
     pub handshake_ns: u64,
@@ -18,14 +18,15 @@ pub struct SessionConfig {
     pub peer_timeout_ns: u64,
     /// The time for which an opener keeps a session without connections.
     pub idle_ns: u64,
-    /// The time for which the other end keeps it; that end only makes sure that strangers do not keep sessions forever.
+    /// The time for which an acceptor keeps a session without connections. It only prevents strangers from keeping
+    /// sessions forever.
     pub accepted_idle_ns: u64,
     /// The time for which an open connection outlives its peer or its session: its lanes still deliver what was sent
     /// before, and then report by themselves that the peer is gone.
     pub grace_ns: u64,
     /// The time for which a closed connection waits for its peer.
     pub linger_ns: u64,
-    /// The first pause between two looks at a closed connection, and the longest, to which it grows.
+    /// The first pause between two checks of a closed connection, and the longest: each pause is twice the one before.
     pub linger_pause_ns: (u64, u64),
 }
 

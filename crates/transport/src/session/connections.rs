@@ -16,7 +16,8 @@ pub(super) enum State {
     Open { peer_left: Option<LostCause> },
     /// This side has closed it, and checks after growing pauses, until the given time, if it has ended.
     Closed { peer_left: bool, pause_ns: u64, until_ns: u64 },
-    /// Nothing of it is left here, but the peer has not closed it yet: it still holds its number and its session.
+    /// Nothing of it is left here, but the peer has not closed it yet: it still occupies its number and keeps the
+    /// session in use.
     ByeAwaited,
 }
 

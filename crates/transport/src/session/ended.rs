@@ -1,4 +1,4 @@
-//! The reasons why sessions end or cannot be had, and why connections are lost with them.
+//! The reasons why sessions end or cannot be opened, and why connections are lost with them.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -57,7 +57,7 @@ pub enum Ended {
         /// The time that it had for its answer, in nanoseconds.
         limit_ns: u64,
     },
-    /// The peer does not read what is sent to it, so that nothing is read from it either.
+    /// The peer does not read what is sent to it, so nothing is read from it either.
     #[error(
         "it has not read what was sent to it for {:.1} s, longer than {} ({} s): {unsent} bytes wait for it; it is \
          stopped, or cannot be reached, or its program is not Railweave",
@@ -238,7 +238,7 @@ fn unreachable(tries: &str, no_route: bool, loopback: bool) -> String {
     }
 }
 
-/// The reason why a session takes an open connection for lost.
+/// The reason why a session reports an open connection as lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// The peer.
@@ -252,7 +252,7 @@ pub struct Lost {
 pub enum LostCause {
     /// The peer has closed it.
     Bye,
-    /// The peer gave it up, for this reason, when it took it to be still in set-up.
+    /// The peer, which was still setting it up, gave it up for this reason.
     GaveUp(String),
     /// The session ended.
     Session(Arc<Ended>),

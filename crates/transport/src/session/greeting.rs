@@ -118,7 +118,7 @@ impl Session {
         match (&self.stage, self.side) {
             (Stage::Over { .. } | Stage::Pausing { .. }, _) => {}
             (Stage::Dialling { .. } | Stage::Hello { .. } | Stage::Proof { .. }, Side::Opener) => {
-                // A peer that has said HELLO is not a besieged one that closes newcomers.
+                // A peer that has said HELLO has not closed the socket because of too many newcomers.
                 let kind = if matches!(self.stage, Stage::Proof { .. }) { SocketEndKind::Other } else { kind };
                 self.reach.failed(self.address, &SocketEnd { kind, text: why.to_string() });
                 self.dial_next(now_ns);

@@ -1,11 +1,12 @@
-//! Heartbeats find out if the process at the other end of a session is still alive. It is asked only when it has been
-//! quiet while connections need it.
+//! Heartbeats find out if the process at the other end of a session is still alive. The process is asked only if it has
+//! been quiet while connections need it.
 //!
-//! Its sockets do not show it: a child that it forked holds copies of them, and a socket ends only with its last copy.
+//! Its sockets do not show its death: a child that it forked holds copies of them, and a socket ends only with its last
+//! copy.
 
-/// The time that a peer has for its answer, divided by this, is the quiet time after which it is asked. That is the
-/// smaller share of the time until a dead peer is noticed, and in a job of a thousand processes each is still asked
-/// only every few seconds.
+/// The quiet time after which a peer is asked is the time that it has for its answer, divided by this. So the quiet
+/// time is only a small share of the time until a dead peer is noticed, and in a job of a thousand processes each is
+/// still asked only every few seconds.
 const QUIET_PART: u64 = 8;
 
 /// The times at which the other end of a session was last heard and last asked.
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_not_asked_in_time_is_asked_first() {
+    fn a_peer_that_was_not_asked_in_time_is_asked_first() {
         let heartbeat = Heartbeat::new(8 * SECOND, 0);
         assert_eq!(heartbeat.beat(1000 * SECOND), Beat::Ask, "it was this process that stood still");
     }

@@ -98,7 +98,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a session to a process that may be found at these addresses, and dials the first.
+    /// Returns the opener's end of a session to a process that may be found at these addresses, and dials the first.
     pub fn open(
         config: Arc<SessionConfig>,
         wanted: ProcessId,
@@ -113,7 +113,7 @@ impl Session {
         session
     }
 
-    /// Takes a session that a peer at this address has dialled. `nonce` must be freshly random.
+    /// Returns the acceptor's end of a session that a peer at this address has dialled. `nonce` must be freshly random.
     pub fn accept(config: Arc<SessionConfig>, nonce: [u8; 32], address: SocketAddr, now_ns: u64) -> Self {
         let deadline_ns = now_ns.saturating_add(config.handshake_ns);
         let reach = Reach::new([], now_ns);
@@ -210,13 +210,13 @@ impl Session {
         }
     }
 
-    /// Returns true if a connection was begun on it that has not ended for the peer. An offer that waits does not
+    /// Returns true if a connection was begun on it, and has not ended for the peer. An offer that waits does not
     /// count.
     pub fn has_connections(&self) -> bool {
         self.connections.are_begun()
     }
 
-    /// Returns the time, in nanoseconds, since which the peer could have begun a connection, if it has none.
+    /// Returns the time, in nanoseconds, from which the session counts as idle if it has no connection.
     pub fn idle_since_ns(&self) -> u64 {
         self.idle_since_ns
     }
@@ -241,8 +241,8 @@ impl Session {
     }
 
     /// Returns the time since anything came from the peer, in nanoseconds, if its answer is overdue. The next
-    /// [`Self::handle_timeout`] then ends the session, so the caller must first handle what lies in the socket: it may
-    /// be this process that stood still.
+    /// [`Self::handle_timeout`] then ends the session, so the caller must first handle what waits in the socket: this
+    /// process may be the one that stood still.
     pub fn overdue_ns(&self, now_ns: u64) -> Option<u64> {
         match self.beat(now_ns) {
             Beat::Silent { for_ns } => Some(for_ns),
@@ -338,7 +338,7 @@ impl Session {
         }
     }
 
-    /// Takes a frame from the peer.
+    /// Handles a frame from the peer.
     pub fn handle_frame(&mut self, frame: Frame, now_ns: u64) {
         self.heartbeat.heard(now_ns);
         let Frame { connection, message } = frame;
@@ -357,8 +357,8 @@ impl Session {
         }
     }
 
-    /// Takes a message about a connection. If the connection's handshake was away with an earlier message, and the
-    /// connection has been [opened](Self::opened) since, the caller passes the message here again.
+    /// Handles a message about a connection. If it came while another thread had the connection's handshake, and the
+    /// connection is [open](Self::opened) afterwards, the caller passes the message here again.
     pub fn handle_message(&mut self, connection: u32, message: Message, now_ns: u64) {
         match (self.connections.state(connection), message) {
             (Some(State::SetUp), Message::Wait) => self.actions.push_back(SessionAction::Waits(connection)),
@@ -374,8 +374,8 @@ impl Session {
                 self.touch(now_ns);
                 self.peer_left(connection, LostCause::Bye, now_ns.saturating_add(self.config.grace_ns));
             }
-            // The connection came up on this side and not on the peer's, for example because READY came too late. No
-            // BYE for it will come.
+            // The connection came up on this side and not on the peer's, for example because READY came too late. The
+            // peer will send no BYE for it.
             (Some(State::Open { .. }), Message::Refuse { reason, .. }) => {
                 self.peer_left(connection, LostCause::GaveUp(reason), now_ns);
             }
@@ -445,7 +445,7 @@ impl Session {
     pub fn failed(&mut self, connection: u32, now_ns: u64) {
         match self.connections.state(connection) {
             Some(State::SetUp) => self.touch(now_ns),
-            // A refused offer does not keep the session.
+            // A refused offer does not keep the session from being idle.
             Some(State::Offered) => {}
             _ => return,
         }
@@ -482,7 +482,8 @@ impl Session {
             self.actions.push_back(SessionAction::Over(connection));
             return;
         }
-        // Checks coincide, so that many connections that are closed at once do not wake the caller for each.
+        // Checks fall on multiples of their pause, so that the caller wakes up once for many connections that were
+        // closed together.
         let due_ns = now_ns.saturating_add(pause_ns).checked_next_multiple_of(pause_ns.max(1));
         let pause_ns = (pause_ns * 2).min(self.config.linger_pause_ns.1);
         let state = State::Closed { peer_left, pause_ns, until_ns };
@@ -509,8 +510,8 @@ impl Session {
         self.send(connection, Message::Refuse { fault: Fault::Protocol, reason: refusal.to_owned() });
     }
 
-    /// Ends the session, and with it every connection that is being set up and, unless its data ends it first, every
-    /// open one.
+    /// Ends the session. Every connection that is being set up ends with it, and every open one after its grace, unless
+    /// its rails end it earlier.
     fn over(&mut self, why: Ended, now_ns: u64) {
         let ended = Arc::new(why);
         let stage = std::mem::replace(&mut self.stage, Stage::Over { ended: Arc::clone(&ended), peer: None });

@@ -1,7 +1,7 @@
 //! The proof that the other end of a session has the job's key, which comes between HELLO and everything else.
 //!
-//! The opener proves first, and the acceptor proves only to an opener that has done so. Everything in a proof but the
-//! key is known, so a proof that is given away would let a stranger try keys at leisure.
+//! The opener proves first, and the acceptor proves only to an opener that has done so. Everything in a proof except
+//! the key is public, so a stranger who got one could try keys against it at leisure.
 
 use std::fmt;
 

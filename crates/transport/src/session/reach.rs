@@ -28,7 +28,7 @@ pub(super) struct Reach {
 pub(super) enum Next {
     /// Dial this address, which has until the deadline to lead to a session.
     Dial { address: SocketAddr, deadline_ns: u64 },
-    /// Wait until then, and dial again the addresses that were closed.
+    /// Wait until then, and redial the addresses whose sockets were closed.
     Pause { at_ns: u64 },
     /// The process cannot be reached.
     GiveUp(Unreachable),
@@ -61,7 +61,7 @@ impl Reach {
         }
     }
 
-    /// Ends the pause: the addresses that were closed are next.
+    /// Ends the pause: the addresses whose sockets were closed are next.
     pub(super) fn again(&mut self) {
         self.addresses.extend(self.closed.drain(..).map(|(address, _)| address));
     }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn no_route_and_loopback_are_said_where_they_are_all_there_is() {
+    fn no_route_and_loopback_are_named_if_they_hold_for_all_addresses() {
         let mut reach = Reach::new([SocketAddr::from(([127, 0, 0, 1], 7))], SECOND);
         let Next::Dial { address, .. } = reach.next(0) else { panic!() };
         reach.failed(address, &end(SocketEndKind::NoRoute));

@@ -1,5 +1,5 @@
-//! The times for dialling again after a peer has closed the socket without a word: a peer besieged by strangers closes
-//! the socket that has waited longest, and welcomes the next.
+//! The times for dialling again after a peer has closed the socket without sending a byte: a peer that has too many
+//! newcomers closes the socket that has waited longest, and welcomes the next.
 
 const FIRST_PAUSE_NS: u64 = 10_000_000;
 const LONGEST_PAUSE_NS: u64 = 640_000_000;
@@ -17,7 +17,7 @@ impl Redials {
         Self { until_ns, pause_ns: FIRST_PAUSE_NS }
     }
 
-    /// Returns when to retry, `None` once it was tried for long enough.
+    /// Returns when to retry, `None` if that would be too late.
     pub fn next_ns(&mut self, now_ns: u64) -> Option<u64> {
         let at_ns = now_ns.saturating_add(self.pause_ns);
         self.pause_ns = (self.pause_ns * 2).min(LONGEST_PAUSE_NS);

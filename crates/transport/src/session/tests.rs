@@ -239,7 +239,7 @@ fn what_comes_out_of_turn_ends_the_session() {
 }
 
 #[test]
-fn whoever_breaks_a_limit_is_unwelcome_and_one_that_breaks_down_is_not() {
+fn a_peer_that_breaks_a_limit_is_unwelcome_and_one_whose_socket_ends_is_not() {
     let limits = [Limit::Unconnected { most: 65_536 }, Limit::Place { others: 63 }];
     for limit in limits {
         let mut pair = Pair::up();
@@ -413,7 +413,7 @@ fn a_closed_connection_waits_three_seconds_and_no_longer() {
 }
 
 #[test]
-fn a_session_lasts_until_the_peer_has_closed_what_is_over_here() {
+fn a_session_lasts_until_the_peer_has_closed_each_connection() {
     let (mut pair, number) = Pair::connected();
     pair.acceptor.close(number, 0);
     pair.exchange();
