@@ -36,7 +36,7 @@ pub enum DecodeError {
 }
 
 /// Returns true if a character is invisible but changes how others are shown: control characters (Unicode's category
-/// Cc), format characters such as those that turn the direction of text (Cf, as of Unicode 16), and the separators of
+/// Cc), format characters such as those that change the direction of text (Cf, as of Unicode 16), and the separators of
 /// lines and paragraphs (Zl, Zp).
 fn changes_lines(character: char) -> bool {
     const FORMATS: [(u32, u32); 21] = [
@@ -125,8 +125,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads text that follows its length in two bytes. Replaces invalid UTF-8, and characters that would change how a
-    /// line looks.
+    /// Reads a length of two bytes and the text that follows it. Replaces invalid UTF-8, and characters that would
+    /// change how a line looks.
     pub(crate) fn text(&mut self, field: &'static str, most: usize) -> Result<String, DecodeError> {
         let length = usize::from(self.u16()?);
         if length > most {

@@ -11,8 +11,8 @@ pub struct ConnectionConfig {
     /// Messages above this many bytes go as plain writes, then a write-with-immediate that carries only the record
     /// (`NCCL_IB_AR_THRESHOLD`); `None` for never.
     pub adaptive_routing_above: Option<u64>,
-    /// Traffic class of every packet as NCCL asks for it, `None` for the default. The fabrics know the one that the
-    /// user sets.
+    /// The traffic class of every packet that NCCL asks for, `None` for the default. The class that the user sets is
+    /// known to the fabrics.
     pub traffic_class: Option<u8>,
 }
 

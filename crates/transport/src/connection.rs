@@ -50,8 +50,8 @@ pub(crate) trait Outstanding {
     /// Returns the [`Reports`] to which the rail of this side reports.
     fn reports<'a, F: Fabric>(&'a mut self, side: &'a mut RailSide) -> impl Reports;
 
-    /// Returns the place of the first report that ends the connection, on its way from the poll to [`Core`]. It is next
-    /// to the state that reports change: in any other place it costs each poll 2 instructions or more.
+    /// Returns the place that holds the first report that ends the connection, until [`Core`] takes it after the poll.
+    /// The place lies next to the state that reports change: anywhere else it costs each poll 2 instructions or more.
     fn fatal(&mut self) -> &mut Option<Box<Fatal>>;
 
     /// Notes that a post was refused although there was room: a part of it may have gone out.
@@ -81,7 +81,7 @@ impl<F: Fabric> Core<F> {
         &self.fate
     }
 
-    /// Takes the reports of a rail. Returns true if there were any.
+    /// Handles the reports of a rail. Returns true if there were any.
     ///
     /// # Errors
     /// If a report ends the connection.
@@ -95,7 +95,7 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Takes the reports of all rails. Returns true if there were any.
+    /// Handles the reports of all rails. Returns true if there were any.
     ///
     /// # Errors
     /// If a report ends the connection.
@@ -152,8 +152,8 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Breaks the connection if the rest of the process has reported a failed adapter of this host, whatever the peer
-    /// does.
+    /// Breaks the connection if the rest of the process has reported a failed adapter of this host. A lost peer does
+    /// not count.
     ///
     /// # Errors
     /// If a failed adapter was reported: the reported reason.
@@ -232,8 +232,8 @@ pub trait ConnectionEnd {
     /// that was registered for it may be released. Only [`Self::linger`] may be called after this.
     fn start_linger(&mut self);
 
-    /// Makes progress with everything that is left. Returns true once all of it is out and acknowledged: then dropping
-    /// the end takes nothing from the peer.
+    /// Makes progress with everything that is still outstanding. Returns true once all of it is sent and acknowledged:
+    /// the peer then loses nothing when the end is dropped.
     fn linger(&mut self) -> bool;
 }
 

@@ -1,8 +1,8 @@
 //! The CTS stream: entries of 64 bytes by which the receiver tells the sender that a slot's buffers are ready.
 //!
-//! The sender owns the stream, and the receiver writes it, entry after entry, in a ring. The last field of an entry is
-//! its own number, which makes it valid: the receiver never overwrites an entry whose slot is not complete, and a
-//! number never comes twice.
+//! The stream is a ring in the sender's memory, which the receiver writes, entry after entry. The last field of an
+//! entry is its number plus 1, which makes the entry valid: the receiver never overwrites an entry whose slot is not
+//! complete, and a number is never used twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ pub(crate) const ENTRIES: u64 = 512;
 /// Bytes of the whole ring.
 pub(crate) const STREAM_BYTES: usize = ENTRIES as usize * ENTRY_BYTES;
 
-/// A buffer that the receiver has ready.
+/// A buffer that is ready at the receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CtsEntry {
     /// Address of the buffer.
@@ -49,7 +49,8 @@ fn place(number: u64) -> usize {
     (number % ENTRIES) as usize
 }
 
-/// Returns the word of an entry that says what it is for: tag, slot, buffer, buffers, and 8 bits of 0.
+/// Returns the word of an entry that holds the tag, the slot, the buffer's index, the number of buffers, and 8 zero
+/// bits.
 #[inline]
 fn mixed(tag: u32, slot: Slot, buffer: u8, buffers: u8) -> u64 {
     u64::from(tag) | u64::from(slot.number()) << 32 | u64::from(buffer) << 40 | u64::from(buffers) << 48
@@ -204,7 +205,7 @@ impl CtsSource {
     }
 }
 
-/// The buffer of a slot that has only one, as the next entry of the sender's ring has it.
+/// The buffer of a slot that has only one, as the next entry of the sender's ring describes it.
 pub(crate) struct Single<'a> {
     /// Its address.
     pub(crate) address: u64,
@@ -241,9 +242,9 @@ impl CtsStream {
         is_written(self.ring.line(place(number)), number)
     }
 
-    /// Returns the buffer of the next slot, once its entry is there, if the slot has only one buffer and that has this
-    /// tag, as with most. The entry comes from the peer and is checked; [`Self::take`] handles all others. Takes
-    /// nothing yet.
+    /// Returns the buffer of the next slot if its entry is there, names the only buffer of the slot, as most entries
+    /// do, and has this tag. The entry comes from the peer and is checked. [`Self::take`] handles all other entries.
+    /// This call takes nothing yet.
     #[inline]
     pub(crate) fn single(&self, slot: Slot, tag: u32) -> Option<Single<'_>> {
         let line = self.ring.line(place(self.next));
@@ -258,7 +259,7 @@ impl CtsStream {
         Some(Single { address, size, line })
     }
 
-    /// Returns the same buffer as [`Self::single`] did: `size` bytes at `address`.
+    /// Returns the buffer that [`Self::single`] returned before, which is at `address`, cut to `size` bytes.
     #[inline]
     pub(crate) fn shown(&self, address: u64, size: u64) -> Single<'_> {
         Single { address, size, line: self.ring.line(place(self.next)) }

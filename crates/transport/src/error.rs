@@ -9,7 +9,7 @@ use railweave_fabric::{Fault, LaneId, PostError, RailError, RailId, RegisterErro
 use crate::violation::{CtsViolation, Violation};
 use crate::{Ended, HandshakeFailure, Lost, MAX_BUFFERS, MAX_MESSAGE_BYTES, Unreachable};
 
-/// An error of one connection. It is a pointer to its cause, so that a successful call carries no room for the cause.
+/// An error of one connection. It is only a pointer to its cause, so that the results of successful calls stay small.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error(Box<Cause>);
 
@@ -54,7 +54,7 @@ pub enum Cause {
         /// The breach.
         violation: Violation,
     },
-    /// The peer's CTS cannot be followed.
+    /// A CTS entry from the peer is wrong.
     #[error(transparent)]
     Cts(#[from] CtsViolation),
     /// A call was wrong.
@@ -168,17 +168,17 @@ impl Error {
         Self::new(Fault::Peer, message)
     }
 
-    /// Returns the error that the protocol was broken, or the API misused.
+    /// Returns an error for a breach of the protocol, or a misuse of the API.
     pub fn protocol(message: impl Into<String>) -> Self {
         Self::new(Fault::Protocol, message)
     }
 
-    /// Returns the error that the configuration is at fault.
+    /// Returns an error for a wrong configuration.
     pub fn configuration(message: impl Into<String>) -> Self {
         Self::new(Fault::Configuration, message)
     }
 
-    /// Returns the error that this host's kernel, verbs library or sockets failed.
+    /// Returns an error for a failure of this host's kernel, verbs library or sockets.
     pub fn local(message: impl Into<String>) -> Self {
         Self::new(Fault::Local, message)
     }

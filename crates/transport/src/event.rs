@@ -1,5 +1,5 @@
-//! Events of sessions and connections that somebody may want to know of: one list, handed out by polling. Log lines
-//! derive from it, and so does every other report on a process's connections.
+//! The events of sessions and connections that are worth a report: one list, handed out by polling. Log lines and all
+//! other reports on a process's connections are made from it.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use railweave_fabric::RailId;
 
 use crate::{LeftOut, Unwelcome};
 
-/// A message that was longer than its receive, and so was truncated.
+/// A message that was longer than its receive, and was truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Truncated {
     /// The tag.

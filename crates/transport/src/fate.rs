@@ -25,13 +25,13 @@ impl Fate {
         let _ = self.failed.set(error);
     }
 
-    /// Returns the reason, once there is one, why nothing that needs the peer can succeed.
+    /// Returns the reason why nothing that needs the peer can succeed; `None` until one is reported.
     #[inline]
     pub fn lost(&self) -> Option<&Error> {
         self.failed().or_else(|| self.lost.get())
     }
 
-    /// Returns the reason, once there is one, why nothing at all can succeed.
+    /// Returns the reason why nothing at all can succeed; `None` until one is reported.
     #[inline]
     pub fn failed(&self) -> Option<&Error> {
         self.failed.get()
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_adapter_that_failed_says_more_than_a_peer_that_is_gone() {
+    fn a_failed_adapter_takes_precedence_over_a_lost_peer() {
         let (lost, failed) = (Error::peer("it is gone"), Error::local("it failed"));
         let fate = Fate::default();
         assert_eq!((fate.lost(), fate.failed()), (None, None));

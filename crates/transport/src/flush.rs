@@ -9,10 +9,10 @@ use crate::rails::Rails;
 use crate::work::WorkKind;
 use crate::{Error, Incoming, Misuse};
 
-/// Flushes that may be outstanding at once.
+/// The most flushes that may be outstanding at once.
 pub(crate) const FLUSHES: usize = 32;
 
-/// Buffers of tested receives whose rails are remembered for a flush.
+/// The number of buffers of tested receives whose rails are remembered for a flush.
 const REMEMBERED: usize = 256;
 
 #[derive(Clone, Copy, Default)]
@@ -46,8 +46,8 @@ impl Flushes {
         self.rails_of[remembered(address)] = (address, mask);
     }
 
-    /// Begins a flush of those buffers that need one: GPU memory with bytes in it. Returns `None` if none does, or if
-    /// no rail has a way to flush; `flushing` has those that do.
+    /// Begins a flush of the buffers that need one: those in GPU memory that are not empty. Returns `None` if no buffer
+    /// needs one, or if no rail can flush. `flushing` has the rails that can.
     pub(crate) fn begin(&mut self, buffers: &[Incoming<'_>], flushing: RailSet) -> Result<Option<usize>, Error> {
         let mut unposted = RailSet::EMPTY;
         let mut targets = [RemoteSlice::default(); MAX_RAILS];
@@ -72,7 +72,8 @@ impl Flushes {
         Ok(Some(index))
     }
 
-    /// Posts a flush on the rails that have room. Returns the rail and the reason if one refuses.
+    /// Posts a flush on those of its rails that have room. If a rail refuses for another reason, returns the rail and
+    /// the reason.
     pub(crate) fn post<F: Fabric>(&mut self, index: usize, rails: &mut Rails<F>) -> Result<(), (RailId, PostError)> {
         let flush = &mut self.requests[index];
         for rail in flush.unposted {

@@ -8,7 +8,7 @@ use thiserror::Error;
 use crate::codec::{DecodeError, Reader, Writer};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"RWHI");
-/// The longest HELLO in bytes, with whatever later versions may append: it is read before anything is known of its
+/// The longest HELLO in bytes, including what later versions may append: it is read before anything is known about its
 /// sender.
 pub const MAX_HELLO_BYTES: usize = 512;
 
@@ -39,7 +39,8 @@ pub struct Hello {
     pub mode: u8,
     /// The fabrics that it has: bit 0 TCP, bit 1 verbs.
     pub fabrics: u8,
-    /// Equal for two processes exactly if they share a network namespace: then equal addresses are the same address.
+    /// Equal for two processes if and only if they share a network namespace: then equal addresses are the same
+    /// address.
     pub network: u64,
     /// This process.
     pub process: ProcessId,

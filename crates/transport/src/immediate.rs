@@ -1,5 +1,5 @@
-//! The 32 bits that travel with the last write of a rail: which slot, which rails are active, and the size in units
-//! of 128 bytes.
+//! The 32 bits that travel with the last write of a rail: the slot, the active rails, and the size in units of 128
+//! bytes.
 
 use railweave_fabric::RailSet;
 
@@ -68,7 +68,7 @@ impl ImmediateLayout {
         units < self.all_ones && bits & !0xff == units << self.shift | u32::from(alone.bits()) << 8
     }
 
-    /// Decodes an immediate. Every 32-bit value is one; the receiver must check that it makes sense.
+    /// Decodes an immediate. Every 32-bit value can be decoded; the receiver must check that the fields make sense.
     #[inline]
     pub fn decode(self, bits: u32) -> Immediate {
         Immediate {

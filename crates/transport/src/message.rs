@@ -78,7 +78,7 @@ pub struct PortOffer {
     pub mtu: u32,
     /// NCCL's rail id, -1 when undefined.
     pub rail_id: i16,
-    /// NCCL's plane id, -1 when undefined. Planes never connect to one another.
+    /// NCCL's plane id, -1 when undefined. Different planes never connect to each other.
     pub plane_id: i16,
     /// IP address (TCP) or GID (RDMA); IPv4 as an IPv4-mapped address.
     pub address: Ipv6Addr,
@@ -167,7 +167,7 @@ pub enum Message {
     Bye,
     /// Either: is this session's other end still there?
     Ping,
-    /// The answer to PING: it is.
+    /// The answer to PING.
     Pong,
     /// Either: this end is still setting up the connection, so the other end restarts its timeout.
     Wait,

@@ -13,7 +13,7 @@ pub(crate) const POLL_BATCH: usize = 16;
 pub(crate) struct RailSide {
     /// Its number in the connection.
     pub(crate) id: RailId,
-    /// The set of only this rail, which each message needs: a load is cheaper than the shift.
+    /// The set that holds only this rail. Each message needs it, and loading it is cheaper than a shift.
     pub(crate) alone: RailSet,
     pub(crate) info: RailInfo,
     /// Its generic receives, at the receiving end.
@@ -32,7 +32,7 @@ pub(crate) struct ConnectedRail<F: Fabric> {
 }
 
 impl<F: Fabric> ConnectedRail<F> {
-    /// Takes a rail, and the registrations that must last as long as it does.
+    /// Returns this end of a rail, with the registrations that must last as long as the rail does.
     pub(crate) fn new(rail: F::Rail, info: RailInfo, registrations: Vec<F::Registration>) -> Self {
         let id = RailId::new(info.index).expect("a connection has at most 8 rails");
         Self {
@@ -45,7 +45,7 @@ impl<F: Fabric> ConnectedRail<F> {
     }
 }
 
-/// The state of a rail. Only [`Rails`] keeps it; everything else asks there.
+/// The state of a rail, which only [`Rails`] sees.
 enum RailState<F: Fabric> {
     /// It carries data.
     Up(ConnectedRail<F>),
@@ -57,12 +57,13 @@ enum RailState<F: Fabric> {
 pub(crate) struct Rails<F: Fabric> {
     by_id: [RailState<F>; MAX_RAILS],
     count: usize,
-    /// The rails that are up. It follows from `by_id`, and is kept because every message asks for it.
+    /// The rails that are up. The set follows from `by_id`, and is stored because every message needs it.
     usable: RailSet,
 }
 
 impl<F: Fabric> Rails<F> {
-    /// Takes the rails of a connection in the order of their numbers; `None` for one that did not come up.
+    /// Returns the rails of a connection. `rails` has them in the order of their numbers, `None` for one that did not
+    /// come up.
     pub(crate) fn new(rails: Vec<Option<ConnectedRail<F>>>) -> Self {
         let count = rails.len();
         assert!((1..=MAX_RAILS).contains(&count), "a connection has 1 to {MAX_RAILS} rails, not {count}");
@@ -120,7 +121,7 @@ impl<F: Fabric> Rails<F> {
         })
     }
 
-    /// Returns the rails that have a way to flush.
+    /// Returns the rails that can flush.
     pub(crate) fn flushing(&self) -> RailSet {
         self.iter().filter(|connected| connected.rail.flushes()).map(|connected| connected.side.id).collect()
     }
@@ -140,7 +141,7 @@ impl<F: Fabric> Rails<F> {
         self.iter_mut().for_each(|connected| connected.rail.start_linger());
     }
 
-    /// Makes progress with everything that is left. Returns true once all of it is out and acknowledged.
+    /// Makes progress with everything that is still outstanding. Returns true once all of it is sent and acknowledged.
     pub(crate) fn linger(&mut self) -> bool {
         self.iter_mut().fold(true, |drained, connected| {
             connected.rail.report(POLL_BATCH, &mut Ignored);

@@ -60,7 +60,7 @@ pub enum Flushed {
     Pending(RecvRequest),
 }
 
-/// The parts of which the handshake makes a receiving connection.
+/// The parts from which the handshake makes a receiving connection.
 pub(crate) struct ReceiveParts<F: Fabric> {
     pub(crate) config: ConnectionConfig,
     pub(crate) rails: Rails<F>,
@@ -97,7 +97,7 @@ pub(crate) struct ReceiveParts<F: Fabric> {
 ///    its index; testing it again is an error. Requests end in any order. There are [`RecvRequest::COUNT`] of them.
 /// 3. If one of the buffers is GPU memory, call `iflush` with the same buffers, and `test` with the request that it
 ///    returns, before anybody reads them.
-/// 4. If `owes` returns true after the last call before a silence, call `acknowledge` until it returns true, and soon:
+/// 4. Before a time without calls, ask `owes`. If it returns true, call `acknowledge` until it returns true, and soon:
 ///    on a fabric that is not one-sided, a call may leave the peer waiting for an acknowledgement, or for a CTS for
 ///    which there was no room.
 /// 5. Call `start_linger` once, when the application closes the connection, and then `linger` until it returns true or
@@ -119,7 +119,7 @@ pub(crate) struct ReceiveParts<F: Fabric> {
 /// adapter of this host failed ([`Fate::set_failed`]). Neither stops what can still finish by itself: data that has
 /// arrived is received. A call looks at the fate only if it would otherwise return `None` and its polls brought
 /// nothing. Then it returns the reported reason, and the connection is broken. A flush needs no peer: `test` of a flush
-/// looks only for a failed adapter.
+/// looks only for a failed adapter, even if its polls brought something.
 ///
 /// # Errors
 /// If a call is itself wrong ([`Misuse`]: a wrong number of buffers, a buffer that is too long, a request that has
@@ -210,7 +210,7 @@ impl<F: Fabric> RecvConnection<F> {
     ///
     /// With `optional`, [`Self::test`] may report the receive as done before the data is there
     /// (`NCCL_NET_OPTIONAL_RECV_COMPLETION`). It is ignored on fabrics that need this side's processor to place data,
-    /// because there a receive that nobody tests would never be placed.
+    /// because the data of a receive that is never tested would not be placed there.
     ///
     /// # Errors
     /// If the connection is broken, or the buffers are not 1 to 8 of at most 1 GiB each.
@@ -329,8 +329,7 @@ impl<F: Fabric> RecvConnection<F> {
         if self.inbox.slots.get(slot).state == State::Complete { Ok(slot) } else { Err(moved) }
     }
 
-    /// Ends a receive that is complete. Returns `None` as long as its acknowledgement must be on its way first and is
-    /// not.
+    /// Ends a receive that is complete. Returns `None` if its acknowledgement must be on its way first and is not yet.
     #[inline(always)]
     fn take_sizes(&mut self, slot: Slot) -> Option<&[u64]> {
         // While other receives wait, the caller usually calls again at once; a caller with nothing left to wait for
@@ -440,8 +439,7 @@ impl<F: Fabric> RecvConnection<F> {
         true
     }
 
-    /// Returns `None` for a receive that could not be posted. Polls the rails first, because whatever arrives makes
-    /// room.
+    /// Returns `None` for a receive that could not be posted. Polls the rails first, because arrivals make room.
     #[inline(never)]
     fn no_room(&mut self) -> Result<Option<RecvRequest>, Error> {
         if !self.core.poll(&mut self.inbox)? {
@@ -490,7 +488,7 @@ impl<F: Fabric> RecvConnection<F> {
         }
     }
 
-    /// Tests a flush. Only this side's adapters and memory take part in it, so the fate is asked only for a failed
+    /// Tests a flush. Only this side's adapters and memory take part in it. So the fate is checked only for a failed
     /// adapter, which completes nothing, and not for a lost peer.
     fn test_flush(&mut self, index: usize) -> Result<bool, Error> {
         if !self.inbox.flushes.is_in_progress(index) {

@@ -11,14 +11,15 @@ use crate::rails::Rails;
 /// The most receives that are posted on one rail at once, so that no call takes long.
 const REFILL_MOST: u32 = 64;
 
-/// The number of slots that may still be opened: for these, as for all open slots, receives are posted on every rail.
-/// Each receive that is taken lowers it, whatever its rail, so at worst it is too small; [`Self::refill`] counts again.
+/// The number of slots that may still be opened: the receives that they need are posted on every rail, in addition to
+/// those of the open slots. Each receive that is taken lowers the number, whatever its rail, so at worst it is too
+/// small; [`Self::refill`] counts again.
 pub(crate) struct ReceiveCredits {
     slots: i32,
 }
 
 impl ReceiveCredits {
-    /// Sets up the rails' counts of posted receives, which are still 0.
+    /// Returns the credits before any receive is posted, and sets up the rails' counts of receives.
     pub(crate) fn new<F: Fabric>(rails: &mut Rails<F>, config: &ConnectionConfig) -> Self {
         for connected in rails.iter_mut() {
             let depth =
@@ -53,8 +54,8 @@ impl ReceiveCredits {
         self.slots += 1;
     }
 
-    /// Posts missing receives, and counts the slots for which there are enough besides the `open` ones. A rail that is
-    /// broken reports the reason in a completion.
+    /// Posts missing receives, and counts the slots that may be opened in addition to the `open` ones. A broken rail
+    /// reports the reason in a completion.
     pub(crate) fn refill<F: Fabric>(&mut self, rails: &mut Rails<F>, open: u32) {
         let mut covered = u32::MAX;
         for rail in rails.usable() {

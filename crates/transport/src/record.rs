@@ -60,13 +60,13 @@ impl Records {
     }
 
     /// Takes the record of `slot`: the sizes of its `count` buffers. Returns `None` if the peer has written none, or
-    /// one with a size that no buffer has.
+    /// one with a size that no buffer can have.
     pub(crate) fn take(&self, slot: Slot, count: usize) -> Option<[u64; MAX_BUFFERS]> {
         let mut sizes = [0; MAX_BUFFERS];
         for (index, size) in sizes.iter_mut().enumerate() {
             let at = offset(slot) + 8 * index;
             *size = u64::from_le(self.region.load(at, Ordering::Acquire));
-            // So that the next use of the slot cannot mistake this record for its own.
+            // Otherwise the slot's next use could mistake this record for its own.
             self.region.store(at, NOTHING, Ordering::Relaxed);
         }
         let valid = |size: &u64| *size <= crate::MAX_MESSAGE_BYTES;

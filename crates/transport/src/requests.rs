@@ -6,7 +6,7 @@ use crate::connection::Fatal;
 use crate::sequence::Sequence;
 use crate::{MAX_BUFFERS, SLOTS, Slot};
 
-/// Sends that may be outstanding at once.
+/// The most sends that may be outstanding at once.
 pub(crate) const REQUESTS: usize = SLOTS;
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ struct SendSlot {
     size: u32,
     /// The sequence number with which the slot was posted.
     sequence: Sequence,
-    /// The slot's signalled writes that are not complete.
+    /// The number of the slot's signalled writes that are not complete.
     owed: u8,
     /// The number of requests in the slot's group; 0 if it ends only the request with its own number.
     group: u8,
@@ -54,12 +54,12 @@ impl Requests {
         }
     }
 
-    /// Returns true if the slot can be posted with [`Self::post_one`]: it is owed no write, and the request with its
-    /// number is free.
+    /// Returns true if the slot can be posted with [`Self::post_one`]: it is owed no completion, and the request with
+    /// its number is free.
     #[inline]
     pub(crate) fn is_slot_free(&self, sequence: Sequence) -> bool {
         let slot = &self.slots[sequence.slot()];
-        // Both in one comparison.
+        // Both are tested in one comparison.
         slot.state as u8 | slot.owed == 0
     }
 
@@ -90,12 +90,13 @@ impl Requests {
         self.slots[usize::from(request)].state == State::Free
     }
 
-    /// Returns true if writes of the previous use of this sequence number's slot are not complete yet.
+    /// Returns true if this sequence number's slot is still owed completions from its previous use.
     pub(crate) fn is_owed(&self, sequence: Sequence) -> bool {
         self.slots[sequence.slot()].owed != 0
     }
 
-    /// Notes that a slot is posted with `owed` signalled writes, which end these requests. They are taken already.
+    /// Notes that a slot is posted with `owed` signalled writes, which end these requests. The caller has taken them,
+    /// or takes them before the next poll.
     pub(crate) fn post(&mut self, sequence: Sequence, owed: u8, requests: impl ExactSizeIterator<Item = u8>) {
         let slot = &mut self.slots[sequence.slot()];
         (slot.sequence, slot.owed, slot.group) = (sequence, owed, requests.len() as u8);

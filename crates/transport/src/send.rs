@@ -54,7 +54,7 @@ impl SendRequest {
     }
 }
 
-/// The parts of which the handshake makes a sending connection.
+/// The parts from which the handshake makes a sending connection.
 pub(crate) struct SendParts<F: Fabric> {
     pub(crate) config: ConnectionConfig,
     pub(crate) rails: Rails<F>,
@@ -265,7 +265,7 @@ impl<F: Fabric> SendConnection<F> {
     }
 
     /// Continues [`Self::isend_fast`] for several rails, or several lanes, to the receive at `to` that the next CTS
-    /// entry names. Takes the message's fields one by one, so that messages that do not come here need not lie in
+    /// entry names. Takes the message's fields one by one, so that on the fast path the message itself need not lie in
     /// memory.
     ///
     /// It could carry every fast message, since one rail is a split too, but that would cost messages on one rail 104
@@ -366,8 +366,8 @@ impl<F: Fabric> SendConnection<F> {
         Ok(None)
     }
 
-    /// Returns `None` for a message that could not be posted. If the peer's writes and this end's completions need this
-    /// side's processor, polls the rails first.
+    /// Returns `None` for a message that could not be posted. On a fabric whose writes need this side's processor,
+    /// polls the rails first.
     #[inline(never)]
     fn no_room(&mut self) -> Result<Option<SendRequest>, Error> {
         if F::ONE_SIDED || !self.core.poll(&mut self.requests)? {

@@ -49,7 +49,7 @@ impl Sequence {
 
 /// One of the [`SLOTS`] places for an outstanding receive in a connection.
 ///
-/// It indexes slices, a `[T; SLOTS]` without a bounds check.
+/// It indexes slices; indexing a `[T; SLOTS]` needs no bounds check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(u8);
 

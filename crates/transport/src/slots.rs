@@ -8,7 +8,7 @@ use crate::sequence::Sequence;
 use crate::violation::ImmediateFault;
 use crate::{GRANULE, Immediate, ImmediateLayout, MAX_BUFFERS, SLOTS, Slot};
 
-/// The use of a slot.
+/// The state of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
     /// The slot is not in use.
@@ -37,7 +37,7 @@ pub(crate) struct Receive {
     /// True if the receive may be reported as done before its data is there.
     pub(crate) optional: bool,
     /// The rails that have sent all their immediates. This and the next three fields are valid once `expected` is
-    /// known, and only if one immediate did not say everything.
+    /// known, unless a single immediate completed the receive ([`Slots::handle_whole`]).
     seen: RailSet,
     size_q: u32,
     bytes: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Receive {
     /// The number of its first CTS entry.
     pub(crate) first_entry: u64,
     pub(crate) capacities: [u64; MAX_BUFFERS],
-    /// Valid once it is complete.
+    /// Bytes in each buffer. Valid once the receive is complete.
     pub(crate) sizes: [u64; MAX_BUFFERS],
     /// Addresses of buffers that may need a flush; 0 for host memory. Valid if `flushable`.
     pub(crate) addresses: [u64; MAX_BUFFERS],
@@ -67,8 +67,8 @@ pub(crate) struct Source {
 pub(crate) struct Slots {
     slots: Box<[Receive; SLOTS]>,
     layout: ImmediateLayout,
-    /// The rails that came up, whatever has become of them since: an immediate may name no others. It is a copy,
-    /// because otherwise each poll would have to pass a reference to them.
+    /// The rails that came up: an immediate may name no others. This is a copy, because otherwise each poll would have
+    /// to pass a reference to the rails.
     came_up: RailSet,
     /// The number of receives that are owed no more immediates, modulo 2^32.
     completed: u32,
@@ -129,9 +129,9 @@ impl Slots {
         &receive.capacities[..usize::from(receive.count)]
     }
 
-    /// Takes an immediate that came over the rail in `alone` with `bytes` bytes, if that was all of a message with one
-    /// buffer, as for most messages: then the receive is complete, and this returns true. Otherwise nothing has
-    /// changed, and [`Self::handle_part`] takes it.
+    /// Handles an immediate that came over the rail in `alone` with `bytes` bytes. If they are the whole message of a
+    /// receive with one buffer, as they usually are, completes the receive and returns true. Otherwise changes nothing
+    /// and returns false; [`Self::handle_part`] must then handle the immediate.
     #[inline(always)]
     pub(crate) fn handle_whole(&mut self, alone: RailSet, bits: u32, bytes: u32) -> bool {
         let receive = &mut self.slots[ImmediateLayout::slot(bits)];
@@ -147,8 +147,8 @@ impl Slots {
         is_whole
     }
 
-    /// Takes an immediate of one rail, or of one lane of it, together with those that came before for its slot. Returns
-    /// true if the slot then has all its immediates.
+    /// Handles any immediate: that of a rail, or of one of its lanes. Returns true if the slot then has all its
+    /// immediates.
     ///
     /// # Errors
     /// If the peer breaks the protocol: the fault.
@@ -200,7 +200,7 @@ impl Slots {
         Ok(true)
     }
 
-    /// Frees all slots that are not complete: the connection is broken, and they never will be.
+    /// Frees all slots that are not complete: the connection is broken, so they never will be.
     #[cold]
     #[inline(never)]
     pub(crate) fn close(&mut self) {
@@ -215,14 +215,15 @@ impl Slots {
 }
 
 impl Receive {
-    /// Returns true if it is open with one buffer, and no immediate has come. Compares the four bytes as one word.
+    /// Returns true if it is open with one buffer, and no immediate has come. Loads the first four bytes as one word
+    /// and compares three of them.
     #[inline]
     fn is_fresh_single(&self) -> bool {
         let word = [self.state as u8, self.count, self.expected.bits(), u8::from(self.flushable)];
         u32::from_le_bytes(word) & 0x00ff_ffff == u32::from_le_bytes([State::Open as u8, 1, 0, 0])
     }
 
-    /// Takes its first immediate, if one look at it is not enough to complete the receive.
+    /// Notes the fields of its first immediate, if there may be more.
     fn begin(&mut self, immediate: &Immediate) {
         self.expected = immediate.mask;
         self.size_q = immediate.size_q;
@@ -238,8 +239,8 @@ impl Receive {
         seen.count_ones() >= u32::from(from.stripes)
     }
 
-    /// Returns what is wrong with an immediate of this slot that came from there. With `is_striped`, one comes on each
-    /// lane of the rail.
+    /// Returns the fault of an immediate of this slot, `None` if it has none. If `is_striped`, one comes on each lane
+    /// of the rail.
     fn wrong_with(
         &self,
         immediate: &Immediate,

@@ -7,7 +7,7 @@ use crate::{Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, Slot};
 /// A breach of the protocol on a rail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// An immediate is wrong, by itself or after those that came before.
+    /// An immediate is wrong, in itself or because it contradicts an earlier one.
     #[error(
         "immediate {bits:#010x} (slot {}, mask {:#b}, size_q {:#x}): {fault}", .said.slot, .said.mask, .said.size_q
     )]
@@ -56,7 +56,7 @@ pub enum ImmediateFault {
     /// A grouped receive got one size instead of a record.
     #[error("a grouped receive needs a completion record")]
     GroupWithoutRecord,
-    /// The number of bytes that arrived is not the one that it says.
+    /// Its size contradicts the number of bytes that arrived.
     #[error(
         "size_q contradicts the {arrived} bytes that arrived (an adapter that does not report byte counts needs {}=0)",
         SettingId::ByteCounts
@@ -89,7 +89,7 @@ pub enum CtsViolation {
         /// The number of buffers that it names.
         buffers: usize,
     },
-    /// It is not the entry that must come next, or its buffer is not a valid one.
+    /// It is not the next entry that is expected, or its buffer is invalid.
     #[error(
         "a CTS entry does not fit: slot {slot} (expected {expected_slot}), buffer {buffer} of {buffers} (expected \
          {expected_buffer} of {expected_buffers}), {size} bytes at {address:#x} (at most {MAX_MESSAGE_BYTES}); the \
@@ -98,13 +98,13 @@ pub enum CtsViolation {
     Misfit {
         /// Its slot.
         slot: Slot,
-        /// The slot that comes next.
+        /// The slot that is expected next.
         expected_slot: Slot,
         /// The buffer's number in its receive.
         buffer: u8,
         /// Buffers of the receive, as it says.
         buffers: u8,
-        /// The number that comes next.
+        /// The buffer's number that is expected next.
         expected_buffer: usize,
         /// Buffers of the receive, as its first entry says.
         expected_buffers: usize,

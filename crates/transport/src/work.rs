@@ -1,10 +1,10 @@
-//! The ids of work requests, by which a completion tells what its work was.
+//! The ids of work requests, by which a completion names its work.
 
 use railweave_fabric::WorkId;
 
 use crate::sequence::Sequence;
 
-/// The kind of a piece of work, encoded in its [`WorkId`]: a failed completion tells nothing else.
+/// The kind of a piece of work, encoded in its [`WorkId`]: the report that it is done carries nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkKind {
     /// The last write of a receive's data on a lane.

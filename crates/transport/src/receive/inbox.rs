@@ -47,7 +47,7 @@ impl Outstanding for Inbox {
     }
 }
 
-/// Takes the reports of one rail. No receive completes after the first report that ends the connection.
+/// Handles the reports of one rail. No receive completes after the first report that ends the connection.
 struct Arrivals<'a> {
     inbox: &'a mut Inbox,
     side: &'a mut RailSide,
@@ -72,7 +72,7 @@ impl Reports for Arrivals<'_> {
         receives.handle_taken();
         info.counters.count_received(u64::from(bytes));
         if receives.per_slot == 1 && slots.handle_whole(*alone, immediate, bytes) {
-            // One receive less is posted, and one slot less needs one, so the credits stay the same.
+            // One receive fewer is posted, and one slot fewer needs one, so the credits stay the same.
             return;
         }
         credits.handle_taken();

@@ -35,7 +35,7 @@ impl<F: Fabric> SendConnection<F> {
         if filled.count_ones() as usize == filling.count && !self.post_slot()? {
             return self.no_room();
         }
-        // Only from here on is it certain that the message goes out: a retry redoes everything above.
+        // The message is certain to go out only from here on: a retry redoes everything above.
         if self.filling.count != 0 {
             self.filling.filled = filled;
         }
@@ -46,7 +46,7 @@ impl<F: Fabric> SendConnection<F> {
         Ok(Some(SendRequest(request)))
     }
 
-    /// Notes that a message was truncated to its receive, the first one of the connection.
+    /// Notes that a message was truncated to its receive, unless an earlier one of the connection was.
     #[cold]
     #[inline(never)]
     fn note_truncated(&mut self, tag: u32, message: u64, receive: u64) {

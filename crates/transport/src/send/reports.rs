@@ -24,7 +24,7 @@ impl Outstanding for Requests {
     }
 }
 
-/// Takes the reports of one rail.
+/// Handles the reports of one rail.
 struct Completions<'a> {
     requests: &'a mut Requests,
 }
