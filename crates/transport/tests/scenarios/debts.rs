@@ -1,10 +1,10 @@
-//! Debts: on a two-sided fabric a receiver may put off what its sender waits for, and says so.
+//! Debts: on a two-sided fabric a receiver may put off an acknowledgement that its sender waits for, and says so.
 
 use railweave_fabric_sim::Faults;
 
 use crate::pair::{OneSidedPair, Setup, TwoSidedPair};
 
-/// The time for which an acknowledgement finds no room, in nanoseconds.
+/// The longest time for which an acknowledgement finds no room, in nanoseconds.
 const FULL_NS: u64 = 1_000_000;
 
 #[test]

@@ -1,4 +1,4 @@
-//! The two state machines of a connection's set-up, fed with whatever a peer may send, in any order.
+//! The two state machines of a connection's set-up, fed with everything that a peer may send, in any order.
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use railweave_transport::{
 
 use crate::pair;
 
-/// Any fabric: the machines do not ask where writes land.
+/// Either fabric would do: a handshake does not depend on when writes land.
 type Fabric = Sim<true>;
 type Process = pair::Process<true>;
 

@@ -23,8 +23,7 @@ const UNLIMITED: u32 = 1 << 30;
 /// The default number of lanes that a port offers for a rail.
 const LANES: u8 = 2;
 
-/// The number of steps after which a world that is still busy will never be quiet. The longest story takes a few
-/// thousand.
+/// The number of steps after which a world that is still busy counts as stuck. The longest story takes a few thousand.
 const MOST_STEPS: u32 = 1_000_000;
 
 /// The number of turns of both ends after which a handshake has stalled. It takes a handful.
@@ -94,7 +93,7 @@ impl<const ONE_SIDED: bool> Pair<ONE_SIDED> {
         Self { world, sender, receiver, source, target }
     }
 
-    /// Steps until nothing is left to happen, and everything that has happened is seen.
+    /// Steps until nothing is scheduled, and then lets time pass until every completion is visible.
     pub(crate) fn drive(&self) {
         drive(&self.world);
     }
@@ -107,7 +106,7 @@ impl<const ONE_SIDED: bool> Pair<ONE_SIDED> {
     /// Posts a receive of buffers of these sizes, whose tags count from 0.
     pub(crate) fn irecv_of<const BUFFERS: usize>(&mut self, sizes: [u64; BUFFERS]) -> RecvRequest {
         let buffers = std::array::from_fn::<_, BUFFERS, _>(|index| self.target.buffer(sizes[index], index as u32));
-        // A call without room makes some, and the next one has it.
+        // A call that finds no room makes some for the next call.
         (0..2).find_map(|_| self.receiver.irecv(&buffers, false).unwrap()).expect("there is room")
     }
 
@@ -119,7 +118,7 @@ impl<const ONE_SIDED: bool> Pair<ONE_SIDED> {
     /// Sends this many bytes with this tag.
     pub(crate) fn isend_of(&mut self, size: u64, tag: u32) -> SendRequest {
         let message = self.source.message(size, tag);
-        // On a two-sided fabric a call that finds no CTS polls, and the next one has those that have come.
+        // On a two-sided fabric a call that finds no CTS polls, and the next call finds those that have arrived.
         let calls = if ONE_SIDED { 1 } else { 2 };
         (0..calls).find_map(|_| self.sender.isend(&message).unwrap()).expect("the CTS is there, and room")
     }
@@ -137,7 +136,7 @@ impl<const ONE_SIDED: bool> Pair<ONE_SIDED> {
     }
 }
 
-/// Steps until nothing is left to happen, and everything that has happened is seen.
+/// Steps until nothing is scheduled, and then lets time pass until every completion is visible.
 pub(crate) fn drive(world: &World) {
     let mut state = world.lock();
     let busy = (0..MOST_STEPS).all(|_| {

@@ -1,4 +1,5 @@
-//! Promises: an accepted call does what it promises the peer without a later call, and what is done stays done.
+//! Promises: an accepted call does what it promises the peer without a later call, and a request that is done stays
+//! done.
 
 use railweave_fabric_sim::Faults;
 use railweave_transport::{Cause, ConnectionEnd, Error, Flushed, Lost, LostCause};
@@ -21,7 +22,7 @@ on_both_fabrics!(
 fn receives_that_are_posted_before_a_silence_are_all_known_to_the_sender<const ONE_SIDED: bool>() {
     for ahead in [1, 2, 3, 8, 32] {
         let mut pair = Pair::<ONE_SIDED>::new(Setup::two_rails());
-        // In rounds, because the course of earlier messages must change nothing.
+        // In rounds, because earlier messages must not change the outcome.
         for _ in 0..200 {
             let receives: Vec<_> = (0..ahead).map(|_| pair.irecv()).collect();
             pair.drive();
@@ -37,7 +38,7 @@ fn receives_that_are_posted_before_a_silence_are_all_known_to_the_sender<const O
 
 // One-sided: otherwise data lands when the receiver polls, and then this peer has closed already.
 #[test]
-fn a_flush_asks_nobody_but_the_adapter() {
+fn a_flush_needs_the_adapter_and_not_the_peer() {
     let mut pair = OneSidedPair::new(Setup::default().gpu());
     let receive = pair.irecv();
     pair.drive();

@@ -23,8 +23,9 @@ fn ports_of_different_longest_writes_carry_long_messages<const ONE_SIDED: bool>(
     assert!(arrived == bytes);
 }
 
-/// Once the slot of the receiver's oldest receive was opened again, the receiver still took it for the oldest: it found
-/// room in the ring of CTS entries where there was none, and overwrote entries that the sender had not read.
+/// When the slot of the receiver's oldest receive was opened again, the receiver still counted that receive as the
+/// oldest. So it found room in the ring of CTS entries where there was none, and overwrote entries that the sender had
+/// not read.
 ///
 /// One-sided: otherwise this many CTS have no room on their way to a sender that does not poll.
 #[test]
