@@ -15,6 +15,6 @@ mod split;
 pub use shares::{Piece, Pieces, Shares};
 pub use split::Split;
 
-/// The size of every piece is a multiple of this many bytes, except that of the message's last: NCCL's LL128 protocol
-/// needs aligned pieces of 128 bytes that arrive whole.
+/// The size of every piece is a multiple of this many bytes, except that of the last piece of the message: NCCL's LL128
+/// protocol needs aligned pieces of 128 bytes that arrive whole.
 pub const GRANULE: u64 = 128;

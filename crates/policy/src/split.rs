@@ -3,12 +3,12 @@
 //! Each rail has a *due*: the bytes that its weight entitled it to in earlier messages and that it did not get
 //! (negative if it got more). Dues are in units of 2^-16 byte, so that a share of a few bytes per message is not
 //! rounded away. A message's ideal shares come from the weights by one multiplication each; a rail then gets its ideal
-//! share plus part of its due, rounded to 128 bytes, and the difference becomes its new due. Thus rounding, small
-//! messages that travel whole, and slivers that are not worth a piece even out.
+//! share plus part of its due, rounded to 128 bytes, and the difference becomes its new due. So the effects of
+//! rounding, of small messages that travel whole, and of remainders too small for a piece even out over time.
 //!
-//! Paying back costs time: a slow rail that gets more than its share delays the message. Hence a message pays back at
-//! most a quarter of the smallest share (but at least [`MIN_CORRECTION`]), and small messages put their rail ahead by
-//! no more than [`SMALL_AHEAD`] before they move to another. Dues are not updated for each small message, but once for
+//! Paying back costs time: a slow rail that gets more than its share delays the message. So a message pays back at most
+//! a quarter of the smallest share (but at least [`MIN_CORRECTION`]), and small messages put their rail ahead by no
+//! more than [`SMALL_AHEAD`] before they move to another. Dues are not updated for each small message, but once for
 //! each [`SETTLE_BYTES`].
 
 use railweave_fabric::{MAX_RAILS, RailId, RailSet};
@@ -24,8 +24,8 @@ const SMALL_AHEAD: i64 = (256 << 10) * BYTE;
 /// The bytes of small messages that go to one rail before their rail is chosen again.
 const SETTLE_BYTES: u64 = 16 << 10;
 
-/// The part of its due that a rail may always get in one message. It must be at least half a granule; otherwise a rail
-/// whose share is less than a granule would never carry anything.
+/// The amount of its due that a rail may always get in one message. It must be at least half a granule; otherwise a
+/// rail whose share is less than a granule would never carry anything.
 const MIN_CORRECTION: i64 = 2 * GRANULE as i64 * BYTE;
 
 /// The smallest bound on dues; see [`Split::due_limit`].
@@ -56,8 +56,8 @@ pub struct Split {
 /// The consequences of the weights for one set of usable rails.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
-    /// The usable rails that it is for. It is kept until others are usable, because its divisions are too slow for each
-    /// message.
+    /// The usable rails that the plan is for. The plan is kept until other rails are usable, because its divisions are
+    /// too slow for each message.
     usable: RailSet,
     /// The rails to use: the usable ones with a weight; if there are none, the first usable one.
     active: RailSet,
@@ -131,7 +131,7 @@ impl Split {
     /// Counts a message of `bytes` bytes that was sent over the rail from [`Split::whole`].
     #[inline]
     pub fn count_whole(&mut self, bytes: u64) {
-        // May wrap if there is only one rail: that is harmless, because it is owed nothing whatever it carries.
+        // May wrap if there is only one rail: that is harmless, because its due does not change whatever it carries.
         self.small_bytes = self.small_bytes.wrapping_add(bytes);
     }
 
@@ -176,8 +176,7 @@ impl Split {
         self.planned_cts_rail(receive, usable)
     }
 
-    /// Returns the same as [`Split::cts_rail`] if `usable` has not changed since the last call that planned for it;
-    /// otherwise `None`.
+    /// Returns the same as [`Split::cts_rail`] if the current plan is for `usable`; otherwise `None`.
     #[inline]
     pub fn planned_cts_rail(&self, receive: u32, usable: RailSet) -> Option<RailId> {
         match self.plan.turn_count {
@@ -248,8 +247,8 @@ impl Split {
                 left -= piece;
             }
         }
-        // Less than a granule is not worth a piece of its own: the rail before takes it. There is one, because the
-        // message is longer than a granule.
+        // Less than a granule is not worth a piece of its own: the rail of the piece before takes it. There is such a
+        // piece, because the message is longer than a granule.
         let taker = if left < GRANULE { end.unwrap_or(self.plan.last) } else { self.plan.last };
         if left > 0 {
             shares.bytes[taker] += left;
@@ -273,7 +272,7 @@ fn part_of(bound: i64, due: i64) -> i64 {
     ((i128::from(bound) << 32) / i128::from(due)) as i64
 }
 
-/// Returns this part of a due, in units of 2^-32; at most the due itself.
+/// Returns `part`, in units of 2^-32, of a due; at most the due itself.
 #[cold]
 fn pay_back(due: i64, part: i64) -> i64 {
     ((i128::from(due) * i128::from(part)) >> 32) as i64

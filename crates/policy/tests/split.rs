@@ -66,7 +66,7 @@ fn carry(split: &mut Split, usable: u8, sizes: &[u64], total: u64) -> [u64; MAX_
 
 proptest! {
     #[test]
-    fn every_answer_is_sound(
+    fn every_split_is_sound(
         weights in prop::array::uniform8(weight()),
         split_min in size(),
         messages in prop::collection::vec(message(), 1..64),
