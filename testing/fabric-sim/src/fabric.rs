@@ -53,8 +53,8 @@ impl<const ONE_SIDED: bool, O: Observer> SimDomain<ONE_SIDED, O> {
         self.port
     }
 
-    /// Registers a region under an address other than its own and as memory of this kind: for addresses that are the
-    /// same in every run, and for GPU memory.
+    /// Registers a region under the given address instead of its own, and as memory of this kind. Callers use it for
+    /// addresses that are the same in every run, and for GPU memory.
     pub fn register_as(
         &self,
         region: &Arc<Region>,
@@ -226,7 +226,8 @@ impl<O: Observer> Rail for SimRail<O> {
         self.world.lock().is_broken(self.end, lane)
     }
 
-    /// Does the same as `post_fitting`: the world checks all posts, so that checkers also see those without room.
+    /// Does the same as `post_fitting`: the world checks all posts, so that observers also see those for which there is
+    /// no room.
     fn post(&mut self, lane: LaneId, chain: &[Write]) -> Result<(), PostError> {
         self.post_fitting(lane, chain)
     }

@@ -1,6 +1,6 @@
 //! The faults of the world in one flat structure: names end in the unit, and zero means never.
 
-/// The faults of a world. A field in permille is the number of cases out of 1000 that the fault strikes.
+/// The faults of a world. A field in permille is the number of cases out of 1000 in which the fault strikes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults {
     /// One-way delay of a write, in nanoseconds.
@@ -39,7 +39,7 @@ pub struct Faults {
     pub ack_refused_permille: u32,
     /// Longest time for which later calls of `acknowledge` send nothing either.
     pub ack_refused_ns: u64,
-    /// Rails that cannot be opened while a connection is set up.
+    /// Rails that cannot be opened.
     pub open_fails_permille: u32,
     /// Attempts to connect a rail that have to be repeated.
     pub connect_later_permille: u32,

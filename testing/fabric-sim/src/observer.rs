@@ -7,7 +7,7 @@ use railweave_fabric::{LaneId, MemoryKind, RailError, WorkId, Write};
 
 /// Sees every event in a world, and may schedule tasks in it.
 pub trait Observer: fmt::Debug + Send + 'static {
-    /// A task. The world keeps it until its time comes, and then hands it back.
+    /// A task. The world keeps it until it is due, and then hands it back.
     type Task: fmt::Debug + Send;
 
     /// Called for each event at a lane.
@@ -100,7 +100,7 @@ pub enum Event<'a> {
     Failed,
     /// The send queue claimed to be full, which is a fault.
     RoomWithheld,
-    /// The send queue reported that it is full, which is true.
+    /// The send queue reported that it is full, and it was.
     QueueFull,
     /// A call posted receives, perhaps fewer than it was asked for.
     Receives {
@@ -186,7 +186,7 @@ pub enum Mishap {
     LateRead,
     /// A completion was held back.
     LateCompletion,
-    /// A poll reported less than there was.
+    /// A poll reported fewer completions than its caller had room for.
     ShortPoll,
     /// Acknowledgements were put off until the next call.
     AckPutOff,

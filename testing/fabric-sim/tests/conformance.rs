@@ -47,7 +47,7 @@ where
     }
 }
 
-/// All faults that the traits allow and that the suite does not count as a failure.
+/// All faults that the traits allow and that do not make the suite fail.
 fn hard() -> Faults {
     Faults {
         jitter_ns: 5_000,

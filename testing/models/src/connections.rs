@@ -47,11 +47,11 @@ fn work(end: &UnsafeCell<u32>) {
     end.with_mut(|end| unsafe { *end += 1 });
 }
 
-/// A thread settles its debt, at first in vain because the kernel takes no more, while another uses or closes the
-/// connection and the control thread settles too: never two at once, and the last one sees the effects of the
-/// others.
+/// A thread settles its debt, at first in vain because the kernel takes no more. Meanwhile another thread uses or
+/// closes the connection, and the control thread settles too. No two of them do so at once, and the last one sees the
+/// effects of the others.
 pub fn a_debt_is_settled_by_one_thread_at_a_time() {
-    // Three threads: every order with a few interruptions.
+    // There are three threads, so only the orders with at most three preemptions are tried.
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     model.check(|| {
@@ -88,7 +88,7 @@ pub fn a_debt_is_settled_by_one_thread_at_a_time() {
     });
 }
 
-/// A connection that threads leave with debts.
+/// A connection that a thread leaves with a debt.
 struct Left {
     debt: Debt,
     link: AtomicLink<Left>,
@@ -114,9 +114,9 @@ fn look(owing: &Owing<Left>, known: &mut Vec<Arc<Left>>) -> bool {
     known.is_empty() && owing.sleep()
 }
 
-/// Connections are left with debts again and again while the control thread takes them, lets them go and falls
-/// asleep: none that owes is forgotten, and the thread is woken for each that comes while it sleeps.
-pub fn who_is_left_owing_is_looked_after() {
+/// Connections are left with debts again and again while the control thread takes them, lets them go and falls asleep.
+/// None that owes is forgotten, and the thread is woken for each that is handed to it while it sleeps.
+pub fn connections_left_with_debts_are_looked_after() {
     loom::model(|| {
         let owing: Arc<Owing<Left>> = Arc::new(Owing::new());
         let connection = || Arc::new(Left { debt: Debt::new(), link: AtomicLink::new(std::ptr::null_mut()) });

@@ -2,7 +2,7 @@
 //! (docs/fuzzing.md).
 //!
 //! The files that ship are compiled here with loom's types in place of the standard library's; `tests/models.rs` runs
-//! the models.
+//! the models. A model that tries only some of the orders says so.
 
 #[path = "../../../crates/plugin/src/comm/debt.rs"]
 #[allow(dead_code)] // the models use only some of its functions

@@ -1,4 +1,4 @@
-//! A process's own state, which several threads may ask for first.
+//! A process's own state, whose first use may be by several threads at once.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

@@ -1,4 +1,4 @@
-//! A place in the key table of `fabric-tcp`: service threads register and deregister, lanes look up.
+//! A place in the key table of `fabric-tcp`: service threads register and deregister memory, and lanes look it up.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -28,7 +28,8 @@ impl Memory {
     }
 }
 
-/// A lookup that runs during a deregistration and the next registration never sees one with the key of the other.
+/// A lookup that runs during a deregistration and the next registration never finds one registration with the key of
+/// the other.
 pub fn a_pin_never_sees_another_registration() {
     loom::model(|| {
         let entry = Arc::new(Entry::new());
@@ -74,7 +75,7 @@ pub fn nothing_is_written_after_a_registration_ended() {
     });
 }
 
-/// Lanes see what the application wrote before it registered; and two data paths may pin at once.
+/// Lanes see what the application wrote before it registered, and two data paths may pin at once.
 pub fn a_pin_sees_what_was_there_before_the_registration() {
     loom::model(|| {
         let (entry, memory) = (Arc::new(Entry::new()), Arc::new(Memory::default()));

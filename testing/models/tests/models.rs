@@ -28,8 +28,8 @@ fn a_debt_is_settled_by_one_thread_at_a_time() {
 }
 
 #[test]
-fn who_is_left_owing_is_looked_after() {
-    connections::who_is_left_owing_is_looked_after();
+fn connections_left_with_debts_are_looked_after() {
+    connections::connections_left_with_debts_are_looked_after();
 }
 
 #[test]

@@ -26,14 +26,15 @@ pub(crate) struct Lane {
     pub(crate) flights: VecDeque<Flight>,
     /// The number of flights that have reached the other end but not landed.
     pub(crate) arrived: u32,
-    /// True while the first flight cannot land: there is no receive for it, or a part of it has landed.
+    /// True while the first flight cannot land: there is no receive for it, or only a part of it has landed so far.
     pub(crate) held: bool,
     pub(crate) last_arrival_ns: u64,
     /// The writes that have landed but are not acknowledged: the id of each, and true if it is signalled.
     pub(crate) unacknowledged: VecDeque<(WorkId, bool)>,
     pub(crate) last_ack_ns: u64,
-    /// The number of landed writes whose acknowledgements the receiver has put off, and the time of the oldest.
+    /// The number of landed writes whose acknowledgements the receiver has put off.
     pub(crate) put_off: u32,
+    /// The time since which the oldest of these is put off.
     pub(crate) put_off_since_ns: u64,
     /// The number of acknowledged unsignalled writes, whose room becomes free with the next signalled one.
     pub(crate) acked_unsignalled: u32,
@@ -41,9 +42,9 @@ pub(crate) struct Lane {
     pub(crate) lost: bool,
     pub(crate) dead: bool,
     pub(crate) withheld_until_ns: u64,
-    /// The number of this lane's own receives, as for a lane without a shared receive queue, and the number of those
-    /// taken whose completions were not polled yet.
+    /// The number of this lane's own receives that are left, as if it had no shared receive queue.
     pub(crate) receives: u32,
+    /// The number of receives that this lane has taken and whose completions were not polled yet.
     pub(crate) unreported_receives: u32,
 }
 

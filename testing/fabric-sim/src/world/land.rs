@@ -142,7 +142,7 @@ impl<O: Observer> State<O> {
         self.schedule(at_ns, Due::Ack { end: id, lane });
     }
 
-    /// Sends the acknowledgements that this end has put off. Returns true: all are sent.
+    /// Sends the acknowledgements that this end has put off. Always returns true, because all are sent.
     pub(crate) fn acknowledge(&mut self, id: usize) -> bool {
         let Some(peer) = self.ends[id].as_ref().filter(|end| !end.one_sided).and_then(|end| end.peer) else {
             return true;
@@ -165,7 +165,8 @@ impl<O: Observer> State<O> {
         peer.is_some_and(|peer| peer.lanes.iter().any(|lane| lane.put_off > 0))
     }
 
-    /// Sends the acknowledgements that were put off without other data, which may fail. Returns true if all are sent.
+    /// Sends the acknowledgements that were put off, without a write to carry them; that may fail. Returns true if all
+    /// are sent.
     pub(crate) fn acknowledge_alone(&mut self, id: usize) -> bool {
         if !self.owes(id) {
             return true;

@@ -8,7 +8,7 @@ use super::queue::Due;
 use super::state::State;
 use crate::observer::{Breach, Event, Mishap, Observer};
 
-/// The time that a write takes on the wire in addition to its bytes, in nanoseconds.
+/// The time that a write takes on the wire in addition to that of its bytes, in nanoseconds.
 const PER_WRITE_NS: u64 = 60;
 
 impl<O: Observer> State<O> {

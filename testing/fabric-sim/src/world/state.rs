@@ -71,7 +71,7 @@ impl<O: Observer> State<O> {
         self.schedule(self.now_ns + delay_ns, Due::Task(task));
     }
 
-    /// Schedules a task for a time; if it is past, for now.
+    /// Schedules a task for a time, or for now if that time has passed.
     pub fn at(&mut self, at_ns: u64, task: O::Task) {
         self.schedule(at_ns.max(self.now_ns), Due::Task(task));
     }
