@@ -298,7 +298,8 @@ mod tests {
         slots.layout.encode(Immediate { slot: Slot::new(slot), mask: RailSet::from_bits(mask), size_q })
     }
 
-    /// Returns the fault of the last of these immediates: rail, slot, mask, the message's bytes and its own.
+    /// Returns the fault of the last of these immediates, each given by its rail, its slot, its mask, the bytes of the
+    /// message and the bytes that came with it.
     fn fault_of(capacities: &[u64], immediates: &[(usize, u8, u8, Option<u64>, u32)]) -> ImmediateFault {
         let mut slots = waiting(capacities);
         let (last, before) = immediates.split_last().expect("there is one");

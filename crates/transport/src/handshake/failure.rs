@@ -56,9 +56,9 @@ pub enum HandshakeFailure {
     },
     /// A rail that READY names could not be finished.
     Unfinished(SetupError),
-    /// The acceptor refused the offer, in its words.
+    /// The acceptor refused the offer; the reason in its words.
     Refused(String),
-    /// The connector gave up, in its words.
+    /// The connector gave up; the reason in its words.
     GaveUp(String),
 }
 

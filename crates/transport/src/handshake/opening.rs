@@ -77,7 +77,7 @@ impl OwnMemory {
     }
 }
 
-/// The parts of which a handshake makes a connection.
+/// The parts from which a handshake makes a connection.
 pub(super) struct ConnectionParts<F: Fabric> {
     pub(super) rails: Rails<F>,
     pub(super) weights: [u32; MAX_RAILS],

@@ -68,7 +68,7 @@ impl<F: Fabric> SendConnection<F> {
             Ok(count) => {
                 filling.count = count;
                 filling.filled = 0;
-                // Until the slot is posted, every message is for one of its other buffers.
+                // Until the slot is posted, every message is for one of its buffers.
                 self.core.fast.close();
                 Ok(true)
             }

@@ -14,7 +14,7 @@ pub(super) enum State {
     SetUp,
     /// This end is up. `peer_left` is the reason if the peer has left.
     Open { peer_left: Option<LostCause> },
-    /// This side has closed it, and checks after growing pauses, until the given time, if it has ended.
+    /// This side has closed it. Until the given time it checks, after growing pauses, if the connection has ended.
     Closed { peer_left: bool, pause_ns: u64, until_ns: u64 },
     /// Nothing of it is left here, but the peer has not closed it yet: it still occupies its number and keeps the
     /// session in use.

@@ -103,7 +103,7 @@ pub enum Limit {
     /// Others wait for the place of the peer's session.
     #[error("has no connection, nor have {others} others, while more wait")]
     Place {
-        /// The number of other peers that have none.
+        /// The number of other peers that have no connection.
         others: usize,
     },
 }
@@ -114,7 +114,7 @@ pub enum HelloFault {
     /// It is not a HELLO.
     #[error(transparent)]
     Garbled(#[from] DecodeError),
-    /// It does not agree with this process's.
+    /// It does not agree with this process's HELLO.
     #[error(transparent)]
     Differs(#[from] HelloError),
 }

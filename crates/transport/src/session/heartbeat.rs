@@ -21,7 +21,7 @@ pub(super) struct Heartbeat {
 /// The next step of a heartbeat.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Beat {
-    /// Nothing yet.
+    /// Nothing is due.
     Wait,
     /// Ask the peer.
     Ask,
@@ -72,7 +72,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Asks when it is due, and returns when that was.
+    /// Asks at the time that is due, and returns this time.
     fn ask(heartbeat: &mut Heartbeat) -> u64 {
         let at = heartbeat.next_ns();
         assert_eq!(heartbeat.beat(at), Beat::Ask);

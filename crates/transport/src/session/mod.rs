@@ -163,7 +163,7 @@ impl Session {
         self.event.take()
     }
 
-    /// Returns which end this is.
+    /// Returns the side of this end.
     pub fn side(&self) -> Side {
         self.side
     }
@@ -427,7 +427,7 @@ impl Session {
         self.actions.push_back(SessionAction::Send(Frame { connection, message }));
     }
 
-    /// Notes that the connection that was being set up is made. Returns false, and changes nothing, if it was not being
+    /// Notes that the connection that was being set up is open. Returns false, and changes nothing, if it was not being
     /// set up.
     pub fn opened(&mut self, connection: u32, now_ns: u64) -> bool {
         if !matches!(self.connections.state(connection), Some(State::SetUp)) {
