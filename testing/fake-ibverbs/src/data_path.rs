@@ -1,5 +1,6 @@
-//! The functions of the data path, which a context's table names. Each has a second version that can fail on demand;
-//! the table names it only if the machine has such a fault, so that other machines do not pay for the check.
+//! The functions of the data path, to which a context's table points. Each has a second version that can fail on
+//! demand; the table has that version only if the machine has such a fault, so that other machines do not pay for the
+//! check.
 
 use std::ffi::c_int;
 

@@ -45,14 +45,14 @@ pub(crate) struct DeviceFacts {
     pub(crate) name: String,
     #[serde(deserialize_with = "profile")]
     profile: Option<&'static Profile>,
-    /// 0 if none is given, until [`Self::complete`]; the same holds for `system_guid`.
+    /// 0 until [`Self::complete`] if none is given; the same holds for `system_guid`.
     #[serde(deserialize_with = "guid")]
     pub(crate) guid: u64,
     #[serde(deserialize_with = "guid")]
     pub(crate) system_guid: u64,
     #[serde(deserialize_with = "transport")]
     pub(crate) transport: c_int,
-    /// A number of the IEEE (ibv_query_device(3)), which has 24 bits.
+    /// The vendor's IEEE number, which has 24 bits (ibv_query_device(3)).
     #[serde(deserialize_with = "within::<_, _, 0, 0xff_ffff>")]
     pub(crate) vendor_id: u32,
     #[serde(deserialize_with = "within::<_, _, 0, 0xffff_ffff>")]
@@ -158,7 +158,8 @@ impl Machine {
     /// Reads a description; `profile` is for the devices that name none.
     pub(crate) fn described(text: &str, profile: &str) -> Result<Self, String> {
         let usual = Profile::named(profile)?;
-        // The text is read twice: as it stands, because only then an error knows its line, and on top of the profiles.
+        // The text is read twice: first by itself, because only then does an error know its line, and then on top of
+        // the profiles.
         let checked: Self = read(text)?;
         let tables: Machine<Table> = read(text)?;
         let mut names = BTreeSet::new();
@@ -389,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_word_there_is_one_roce_port() {
+    fn the_default_machine_has_one_roce_port() {
         let machine = machine(DEFAULT);
         assert_eq!(machine.devices.len(), 1);
         let device = &machine.devices[0];
@@ -452,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_of_the_documentation_is_one() {
+    fn the_example_in_the_documentation_is_read() {
         let page = include_str!("lib.rs").split("//! ```").nth(1).expect("an example").trim_start_matches("toml");
         let machine = machine(&page.replace("\n//!", "\n"));
         assert_eq!((machine.faults.len(), machine.devices[0].ports[0].gids.len()), (4, 16));

@@ -65,15 +65,15 @@ pub(crate) struct Call<'a> {
 #[serde(try_from = "String")]
 pub(crate) struct Fault {
     function: String,
-    /// The only target state of modify_qp that counts; `None` for all.
+    /// The only target state of modify_qp to which the fault applies; `None` for all.
     state: Option<c_int>,
-    /// The only device that counts; `None` for all.
+    /// The only device to which the fault applies; `None` for all.
     device: Option<String>,
     /// The first and last call that the fault strikes, counted from 1.
     first: u64,
     last: u64,
     effect: Effect,
-    /// The number of calls so far that count.
+    /// The number of calls so far that match this fault.
     calls: u64,
 }
 
@@ -157,7 +157,8 @@ pub(crate) fn errno(name: &str) -> Option<c_int> {
     named(ERRORS, name)
 }
 
-/// Parses one number, or a first and a last one, from 1, or * for all.
+/// Parses the number of a call, such as `2`, the first and the last of several, such as `2-5`, or `*` for all. Calls
+/// are counted from 1.
 fn range(text: &str) -> Option<(u64, u64)> {
     if text == "*" {
         return Some((1, u64::MAX));

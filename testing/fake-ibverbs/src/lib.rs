@@ -1,4 +1,4 @@
-//! A fake libibverbs: RDMA in one process, without a card and without time passing.
+//! A fake libibverbs: RDMA within one process, without an adapter or a wire.
 //!
 //! [`build`] links `libibverbs-fake.so`, whose functions have the names and versions of the real library, so that
 //! `railweave_fabric_verbs` and NCCL's own transport load it through `NCCL_IBVERBS_LIB`. [`FakeVerbs`] controls the

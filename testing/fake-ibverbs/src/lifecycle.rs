@@ -273,7 +273,7 @@ impl World {
         self.carry_on();
     }
 
-    /// Fails the oldest pending work of each queue pair that is meant, like a card whose retries are exhausted.
+    /// Fails the oldest pending work of each queue pair that `meant` selects, like a card whose retries are exhausted.
     pub(crate) fn time_out(&self, meant: impl Fn(&PairEntry, &QueuePair) -> bool) {
         for (_, pair) in self.each_pair().filter(|(entry, pair)| meant(entry, pair)) {
             let mut sends = pair.sends.lock();
@@ -330,8 +330,8 @@ impl World {
         }
     }
 
-    /// Returns a number that no queue pair has and that was not in use recently. Each process begins elsewhere, so that
-    /// a peer in another process is not mistaken for one here.
+    /// Returns a number that no queue pair has and that was not in use recently. Each process starts at another number,
+    /// so that a peer in another process is not mistaken for one in this process.
     fn free_number(&mut self) -> u32 {
         const LOWEST: u32 = 0x100;
         const HIGHEST: u32 = 0xff_fffe;

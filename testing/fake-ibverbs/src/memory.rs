@@ -143,7 +143,7 @@ impl World {
         Ok(())
     }
 
-    /// Makes devices that withhold pages keep those that are registered from now on out of forked children.
+    /// Makes devices with `withholds_pages` keep the pages that are registered from now on out of forked children.
     pub(crate) fn prepare_for_forks(&mut self) -> Answer<()> {
         self.strike("fork_init")?;
         self.minds_forks = true;
@@ -157,7 +157,7 @@ impl World {
         }
     }
 
-    /// Counts one user less.
+    /// Counts one user fewer.
     pub(crate) fn leave_domain(&mut self, domain: usize) {
         if let Some(used) = self.domains.get_mut(&domain) {
             used.users -= 1;

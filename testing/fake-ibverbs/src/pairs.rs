@@ -251,8 +251,8 @@ impl QueuePair {
         }
     }
 
-    /// Carries out pending work until a request has to wait or fails, if `open`: the peer can be reached. The gate must
-    /// be of the current epoch.
+    /// If `open` (the peer can be reached), carries out pending work until a request has to wait or fails. The gate
+    /// must be of the current epoch.
     pub(crate) fn drive(&self, sends: &mut Sends, open: bool) {
         while open && let Some(held) = sends.held.pop_front() {
             if !self.carry_or_fail(sends, &held.work()) {
@@ -325,7 +325,7 @@ impl QueuePair {
     /// Posts a chain of receives to its own queue; see [`ReceiveQueue::post_chain`].
     ///
     /// # Safety
-    /// As for ibv_post_recv(3).
+    /// The same as for ibv_post_recv(3).
     pub(crate) unsafe fn post_receives(&self, wr: *mut sys::RecvWr, bad: *mut *mut sys::RecvWr) -> (c_int, bool) {
         let usable = self.own_receives.as_ref().filter(|_| self.state() != sys::QPS_RESET);
         // SAFETY: the caller hands over a chain of work requests and a place for the bad one.

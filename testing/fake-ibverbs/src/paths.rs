@@ -21,9 +21,9 @@ pub(crate) struct End<'pair> {
     pub(crate) ece: Option<sys::Ece>,
     /// True while its cable is cut.
     pub(crate) cut: bool,
-    /// The serial number of its connection: another one after each reset.
+    /// The serial number of its connection: a new one after each reset.
     pub(crate) incarnation: u64,
-    /// The serial number of the peer's connection that it has heard of; 0 before the first packet.
+    /// The serial number of the peer's connection with which it has exchanged packets; 0 before the first packet.
     pub(crate) knows: u64,
 }
 

@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_profile_that_says_what_nobody_knows_is_refused() {
+    fn unknown_habits_values_and_profiles_are_refused() {
         let text = TEXTS[0].1;
         let read = |text: &str| toml::from_str::<Profile>(text).map_err(|error| error.to_string());
         for (more, part) in [

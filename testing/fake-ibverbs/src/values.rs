@@ -13,12 +13,12 @@ pub(crate) fn value<'de, D: Deserializer<'de>, T>(
     allowed: impl Display,
     read: impl FnOnce(&Value) -> Option<T>,
 ) -> Result<T, D::Error> {
-    // Integers from 2^63 up are not even a `Value`.
+    // Integers from 2^63 on cannot even be read as a `Value`.
     let value = Value::deserialize(deserializer).ok();
     value.as_ref().and_then(read).ok_or_else(|| D::Error::custom(format!("expected {allowed}")))
 }
 
-/// Returns the value as a number; `None` if it is none, or not in this range.
+/// Returns the value as a number; `None` if it is not a number in this range.
 pub(crate) fn number<T: TryFrom<u64>>(value: &Value, from: u64, to: u64) -> Option<T> {
     let number = u64::try_from(value.as_integer()?).ok()?;
     Some(number).filter(|number| (from..=to).contains(number))?.try_into().ok()
@@ -39,7 +39,7 @@ pub(crate) fn word<'de, D: Deserializer<'de>, T: Copy>(deserializer: D, words: &
     })
 }
 
-/// Reads a list; its elements have their own errors, and `allowed` is for a value that is no list.
+/// Reads a list. Its elements have errors of their own; `allowed` is for a value that is not a list.
 pub(crate) fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
     allowed: &'static str,

@@ -201,7 +201,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Reads the description again. The same text leaves everything as it is, changes made since included.
+    /// Reads the description again. If its text is the same, devices and faults keep all changes made since.
     pub(crate) fn refresh(&mut self) -> Result<(), c_int> {
         let text = match (&self.given, std::env::var_os(DESCRIPTION_VARIABLE)) {
             (Some(text), _) => text.clone(),

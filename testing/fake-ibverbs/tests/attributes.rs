@@ -140,7 +140,7 @@ fn memory_is_registered_only_with_rights_and_a_range_that_make_sense() {
     let mut memory = vec![0_u8; BYTES];
     let at = raw(&mut memory);
     let with_offset = machine.functions.reg_mr_iova2.expect("there");
-    // SAFETY: the library refuses all of these before it follows anything.
+    // SAFETY: the library refuses all of these before it follows a pointer.
     unsafe {
         let register = machine.functions.reg_mr;
         for (what, address, length, access) in [

@@ -385,7 +385,7 @@ fn live(machine: &Machine) -> Result<(), Failed> {
 }
 
 /// # Safety
-/// The domain must exist, and the memory have 64 bytes, for as long as `undo`.
+/// The domain must exist, and the memory must have 64 bytes, until `undo` is dropped.
 unsafe fn register_in_every_way<'all>(
     functions: &'all Functions,
     pd: *mut sys::Pd,
@@ -410,7 +410,7 @@ unsafe fn register_in_every_way<'all>(
 }
 
 /// # Safety
-/// The device and the domain must be open for as long as `undo`.
+/// The device and the domain must be open until `undo` is dropped.
 unsafe fn live_with_queues<'all>(
     functions: &'all Functions,
     context: *mut sys::Context,
