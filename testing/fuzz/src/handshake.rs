@@ -1,7 +1,7 @@
 //! A connector and an acceptor, and between them an adversary who changes, drops, repeats and invents their messages.
 //!
-//! Whatever the adversary does: no panic; each end reports exactly once that the connection exists or will not, at the
-//! latest at its deadline; and nothing that was opened or registered for it is leaked.
+//! Whatever the adversary does: no panic; each end reports exactly once, at its deadline at the latest, that the
+//! connection exists or never will; and nothing that was opened or registered for it is leaked.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) fn run(bytes: &[u8]) {
     if plan.one_sided { play::<true>(&plan, &mut input) } else { play::<false>(&plan, &mut input) }
 }
 
-/// The end of a handshake.
+/// The outcome of a handshake at one end.
 enum End<C> {
     Not,
     Ready(Box<C>),
@@ -308,7 +308,7 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
                 for (rail, key) in keys.local.iter_mut().enumerate() {
                     *key = state.announce(rail, 1 << 40, 1 << 20);
                 }
-                // The answer may give one port several rails, so keys are by port: those of the rails follow.
+                // The answer may give one port several rails, so each rail gets the key of its port.
                 let ports: Vec<usize> = sender.rails().iter().map(|rail| rail.local_port).collect();
                 let by_port = keys.local;
                 for (rail, port) in sender.rails().iter().zip(&ports) {

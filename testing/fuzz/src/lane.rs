@@ -198,8 +198,8 @@ impl Victim {
         self.send(&bytes);
     }
 
-    /// Notes the bytes that frames may change whose header ends in the last `fresh` bytes sent. The real starts of
-    /// frames depend on the bytes before them; counting a header anywhere avoids tracking that.
+    /// For each frame whose header ends in the last `fresh` bytes sent, notes the bytes that it may change. The real
+    /// starts of frames depend on the bytes before them; counting a header at any offset avoids tracking that.
     fn name_all(&mut self, fresh: usize) {
         if self.writable.is_none() {
             return;
@@ -234,7 +234,7 @@ impl Victim {
                 Err(_) => self.open = false,
             }
         }
-        // The lane no longer reads; it got only half a frame.
+        // The lane no longer reads, and has received only half a frame.
         self.open = false;
     }
 

@@ -1,7 +1,8 @@
 //! A receiving connection whose peer sends any immediates and writes anything into the completion records.
 //!
 //! Whatever the peer does: no panic; CTS entries go to their place in the peer's stream, with the rail's keys, and
-//! never over an entry whose slot nothing was heard of; and no receive reports more bytes than its buffer has.
+//! overwrite an entry only after the peer has sent an immediate for its slot; and no receive reports more bytes than
+//! its buffer has.
 
 use std::sync::Arc;
 

@@ -56,7 +56,7 @@ pub(crate) struct State {
     pub(crate) closings: u32,
 }
 
-/// The numbers of next calls that fail.
+/// For each kind of call, the number of next calls that fail.
 #[derive(Default)]
 pub(crate) struct Refusals {
     pub(crate) register: u8,
@@ -293,7 +293,7 @@ pub(crate) struct Pending<const ONE_SIDED: bool> {
     port: Arc<Port<ONE_SIDED>>,
     spec: RailSpec,
     connected: bool,
-    /// One per lane: the number of [closings](State::closings) before it came.
+    /// One per lane: the number of [closings](State::closings) at the time when its socket was attached.
     sockets: Vec<Option<u32>>,
     /// The end points to which connecting was put off.
     remote: Vec<LaneEndpoint>,

@@ -219,7 +219,7 @@ fn handshake() -> Vec<(&'static str, Vec<u8>)> {
     all
 }
 
-/// Handshakes in which an end hears what its peer did not say.
+/// Handshakes in which an end receives messages that its peer did not send.
 fn answers_of_an_adversary() -> Vec<(&'static str, Vec<u8>)> {
     let (from_connector, from_acceptor) = ([0, 0], [0, 1]);
     let invent = |wire: u8, message: Message| {

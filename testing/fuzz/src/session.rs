@@ -2,7 +2,7 @@
 //! their sockets, and lets time pass.
 //!
 //! Whatever the adversary does: no panic; nothing is sent without a socket; the session reports only events that fit
-//! the state of a connection, and its end once; when the session has ended, each connection has heard of it, and open
+//! the state of a connection, and its end once; when it has ended, it has reported that to each connection, and open
 //! ones are lost; and when its connections are closed and time has passed, each end has ended.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -403,7 +403,8 @@ impl Script {
 }
 
 impl End {
-    /// Asserts that each of an ended session's connections has heard of it, and that open ones are lost in time.
+    /// Asserts that an ended session has reported its end to each of its connections, and that open ones are lost in
+    /// time.
     fn assert_told(&mut self, now_ns: u64) {
         let knows = |known| !matches!(known, Known::Offered | Known::SetUp | Known::Open { left: false, .. });
         assert!(self.known.values().copied().all(knows), "{:?} were not told", self.known);
