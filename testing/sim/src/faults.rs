@@ -13,9 +13,10 @@ pub(crate) const LOOK_NS: u64 = 400_000;
 pub(crate) struct Faults {
     /// The faults of the fabric.
     pub(crate) fabric: railweave_fabric_sim::Faults,
-    /// The number of an application's turns, of 1000, after which it makes no call on its connection for a long time.
+    /// The number of an application's turns, out of 1000, after which it makes no call on its connection for a long
+    /// time.
     pub(crate) silence_permille: u32,
-    /// The longest time for which it makes none. It is also silent for up to this long before it closes.
+    /// The longest such silence. The application is also silent for up to this long before it closes.
     pub(crate) silence_ns: u64,
     /// The one-way delay of sessions.
     pub(crate) session_delay_ns: u64,
@@ -23,12 +24,12 @@ pub(crate) struct Faults {
     pub(crate) session_jitter_ns: u64,
     /// The longest time until a process notices that a session broke or that its peer died.
     pub(crate) detect_ns: u64,
-    /// The number of dials, of 1000, that fail.
+    /// The number of dials, out of 1000, that fail.
     pub(crate) dial_fails_permille: u32,
     /// The time that a peer has to answer a PING from a process with an even number, and from one with an odd number.
-    /// They may differ: the PINGs of an end that asks less often come too late to pass for answers.
+    /// They may differ: then the PINGs of the end that asks less often come too late to count as answers.
     pub(crate) peer_timeouts_ns: [u64; 2],
-    /// True if nobody is told of a death or of a broken session: only a PING finds out.
+    /// True if no process is notified of a death or of a broken session: only an unanswered PING reveals it.
     pub(crate) is_mute: bool,
     /// The time for which a connection may still work after its peer's BYE or the end of its session. Then it is lost.
     pub(crate) grace_ns: u64,
@@ -130,9 +131,9 @@ impl Faults {
         Self { fabric, session_delay_ns, session_jitter_ns, detect_ns, grace_ns: 3_000_000, ..Self::none() }
     }
 
-    /// Adds applications that fall silent, and acknowledgements that do not leave, each to half of the seeds. Once the
-    /// peer has left, a two-sided connection lasts only until the peer's end is gone, so its silences are shorter than
-    /// that end lingers.
+    /// Adds applications that fall silent, and acknowledgements that do not leave, each to half of the seeds. Once its
+    /// peer has left, an end of a two-sided connection works only while the peer's end lingers, so its silences are
+    /// shorter than that.
     pub(crate) fn add_silence(&mut self, chance: &mut Chance, one_sided: bool) {
         if chance.permille(500) {
             self.silence_permille = chance.pick(&[5, 50]);
@@ -152,7 +153,7 @@ impl Faults {
         }
     }
 
-    /// Adds dials that fail to a tenth of the seeds, and deaths that nobody is told of to a fifth. Draws the time that
+    /// Adds dials that fail to a tenth of the seeds, and deaths that are not reported to a fifth. Draws the time that
     /// peers have to answer a PING.
     pub(crate) fn add_session_faults(&mut self, chance: &mut Chance) {
         if chance.permille(100) {
@@ -162,7 +163,7 @@ impl Faults {
         self.is_mute = chance.permille(200);
     }
 
-    /// Returns the longest time for which an acknowledgement may stay on this side after it was put off.
+    /// Returns the longest time for which an acknowledgement may stay unsent after it was put off.
     pub(crate) fn promise_ns(&self) -> u64 {
         // The control thread retries at its next check.
         PROMISE_NS + if self.fabric.ack_refused_permille > 0 { self.fabric.ack_refused_ns + LOOK_NS } else { 0 }

@@ -20,8 +20,9 @@ fn a_campaign_ends_with_the_last_seed() {
     assert_eq!((report.played, report.failures.len()), (2, 0));
 }
 
-/// In the seeds of `breakers`, hostile immediates took another's receive, or came in one batch with a connection's last
-/// messages. In that of `flood`, a lane ran out of its own receives before the rail's pool did.
+/// In the seeds of `breakers`, hostile immediates used up receives that other immediates needed, or came in one batch
+/// with a connection's last messages. In that of `flood`, a lane ran out of its own receives before the rail's pool
+/// did.
 #[test]
 fn seeds_that_once_failed_are_clean() {
     let breakers = [2203, 404_206, 404_440, 665_224, 674_800, 712_456, 722_563].map(|seed| (Workload::Breakers, seed));

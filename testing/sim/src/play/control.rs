@@ -243,7 +243,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                 let cause = SocketEnd { kind, text: "Network is unreachable".to_owned() };
                 self.lose_socket(end, cause);
             }
-            // Nothing answers, and no news of it comes.
+            // Nothing answers, and the end of the socket is never reported.
             SocketEndKind::Other if state.chance.permille(300) => {}
             _ => state.later(2 * delay_ns, Task::SocketEnd { socket, to_opener: true }),
         }
@@ -270,8 +270,8 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.drive(end);
     }
 
-    /// Returns the session's end that has the opener's or the acceptor's end of this socket; `None` if it has it no
-    /// longer, or if its process is dead.
+    /// Returns the end of a session that owns the opener's or the acceptor's end of this socket; `None` if it no longer
+    /// does, or if its process is dead.
     fn owner(&self, socket: usize, opener: bool) -> Option<usize> {
         let end = self.sessions.sockets[socket].ends[end_of(opener)]?;
         let found = &self.sessions.ends[end];
@@ -350,7 +350,8 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.drive(end);
     }
 
-    /// Breaks the sockets for which `which` returns true. Their ends see it after a while, or must find out.
+    /// Breaks the sockets for which `which` returns true. Their ends are notified after a while, or must find out by
+    /// themselves.
     fn break_sockets(&mut self, which: impl Fn(&Self, &Socket) -> bool) {
         for number in 0..self.sessions.sockets.len() {
             if !which(self, &self.sessions.sockets[number]) {
@@ -368,7 +369,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
     }
 
-    /// Breaks the sessions of a process that was killed: its peers see it after a while, or must find out.
+    /// Breaks the sessions of a killed process: its peers are notified after a while, or must find out by themselves.
     pub(super) fn kill_sessions(&mut self, process: usize) {
         self.sessions.current.retain(|(from, _), _| *from != process);
         self.break_sockets(|game, socket| {

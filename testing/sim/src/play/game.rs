@@ -409,7 +409,8 @@ impl<const O: bool> Game<O> {
                 let patience_ns = if only_looks { LOOKS_NS } else { limit_ns };
                 if now_ns - last_ns.max(since_ns) > patience_ns {
                     if only_looks {
-                        // It makes no call that could report that. As in NCCL, other connections must.
+                        // The application makes no call here that could report the loss. As in NCCL, other connections
+                        // must report it.
                         drop(state);
                         let error = Error::peer("the application gave up looking for the data of an early receive");
                         return self.fail(side, &error);
@@ -552,7 +553,7 @@ impl<const O: bool> Game<O> {
         }
     }
 
-    /// Checks that nothing exists any longer when no event is left.
+    /// Checks that nothing is left over when no event is left.
     fn check_end(&mut self) {
         for (number, stages) in self.left() {
             let text = format!("c{number}: no event is left, but its ends are {stages:?}");

@@ -202,7 +202,7 @@ impl Plan {
             pairs.iter().map(|pair| connection(chance, workload, *pair, port_count, budget)).collect();
         let many_writes = matches!(workload, Workload::Random | Workload::Grouped | Workload::Ring);
         if many_writes && max_write == 4096 && chance.permille(700) {
-            // One message of more writes than a short send queue holds.
+            // One message of more writes than a short send queue has room for.
             let size = 1_100_000 + chance.below(400_000);
             connections[0].groups.insert(0, GroupPlan::of_one(size, true));
         }
@@ -217,7 +217,8 @@ impl Plan {
         let of_sessions = &mut Chance::new(seed ^ 0x5e55_1045);
         faults.add_session_faults(of_sessions);
         let key = of_sessions.pick(&[0, 0, 1, 2]);
-        // One process may have a key that the others do not have, or none; then no other process reaches it.
+        // In some seeds one process alone has another key than the rest (0 is none), so that no other process reaches
+        // it.
         let odd = (workload == Workload::Handshake && of_sessions.permille(60)).then(|| of_sessions.index(processes));
         let keys = (0..processes).map(|process| if odd == Some(process) { (key + 1) % 3 } else { key }).collect();
         let addresses = (0..processes).map(|_| of_sessions.between(1, 3) as u8).collect();
@@ -412,8 +413,8 @@ impl GroupPlan {
         Self { buffers: vec![(0, size)], sends: vec![(0, size)], hinted: false, flush }
     }
 
-    /// Draws a receive: of 1000, `grouped` have several buffers and `hinted` may complete early. `steady` is the size
-    /// of most messages of a ring.
+    /// Draws a receive: out of 1000, `grouped` have several buffers and `hinted` may complete early. `steady` is the
+    /// size of most messages of a ring.
     fn draw(
         chance: &mut Chance,
         workload: Workload,

@@ -97,7 +97,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         )
     }
 
-    /// Returns true if it makes no calls, but only looks in memory for the data of receives that it took early.
+    /// Returns true if it makes no calls, but only looks in memory for the data of receives that were reported early.
     pub(crate) fn only_looks(&self) -> bool {
         self.receiving.is_empty() && self.flushing.is_empty() && !self.early.is_empty()
     }
@@ -149,7 +149,8 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         Ok(if moved { Step::Moved } else { Step::Idle })
     }
 
-    /// Checks that nothing is owed once the last receive is done, because no call may follow that would send it.
+    /// Checks that nothing is owed once the last receive is done, because there may be no later call that would send
+    /// it.
     fn check_last(&self, context: &Context<'_>) {
         let mut state = context.world.lock();
         if let Some(since_ns) = state.owes_since_ns(context.connection) {
@@ -256,7 +257,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         let first = sizes.first().copied().unwrap_or(0);
         state.record(Kind::RecvDone, context.who, [received.group as u64, first, 0, 0]);
         drop(state);
-        // NCCL does not flush every receive, and never one that it takes early.
+        // NCCL does not flush every receive, and never one that was reported early.
         if !planned.flush || planned.hinted || self.flushing.len() >= FLUSHES {
             self.release(received.group, received.buffers, context);
             return Ok(());

@@ -31,7 +31,7 @@ struct Sending {
     message: u64,
     /// Its size, truncated to its receive.
     size: u64,
-    /// Its size before that.
+    /// Its size before truncation.
     whole: u64,
     buffer: Buffer,
     /// True if it must not succeed, because its memory is not registered.
@@ -227,7 +227,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
     }
 }
 
-/// Counts the reason for which a message with this tag was not taken.
+/// Counts the reason why a message with this tag was not taken.
 fn note_no_room(context: &Context<'_>, tag: u32) {
     let mut state = context.world.lock();
     let tags = state.observer.watch.filling(context.connection).1;

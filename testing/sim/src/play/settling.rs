@@ -19,7 +19,7 @@ impl<const O: bool> Game<O> {
         up && self.now_ns() < until_ns
     }
 
-    /// May silence an end's application for a while; over a two-sided fabric, not once its peer has left.
+    /// May silence an end's application for a while; over a two-sided fabric, only until its peer has left.
     pub(super) fn fall_silent(&mut self, side: Side) {
         let (permille, silence_ns) = (self.faults.silence_permille, self.faults.silence_ns);
         // More often if something is owed, because it matters then.

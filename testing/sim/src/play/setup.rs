@@ -373,7 +373,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         });
     }
 
-    /// Handles the report of an end's session that the connection is lost: tells its `Fate`.
+    /// Handles the report of an end's session that the connection is lost: sets the connection's `Fate`.
     pub(super) fn lose(&mut self, side: Side, error: Error) {
         let pair = &self.connections[side.connection];
         let fate = match (side.sender, &pair.sender.stage, &pair.receiver.stage) {

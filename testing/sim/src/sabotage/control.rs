@@ -1,4 +1,4 @@
-//! Sabotage of sessions and handshakes: of what their ends are told, and of the frames between them.
+//! Sabotage of sessions and handshakes: of the frames between their ends, and of the grace that connections have.
 
 use railweave_transport::{Frame, Message};
 

@@ -2,8 +2,8 @@
 
 use crate::Checker;
 
-/// Each line has a kind, its words, and the checkers of which one must find it; the seed decides which one speaks
-/// first. If a checker has many rules, words of its finding follow.
+/// Each line has a kind, its words, and its checkers. One of the checkers must find it; which of them reports first
+/// depends on the seed. If a checker has many rules, words of its finding follow.
 macro_rules! sabotages {
     ($($name:ident = $words:literal => $($checker:ident $(($says:literal))?),+;)*) => {
         /// Something that goes wrong at the edge of the protocol, as if the protocol did it.
@@ -19,7 +19,7 @@ macro_rules! sabotages {
                 match self { $(Self::$name => $words,)* }
             }
 
-            /// Returns the checkers of which one must find it, each with words that its finding must contain.
+            /// Returns the checkers, one of which must find it, each with words that its finding must contain.
             pub fn found_by(self) -> &'static [(Checker, &'static str)] {
                 match self { $(Self::$name => &[$((Checker::$checker, concat!($($says)?))),+],)* }
             }

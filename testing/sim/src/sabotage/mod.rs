@@ -1,4 +1,4 @@
-//! Sabotage: bugs that show at the edge of the protocol are made there, to prove that the checkers find them
+//! Sabotage makes bugs at the edge of the protocol, where they show, to prove that the checkers find them
 //! (docs/simulation.md). Everything posted, sent and reported may be changed on its way; the protocol is as it ships.
 
 mod control;

@@ -30,8 +30,8 @@ pub(super) struct End {
     /// The number of the connection's rails, including those that do not come up.
     pub(super) rails: usize,
     pub(super) opened: usize,
-    /// The address just behind a write before it was shortened. The write that begins at this address then begins
-    /// earlier.
+    /// The address just behind a write before it was shortened. The next write would begin at this address, and is made
+    /// to begin earlier.
     pub(super) border: Option<u64>,
     /// The number of CTS writes so far.
     pub(super) cts: u32,
