@@ -13,7 +13,7 @@ from rows import Rows
 if typing.TYPE_CHECKING:
     from session import Session
 
-# Seconds for one round, and for the end of the processes.
+# Seconds for one round, and for the processes to end.
 STEP_LIMIT, LEAVE_LIMIT = 60.0, 30.0
 
 
@@ -72,7 +72,7 @@ class Bench:
                 step = {"do": "measure", "collective": collective, "type": "float32", "bytes": size, "seed": 0}
                 phase = f"{collective} of {size_text(size)}, {iterations[name]} times"
                 answers = pair.step(phase, STEP_LIMIT, **step, iterations=iterations[name])
-                # The slower rank counts: a collective has ended when it has ended everywhere.
+                # The slower rank counts: a collective has ended only when it has ended at both.
                 seconds = max(answer["seconds"] for answer in answers)
                 if turn > 0:
                     times[name].append(seconds)

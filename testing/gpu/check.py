@@ -25,7 +25,7 @@ LIMIT, LIMIT_QUICK, LIMIT_GLOO = 530.0, 170.0, 900.0
 def main() -> int:
     begin = time.monotonic()
     arguments = parse(sys.argv[1:])
-    # So that workers and files do not outlive a check that is ended by a signal.
+    # Signals raise SystemExit, so that a check that is ended by one leaves neither workers nor files behind.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: sys.exit(f"ended by {signal.Signals(number).name}"))
     folder = arguments.logs or Path(tempfile.mkdtemp(prefix="railweave-"))
@@ -93,19 +93,19 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses in one sentence."""
+    """Reports a wrong command line in one sentence."""
 
     def error(self, message: str):
         self.exit(2, f"{message}\n")
 
 
 def check(arguments: argparse.Namespace, folder: Path, report: Report, begin: float) -> bool:
-    """Looks at the machine, runs the plan under each NCCL, and returns True if nothing failed."""
+    """Inspects the machine, runs the plan under each NCCL, and returns True if nothing failed."""
     if arguments.plugin:
         nccl.check_plugin(arguments.plugin)
     libraries = [nccl.find_library(path) for path in arguments.nccl or []]
     machines = [look(arguments.backend, library) for library in libraries or [None]]
-    # Needs PyTorch. If this Python lacks it, `look` has said so.
+    # Needs PyTorch. If this Python lacks it, `look` has already said so.
     from session import Session, meeting_place
 
     only = f"*{arguments.only}*" if arguments.only else "*"
@@ -124,7 +124,7 @@ def check(arguments: argparse.Namespace, folder: Path, report: Report, begin: fl
     try:
         for index, machine in enumerate(machines):
             session = Session(arguments, machine, folder, report, store.port, mps, wanted, begin + arguments.limit)
-            # All of it for the first NCCL, the essence for the others.
+            # The whole plan under the first NCCL, the quick one under the others.
             session.run(quick=arguments.quick or index > 0)
     finally:
         mps.stop()

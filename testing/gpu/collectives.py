@@ -19,8 +19,8 @@ class Values:
     They are integers of at most 63, so that the sum of two is exact even in bfloat16, whose integers are exact to 256.
     """
 
-    # The number of starts of a collective's numbers. The start depends on the seed, which exposes stale data of an
-    # earlier one.
+    # The number of places at which a collective's numbers may start. The place depends on the seed, so that stale data
+    # of an earlier collective is noticed.
     STARTS = 4093
 
     def __init__(self, largest: int):

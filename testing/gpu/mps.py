@@ -25,7 +25,7 @@ class Mps:
     """A server, or the reason why there is none."""
 
     def __init__(self, folder: Path, wanted: bool):
-        """Starts a server with its files in `folder`, unless it is not `wanted` or does not work here."""
+        """Starts a server with its files in `folder` if it is `wanted` and works here."""
         self.pipes = folder / "mps"
         self.running = False
         self.why_not = "" if wanted else "--no-mps"

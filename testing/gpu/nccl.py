@@ -24,8 +24,8 @@ SAYS_NEWEST = (2, 24, 0)
 # The first release that logs the algorithm and protocol of each collective.
 SAYS_PROTOCOL = (2, 24, 0)
 
-# Releases from the first to before the second keep the plugin loaded when the last communicator ends; the others do not
-# (the default of NCCL_NET_PLUGIN_REF_COUNT in NCCL's src/plugin/net.cc).
+# Releases from the first on, but before the second, keep the plugin loaded when the last communicator ends; the others
+# do not (the default of NCCL_NET_PLUGIN_REF_COUNT in NCCL's src/plugin/net.cc).
 KEEPS_LOADED = ((2, 26, 0), (2, 28, 0))
 
 # The newest net API of each release, from the first release that has it.
@@ -50,14 +50,14 @@ def version_text(version: Version) -> str:
 
 
 def decode_version(code: int) -> Version:
-    """Returns the release of ncclGetVersion's number; releases before 2.9 counted otherwise."""
+    """Returns the release that ncclGetVersion's number stands for; releases before 2.9 encode it differently."""
     if code < 10000:
         return code // 1000, code // 100 % 10, code % 100
     return code // 10000, code // 100 % 100, code % 100
 
 
 def newest_api(version: Version) -> int:
-    """Returns the newest net API that this release asks a plugin for; 0 if it asks for none that is known."""
+    """Returns the newest known net API that this release asks a plugin for; 0 if there is none."""
     return max((api for first, api in APIS if version >= first), default=0)
 
 
@@ -76,7 +76,7 @@ def find_library(path: Path) -> Path:
 
 
 def library_version(library: Path) -> Version:
-    """Returns the release of `library`, according to itself; refuses another library."""
+    """Returns the release of `library`, as the library itself reports it; refuses other libraries."""
     code = ctypes.c_int()
     try:
         ctypes.CDLL(str(library)).ncclGetVersion(ctypes.byref(code))

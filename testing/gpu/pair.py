@@ -151,7 +151,7 @@ class Pair:
         return self.outputs[rank].read_text(errors="replace")
 
     def leave(self, limit: float) -> None:
-        """Makes both ranks end by themselves; raises Broken if one does not, or ends with another status than 0."""
+        """Makes both ranks end by themselves; raises Broken if one does not, or ends with a status other than 0."""
         self.step("leave", limit, do="leave")
         for rank, worker in enumerate(self.workers):
             try:

@@ -21,7 +21,7 @@ from refusal import Refusal
 from report import SKIPPED, Report
 from rows import Rows
 
-# Seconds for one step, for training, and for the end of the processes.
+# Seconds for one step, for training, and for the processes to end.
 STEP_LIMIT, TRAIN_LIMIT, LEAVE_LIMIT = 60.0, 120.0, 30.0
 
 # Seconds in which the survivor of a killed rank must get NCCL's error.
@@ -67,7 +67,7 @@ class Session:
         self.rails = machines.rails()
 
     def run(self, quick: bool) -> None:
-        """Runs the whole plan, or its essence."""
+        """Runs the whole plan, or its quick part."""
         self.report.nccl = self.version
         self.head()
         for run in RUNS:
@@ -84,7 +84,7 @@ class Session:
         Bench(self, quick).run()
 
     def head(self) -> None:
-        """Shows the subject of the check and its equipment."""
+        """Shows what is checked, and with which equipment."""
         line = self.report.line
         line()
         if self.gloo:
@@ -143,7 +143,7 @@ class Session:
             self.judge_log(rows, ABORT, row_name(ABORT.name, "log"), False)
 
     def judge_survivor(self, pair: Pair, killed: float) -> tuple[list[str], str]:
-        """Judges how rank 0 took the end of rank 1 at the time `killed`; returns the defects and a report."""
+        """Judges how rank 0 reacts to the death of rank 1 at the time `killed`; returns the defects and a report."""
         try:
             answer = pair.answers(ABORT_LIMIT, ranks=(0,))
         except Broken as broken:
@@ -155,7 +155,7 @@ class Session:
         return [f"rank 0 went on after the end of rank 1: {answer}"], ""
 
     def judge_log(self, rows: Rows, run: Run, name: str, whole: bool) -> None:
-        """Shows the warnings in NCCL's log and, with `whole`, reports if the log is as expected."""
+        """Shows the warnings in NCCL's log and, if `whole`, judges the log in a row of its own."""
         logs = self.read_logs(run.name)
         for rank, log in enumerate(logs):
             self.report.note(
@@ -181,8 +181,8 @@ class Session:
         )
 
     def start(self, run: Run, largest: int, mps: bool = True) -> Pair:
-        """Starts two workers with the settings of `run`; their first answers have not come yet."""
-        # The same name under two NCCLs would meet in one place.
+        """Starts two workers with the settings of `run`; does not wait for their first answers."""
+        # Without the version, pairs of the same run under two NCCLs would share entries of the store.
         name = f"{self.version}-{run.name}"
         arguments = [f"--backend={self.arguments.backend}", f"--port={self.port}", f"--largest={largest}"]
         settings = {"GLOO_SOCKET_IFNAME": "lo", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
@@ -248,7 +248,7 @@ def train_one(pair: Pair, element: str) -> tuple[list[str], str]:
     if len({answer["digest"] for answer in answers}) > 1:
         wrong.append("the ranks have different parameters")
     for rank, answer in enumerate(answers):
-        # Not the other way round: every comparison with NaN is false.
+        # Not `apart > most_apart`: every comparison with NaN is false.
         if not answer["apart"] <= answer["most_apart"]:
             wrong.append(
                 f"rank {rank} differs from the plain computation by {answer['apart']:.2e} of what training changed, "
@@ -264,11 +264,11 @@ def train_one(pair: Pair, element: str) -> tuple[list[str], str]:
 
 
 def judge_rails(answers: list[dict], wanted: str) -> tuple[list[str], str]:
-    """Judges if every rail carried data, and if all data that one rank sent reached the other."""
+    """Checks that every rail carried data, and that all data that one rank sent reached the other."""
     wrong = []
     rails = [{rail["local"]: rail for rail in answer["rails"]} for answer in answers]
     for rank in range(RANKS):
-        # Rails that --set names otherwise than by address are only counted.
+        # Rails that --set does not name by address are only counted.
         for address in re.findall(r"([0-9.]+)/32", wanted):
             if not rails[rank].get(address, {}).get("data_bytes"):
                 wrong.append(f"rank {rank} sent nothing over {address}")

@@ -1,4 +1,4 @@
-"""The whole check: with gloo, with damage planted, and with workers that pretend to be under NCCL."""
+"""The whole check: with gloo, with damage planted, and with workers that pretend to run under NCCL."""
 
 import contextlib
 import io
@@ -26,7 +26,7 @@ from test_nccl import GOOD
 
 HERE = Path(__file__).parent
 
-# A worker that computes with gloo, writes NCCL's log in its place, and has rails to show.
+# A worker that computes with gloo, writes NCCL's log in its place, and reports rails.
 PRETENDER = f"""
 import os, sys
 sys.path.insert(0, {str(HERE)!r})

@@ -133,5 +133,5 @@ def apart(result: torch.Tensor, expected: torch.Tensor, begin: torch.Tensor) -> 
     if torch.equal(result.view(torch.uint8), expected.view(torch.uint8)):
         return 0.0
     result, expected, begin = result.double(), expected.double(), begin.double()
-    # A NaN anywhere makes this NaN, which is not at most anything.
+    # A NaN anywhere makes this NaN, for which `<=` is false.
     return float((result - expected).norm() / (expected - begin).norm())

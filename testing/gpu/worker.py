@@ -98,7 +98,7 @@ class Worker:
     def measure(self, step: dict) -> dict:
         """Runs a collective `iterations` times in a row, and returns the seconds of one."""
         collective = self.collective(step)
-        # The first two bring both ranks to the same point.
+        # The first two runs bring both ranks to the same point.
         for _ in range(2):
             collective.run()
         self.finish()
@@ -131,7 +131,7 @@ class Worker:
         }
 
     def reload(self, _: dict) -> dict:
-        """Ends NCCL's whole state in this process, and begins again."""
+        """Destroys NCCL's whole state in this process, and sets it up again."""
         dist.destroy_process_group()
         self.join()
         return {}
@@ -168,7 +168,7 @@ def main() -> None:
                 break
     except Exception as error:
         answer({"error": f"{type(error).__name__}: {error}"})
-        # A communicator that failed can make the orderly end wait forever.
+        # After the failure of a communicator an orderly exit may wait forever.
         sys.stdout.flush()
         os._exit(1)
 
@@ -179,7 +179,7 @@ def answer(result: dict) -> None:
 
 
 def read_steps(steps: queue.SimpleQueue) -> None:
-    """Queues the check's steps, and ends this process with the check's, even while a collective is in progress."""
+    """Queues the check's steps, and ends this process when the check ends, even while a collective is in progress."""
     lines = b""
     # Not through sys.stdin, whose lock Python needs when it ends.
     while data := os.read(0, 65536):
