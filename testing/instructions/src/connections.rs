@@ -1,6 +1,6 @@
 //! The cost of many connections over RDMA, ours next to that of NCCL's own IB transport (docs/performance.md).
 //!
-//! Both ends are in one process, over the fake libibverbs, which plays one adapter after another.
+//! Both ends are in one process, over the fake libibverbs, which imitates one adapter after another.
 
 use crate::in_process::many_connections::Results;
 use crate::tools::{self, Tools, Transport};

@@ -120,7 +120,7 @@ impl Counter {
     fn callgrind(&self, folder: &Path) -> Command {
         let mut command = Command::new(&self.valgrind);
         // --toggle-collect would count only the loop's instructions, but all calls, and the number of polls while the
-        // ends connect is random. Hence the profiles before and after the loop.
+        // ends connect is random. Therefore callgrind writes profiles before and after the loop.
         command.args(["--tool=callgrind", "--separate-threads=yes"]);
         command.args([format!("--dump-before={LOOP}"), format!("--dump-after={LOOP}")]);
         // A name without its folder, because valgrind interprets some characters in it.
@@ -129,7 +129,7 @@ impl Counter {
     }
 }
 
-/// Returns a file's path without links, by which callgrind names it.
+/// Returns a file's path with links resolved, which is the name that callgrind uses.
 fn real(path: &Path) -> Result<PathBuf, String> {
     path.canonicalize().map_err(|error| format!("cannot use {}: {error}", path.display()))
 }

@@ -94,7 +94,7 @@ impl Reader {
                 "cob" => self.callee_object = Some(self.objects.resolve(value)?),
                 "cfn" => self.callee_function = self.functions.resolve(value)?,
                 "calls" => self.calls = Some(number(value.split(' ').next())?),
-                // Files, jumps, and values of the header that contain this sign.
+                // Files and jumps, and values of the header that contain "=".
                 _ => {}
             }
             return Ok(());

@@ -41,8 +41,9 @@ impl<'a> Transport<'a> {
         }
     }
 
-    /// Makes `command` measure this transport inside one process, over the fake libibverbs `fake`, which is the machine
-    /// described in the file `machine`. With `fuse` all its devices become one. The task is still to be added.
+    /// Makes `command` measure this transport inside one process, over the fake libibverbs `fake`, which imitates the
+    /// machine described in the file `machine`. With `fuse` all its devices become one. The caller still has to add the
+    /// task.
     pub(crate) fn measured_by(self, command: &mut Command, fake: &Path, machine: &Path, fuse: bool) {
         without_settings(command);
         command.env("NCCL_IBVERBS_LIB", fake).env("RAILWEAVE_TEST_MACHINE", machine).arg("in-process");

@@ -44,9 +44,9 @@ fn results(weights: &str, task: &[&str]) -> Value {
 
 #[test]
 fn a_message_costs_one_work_request_on_each_active_rail_and_one_cts_and_nothing_on_an_idle_rail() {
-    // The weights of the rails, the size of a message, and for each message all work requests and the writes with an
-    // immediate among them, which are the sender's. The rest is the receiver's CTS: rails of equal weight carry it in
-    // turns.
+    // For each case the weights of the rails, the size of a message, and by rail the work requests of one message and
+    // the writes with an immediate among them. The sender posts the latter; all others are the receiver's CTS, which
+    // rails of equal weight carry in turns.
     let cases = [
         ("4,1", "8", [2.0, 0.0], [1.0, 0.0]),
         ("4,1", "524288", [2.0, 1.0], [1.0, 1.0]),
@@ -65,10 +65,10 @@ fn a_message_costs_one_work_request_on_each_active_rail_and_one_cts_and_nothing_
                 (sends, with_immediate),
                 "{results}"
             );
-            // One for each of the sender's work requests at each end, and few for CTS.
+            // At each end there is one completion for each of the sender's work requests, and few for CTS.
             let cts = [0, 1].map(|rail| each("completions")[rail] - 2.0 * with_immediate[rail]);
             assert!([0, 1].into_iter().all(|rail| (0.0..=sends[rail] / 16.0).contains(&cts[rail])), "{results}");
-            // On an idle rail they are posted only once, to have them ready.
+            // On an idle rail receives are posted only once, so that they are ready.
             let receives = [0, 1].map(|rail| each("receives")[rail] - with_immediate[rail]);
             assert!(receives.into_iter().all(|more| more.abs() < 0.5), "{results}");
         }
@@ -85,7 +85,7 @@ fn many_connections_are_counted_and_closed() {
 }
 
 #[test]
-fn a_transport_over_nothing_that_counts_is_refused() {
+fn a_transport_without_the_fake_libibverbs_is_refused() {
     let plugin = library();
     let mut command = Command::new(PROGRAM);
     command.arg("in-process").arg("--plugin").arg(&plugin).arg("messages");

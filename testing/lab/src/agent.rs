@@ -79,7 +79,7 @@ impl Agent {
             return;
         }
         let processes = self.processes();
-        // Frames for a process that has ended mean nothing.
+        // Frames for a process that has ended are ignored.
         let Some(running) = processes.get(&channel) else { return };
         let give = |what| {
             // Fails only if the process no longer reads.

@@ -58,7 +58,7 @@ pub(crate) fn run(
     Ok(report)
 }
 
-/// How a bench went.
+/// The course of a bench.
 struct Course {
     /// The exit status of the ranks' parent; `None` if it took too long.
     status: Option<ExitStatus>,
@@ -175,7 +175,7 @@ fn judge(run: &Run, ranks: &Ranks, course: &Course, ran_out: bool, report: &mut 
             let lines: Vec<&str> = rank.said.lines().filter(|line| !line.trim().is_empty()).collect();
             let last = lines[lines.len().saturating_sub(LAST_LINES)..].join("; ");
             let text = format!("rank {number} said nothing like \"{pattern}\"; its last lines are: {last}");
-            // A rank that has not ended may still have been about to say it.
+            // A rank that has not ended might still have said it.
             report.failures.push(Failure { text, is_late: rank.ended.is_none() });
         }
     }

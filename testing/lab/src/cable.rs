@@ -30,12 +30,12 @@ pub(crate) struct Port {
     pub(crate) cable: usize,
     /// The guest.
     pub(crate) guest: usize,
-    /// The number of the guest's cables with smaller numbers.
+    /// The port's number in the guest: the number of the guest's cables that come before this one.
     pub(crate) index: usize,
 }
 
 impl Cable {
-    /// Fails with a sentence if a value is impossible among this many guests.
+    /// Fails with a sentence if a value is impossible with this many guests.
     pub(crate) fn check(&self, guests: usize) -> Result<(), String> {
         let between = &self.between;
         let is_possible = match between[..] {

@@ -10,8 +10,8 @@ use serde_json::Value;
 pub(crate) struct Figures(Vec<(String, f64)>);
 
 impl Figures {
-    /// Collects every number in the JSON of `railweave bench`, by its path with dots between; bandwidths by the bytes
-    /// of their messages, in Mbit/s.
+    /// Collects every number in the JSON of `railweave bench` under its path, with dots between the names. Bandwidths
+    /// are in Mbit/s, each under the size of its messages in bytes.
     pub(crate) fn of_bench(json: &Value) -> Self {
         let mut figures = Self::default();
         figures.collect("", json);
@@ -100,8 +100,8 @@ impl Threshold {
         &self.figure
     }
 
-    /// Fails if the condition does not hold. `earlier` returns a figure of an earlier run. Missing a
-    /// fixed speed is a matter of time; being slower than another run of the same scenario is not.
+    /// Fails if the condition does not hold. `earlier` returns a figure of an earlier run. Missing a fixed speed is a
+    /// matter of time; being slower than another run of the same scenario is not.
     pub(crate) fn check(&self, figures: &Figures, earlier: impl Fn(&str, &str) -> Option<f64>) -> Result<(), Failure> {
         let limit = match &self.other {
             None => self.limit,

@@ -188,7 +188,7 @@ impl Line {
     fn hand_out(&self, mut output: ChildStdout) {
         while let Ok((channel, frame)) = frame::read(&mut output) {
             if let Some(sender) = self.channels().open.as_ref().and_then(|open| open.get(&channel)) {
-                // Nobody wants frames for a process that was given up.
+                // Fails only for a process that was given up; its frames are dropped.
                 let _ = sender.send(frame);
             }
         }

@@ -110,8 +110,8 @@ fn play_all(arguments: &Arguments) -> Result<Played, String> {
     Ok(Played { reports, logs: site.logs })
 }
 
-/// Boots a scenario's guests and plays its runs; once more if it only ran out of time. The repetition is alone, because
-/// scenarios are played one after the other.
+/// Boots a scenario's guests and plays its runs. If it only ran out of time, plays it once more; the repetition is
+/// alone, because scenarios are played one after the other.
 fn play(scenario: &Scenario, site: &Site) -> ScenarioReport {
     let first = play_once(scenario, site);
     if !first.ran_out() {

@@ -104,7 +104,7 @@ pub(crate) fn commands(
             match reading.pattern.number_in(&output.text) {
                 Some(number) => report.figures.add(&reading.name, number * reading.times),
                 None => {
-                    // A command that was killed may still have been about to.
+                    // A command that was killed might still have written it.
                     let text = format!("{line} wrote nothing like \"{}\"", reading.pattern);
                     report.failures.push(Failure { text, is_late: *late });
                 }

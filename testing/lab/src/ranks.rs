@@ -84,7 +84,7 @@ impl Ranks {
         process.send(&Frame::Signal(KILL))
     }
 
-    /// Starts holding back everything that ranks and their parent tell each other, or with false stops it.
+    /// If `alone`, starts to hold back everything that ranks and their parent tell each other; otherwise stops that.
     pub(crate) fn leave_alone(&self, alone: bool) {
         self.shared.alone.store(alone, Ordering::SeqCst);
     }
@@ -95,7 +95,8 @@ impl Drop for Ranks {
         self.leave_alone(false);
         self.shared.over.store(true, Ordering::SeqCst);
         for rank in self.shared.ranks().iter().flatten().filter(|rank| rank.ended.is_none()) {
-            // The next bench has the guests for itself. With its guest gone, a rank is gone too.
+            // The next bench must have the guests for itself. Sending fails only if the guest is gone, and the rank
+            // with it.
             let _ = rank.process.send(&Frame::Signal(KILL));
         }
         // Somebody may have removed it already, with its folder.

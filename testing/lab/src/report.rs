@@ -12,8 +12,8 @@ const LINES: usize = 12;
 pub(crate) struct RunReport {
     /// Its duration; the sum of those of its rounds.
     pub(crate) seconds: f64,
-    /// The load of this machine at its end, the kernel's average over a minute. The guests make about one each; any
-    /// further load slows them down.
+    /// The load of this machine at its end, the kernel's average over a minute. Each guest makes about one; any further
+    /// load slows the guests down.
     pub(crate) load: f64,
     /// Its figures; bandwidths in Mbit/s.
     pub(crate) figures: Figures,

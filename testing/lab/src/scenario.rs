@@ -68,14 +68,14 @@ pub(crate) struct Run {
     /// The conditions on the run's figures.
     #[serde(default)]
     pub(crate) hold: Vec<Threshold>,
-    /// With `bench`: true if the ranks hear of each other's fate only over the cables after the first step.
+    /// With `bench`: true if the ranks learn of each other's fate only over the cables after the first step.
     #[serde(default)]
     pub(crate) alone: bool,
     /// With `bench`: the steps taken meanwhile.
     #[serde(default, rename = "step")]
     pub(crate) steps: Vec<Step>,
-    /// With `bench`: how ranks must end. A rank that is not named may end in any way, but the bench itself must succeed
-    /// unless a named rank must not.
+    /// With `bench`: the required ends of ranks. A rank without one may end in any way. The bench itself must fail if a
+    /// rank is required to fail or to be killed, and must succeed otherwise.
     #[serde(default, rename = "end")]
     pub(crate) ends: Vec<RankEnd>,
 }
@@ -133,7 +133,7 @@ pub(crate) struct Reading {
     pub(crate) name: String,
     /// A regular expression whose first group is the number; its last match counts.
     pub(crate) pattern: Pattern,
-    /// The factor on the number that gives the unit of other figures.
+    /// The factor that converts the number into the unit of other figures.
     #[serde(default = "one")]
     pub(crate) times: f64,
 }

@@ -14,7 +14,7 @@ impl Scratch {
     /// Makes the folder.
     pub(crate) fn new() -> Result<Self, String> {
         let parent = std::env::temp_dir();
-        // Folders of labs that were killed.
+        // Removes the folders of labs that were killed.
         for entry in fs::read_dir(&parent).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let pid = name.strip_prefix(SCRATCH).filter(|pid| pid.parse::<u32>().is_ok());
