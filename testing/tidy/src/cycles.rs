@@ -1,12 +1,12 @@
 //! Arrows between the modules of a crate go one way.
 //!
-//! A module is a file here. It uses another if its code, without the parts for tests, names something that the other
+//! Here a module is a file. It uses another if its code, without the parts for tests, names something that the other
 //! defines, or calls a method of its own type (`self.method()`) that the other defines. A re-export (`pub use`) is no
 //! use. The crates are all that Cargo finds: libraries, programs, tests, examples and benches.
 //!
-//! Some uses are not seen, because seeing them would take Rust's own resolver of names: other method calls, which name
-//! no module; items and modules that macros and `include!` make; a crate's paths by its own name (`extern crate self`).
-//! A variable hides the items of its name in the whole function.
+//! Some uses are not seen, because seeing them would take Rust's own name resolution: calls of other methods, which
+//! name no module; items and modules that macros and `include!` make; a crate's paths by its own name (`extern crate
+//! self`). A variable hides the items of its name in the whole function.
 //!
 //! The methods of a large type may stand in several files that call each other. The type's file then says so, with the
 //! reason: `// tidy: TYPE's methods call each other across files: REASON`.
@@ -67,8 +67,8 @@ fn uses(modules: &[Module]) -> Uses<'_> {
     uses
 }
 
-/// The calls between files whose methods are of one type: the two files, the line and the method. Leaves out the types
-/// for which `several` returns true, given their file and name.
+/// Returns the calls from one file of a method of the same type in another: the two files, the line and the method.
+/// Leaves out the types for which `several` returns true, given their file and name.
 fn calls(modules: &[Module], several: impl Fn(&str, &str) -> bool) -> Vec<(&str, &str, usize, &str)> {
     let of = |id: ModuleId, of: &[String]| Some((names::home(modules, id, of)?, of.last()?.clone()));
     let mut files = BTreeMap::new();

@@ -1,7 +1,7 @@
-//! The files and headings to which comments and pages refer exist.
+//! Comments and pages refer only to files and headings that exist.
 //!
-//! Files are looked for in the comments of programs that begin with `//` or `#`, in whole lines of C and of Markdown,
-//! and not in strings. The links of Markdown are read as GitHub reads them.
+//! Files are looked for in comments that begin with `//` or `#`, and in whole lines of C and of Markdown, but not in
+//! strings. The links of Markdown are read as GitHub reads them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -52,9 +52,9 @@ fn is_page(path: &str) -> bool {
     path.ends_with(".md")
 }
 
-/// Returns the paths of files in `prose`. The character after one may come before the next.
+/// Returns the paths of files in `prose`. The same character may follow one path and precede the next.
 fn files(prose: &str) -> impl Iterator<Item = &str> {
-    // Most lines have none, and to look for an ending takes far less time than to look for a path.
+    // Most lines have none, and it is far faster to look for an ending than for a path.
     let mut at = if ENDINGS.iter().any(|ending| prose.contains(ending)) { 0 } else { prose.len() };
     std::iter::from_fn(move || {
         let file = FILE.captures_at(prose, at)?.get(1)?;
@@ -109,7 +109,7 @@ impl Page {
         page
     }
 
-    /// Adds the name by which GitHub's pages reach `heading`; a number follows where several headings have the same.
+    /// Adds the name by which GitHub's pages reach `heading`; a number follows if an earlier heading has the same name.
     fn add_heading(&mut self, heading: &str) {
         let kept = heading.trim().to_lowercase();
         let kept = kept.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
@@ -145,8 +145,8 @@ impl Ends {
         Self(ends)
     }
 
-    /// Returns true if `path` is the end of a path, the name of a file below `target`, which builds make, or a pattern
-    /// for files in general, such as `*.rs`.
+    /// Returns true if `path` is the end of a path in the tree, the name of a file below `target`, where builds put
+    /// theirs, or a pattern for files in general, such as `*.rs`.
     fn has(&self, path: &str) -> bool {
         let plain = path.trim_start_matches("../").trim_start_matches("./");
         plain.contains('*') || plain.starts_with("target/") || self.0.contains(plain)

@@ -18,7 +18,7 @@ pub(crate) struct Tree {
     pub(crate) paths: Vec<String>,
     /// The text of text files, by path.
     pub(crate) texts: BTreeMap<String, String>,
-    /// The other files, of which the text or the name is not UTF-8: the first line that is not, by path.
+    /// The other files, whose text or name is not UTF-8: the first line that is not, by path.
     pub(crate) broken: BTreeMap<String, usize>,
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn join(folder: &str, relative: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Finds the files of people whose text or name is not UTF-8, which the other checks do not read.
+/// Finds the files that people write and whose text or name is not UTF-8. The other checks do not read them.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let broken = tree.broken.iter().filter(|(path, _)| is_written(path));
     let finding = |(path, line): (&String, &usize)| {

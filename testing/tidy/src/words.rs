@@ -14,12 +14,13 @@ const HEAD: &str = "| not | but |";
 #[derive(Debug)]
 struct Word {
     not: Regex,
-    /// A lower-case part of every text that `not` finds. To look for it takes far less time.
+    /// A lower-case part of every text that `not` matches. Looking for it first takes far less time.
     part: String,
     but: String,
 }
 
-/// Finds the table's words everywhere outside the page's tables. A table that is missing or wrong is a finding too.
+/// Finds the table's words everywhere but in lock files and in the page's tables. A table that is missing or wrong is a
+/// finding too.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let page = tree.texts.get(PAGE).ok_or_else(|| "the page, which holds the table of words, is missing".to_owned());
     match page.and_then(|page| table(page)) {
@@ -28,7 +29,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     }
 }
 
-/// Finds `words` in the tree, also where they stand on two lines.
+/// Finds `words` in the tree, even if they are spread over two lines.
 fn find(tree: &Tree, words: &[Word]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.texts.iter().filter(|(path, _)| !path.ends_with(".lock")) {
@@ -65,7 +66,7 @@ fn table(page: &str) -> Result<Vec<Word>, String> {
                     "the row \"{row}\" of the table of words lacks a word, and would refuse every line"
                 ));
             }
-            // In a name of Rust the words stand with `_` between them; in a comment, a new line may.
+            // In a name of Rust, `_` separates the words; in a comment, a new line may.
             let between = r"[\s_]+(?:(?://[/!]?|#+)\s+)?";
             let literally = |text: &str| regex_lite::escape(text).replace(' ', between);
             let (pattern, ignores_case) = match not.strip_suffix(" …") {

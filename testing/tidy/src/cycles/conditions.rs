@@ -7,7 +7,7 @@ use syn::{
 };
 
 /// Returns true if the attributes limit their part to tests. `#[test]` alone does not: a crate of tests consists of
-/// such functions, and those of other crates stand in a module for tests.
+/// such functions, and those of other crates are in a module for tests.
 pub(super) fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         Meta::List(list) if list.path.is_ident("cfg") => conditions(list).iter().any(implies_test),
@@ -15,7 +15,7 @@ pub(super) fn is_test(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// Returns true if the attributes compile their part under some condition only.
+/// Returns true if the attributes compile their part only under some condition.
 pub(super) fn is_conditional(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| attribute.path().is_ident("cfg"))
 }
@@ -82,7 +82,7 @@ pub(super) fn of_trait_item(node: &TraitItem) -> &[Attribute] {
     }
 }
 
-/// Returns the attributes of a statement, unless it is an expression that people do not make conditional.
+/// Returns the attributes of a statement; none for kinds of expressions that are not made conditional in practice.
 pub(super) fn of_statement(node: &Stmt) -> &[Attribute] {
     match node {
         Stmt::Local(local) => &local.attrs,

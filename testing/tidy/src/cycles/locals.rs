@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use syn::visit::{self, Visit};
 use syn::{ConstParam, ImplItem, Item, PatIdent, TraitItem, TypeParam};
 
-/// Returns the names of an item's own variables and parameters: those of an `impl` or a trait without their methods',
-/// none of a module.
+/// Returns the names of an item's own variables and parameters. An `impl` or a trait has only its generic parameters; a
+/// module has none.
 pub(super) fn of_item(node: &Item) -> BTreeSet<String> {
     let mut locals = Locals::default();
     match node {
@@ -32,7 +32,7 @@ pub(super) fn of_trait_item(node: &TraitItem) -> BTreeSet<String> {
     locals.0
 }
 
-/// Returns true if `name` is written as variables are; a pattern that is not names a constant or a variant.
+/// Returns true if `name` is spelt like a variable. In a pattern, any other name is that of a constant or a variant.
 pub(super) fn is_variable(name: &str) -> bool {
     name.starts_with(|first: char| first.is_lowercase() || first == '_')
 }

@@ -38,7 +38,7 @@ pub(crate) struct Module {
     pub(crate) aliases: BTreeMap<String, Vec<Parts>>,
     /// The modules of which it imports every name.
     pub(crate) globs: Vec<Parts>,
-    /// The macros that its code finds by the order of the text, each with the module that defines it.
+    /// The macros in textual scope, each with the module that defines it; in the crate's root also its exported macros.
     pub(crate) macros: BTreeMap<String, ModuleId>,
     /// The macros that its code calls by a single name, with their lines.
     pub(crate) macro_calls: Vec<(String, usize)>,
@@ -50,7 +50,7 @@ pub(crate) struct Module {
     pub(crate) calls: Vec<(Method, usize)>,
 }
 
-/// A method that is no trait's.
+/// A method that belongs to no trait.
 #[derive(Clone, Debug)]
 pub(crate) struct Method {
     /// The type, as the `impl` names it.
@@ -137,7 +137,7 @@ impl Reader<'_> {
             UseTree::Glob(glob) => {
                 let line = glob.star_token.span.start().line;
                 self.module().globs.push(prefix.clone());
-                // The variants of an enum are no names of a module: the use is that of the enum.
+                // The variants of an enum are not names of a module: the glob uses the enum.
                 if !is_re_export {
                     self.module().uses.push((prefix.clone(), line));
                 }
@@ -173,7 +173,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Adds the paths among the tokens of a macro, whose grammar is not known. A name after a single point is a field.
+    /// Adds the paths among the tokens of a macro, whose grammar is not known. A name after a single dot is a field or
+    /// a method.
     fn scan(&mut self, tokens: TokenStream) {
         let mut path: Parts = Vec::new();
         let (mut colons, mut points, mut line) = (0, 0, 0);
@@ -222,8 +223,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Adds the paths with several parts in the tokens of an attribute and in its strings. A single name may be a word
-    /// of the attribute's own.
+    /// Adds the paths with several parts in the tokens of an attribute and in its strings. A single name is left out,
+    /// because it may be a word of the attribute's own.
     fn scan_attribute(&mut self, tokens: TokenStream) {
         let known = self.module().uses.len();
         self.scan(tokens.clone());
@@ -305,7 +306,7 @@ impl Visit<'_> for Reader<'_> {
             match self.place.of_file(self.tree, node) {
                 Ok((file, place)) => self.open(file, place, Some(self.current)),
                 Err(files) => {
-                    // A module that only another system compiles may be made there.
+                    // The file of a conditional module may exist only on another system.
                     if !conditions::is_conditional(&node.attrs) {
                         let (path, line) = (self.module().file.clone(), node.ident.span().start().line);
                         let sentence = format!("the module {} is in none of {files:?}", node.ident);
@@ -433,12 +434,12 @@ impl Visit<'_> for Reader<'_> {
     fn visit_visibility(&mut self, _: &Visibility) {}
 }
 
-/// The names of a path, without its arguments.
+/// Returns the names of a path, without its arguments.
 fn parts(path: &Path) -> Parts {
     path.segments.iter().map(|segment| name(&segment.ident)).collect()
 }
 
-/// The name that `r#name` means.
+/// Returns the name that `r#name` means.
 fn name(ident: &Ident) -> String {
     ident.unraw().to_string()
 }

@@ -40,8 +40,8 @@ fn follow(modules: &[Module], from: ModuleId, parts: &[String], chain: usize) ->
     Some(meaning)
 }
 
-/// Returns the module that defines the macro that the module `from` calls by `name`. Text that comes earlier in the
-/// modules around `from` defines it, or its path leads to it.
+/// Returns the module that defines the macro that the module `from` calls by `name`. Looks in the textual scope of the
+/// modules around `from` first, then follows `name` as a path.
 pub(super) fn macro_home(modules: &[Module], from: ModuleId, name: &str) -> Option<ModuleId> {
     let around = std::iter::successors(Some(from), |id| modules[*id].parent);
     let textual = around.filter_map(|id| modules[id].macros.get(name)).next();
@@ -65,7 +65,7 @@ fn within(modules: &[Module], id: ModuleId, name: &str, chain: usize) -> Option<
     if let Some(child) = module.children.get(name) {
         return Some(Meaning::Module(*child));
     }
-    // The macros that a crate exports stand at its root.
+    // Exported macros are at the root of their crate.
     if let Some(home) = module.macros.get(name) {
         return Some(Meaning::Item(*home));
     }

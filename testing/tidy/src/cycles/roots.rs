@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::finding::Finding;
 use crate::tree::{Tree, join};
 
-/// The folders of a package of which each file, and each folder with a `main.rs`, is a crate of its own.
+/// The folders of a package in which each file, and each folder with a `main.rs`, is a crate of its own.
 const FOLDERS: [&str; 4] = ["src/bin/", "tests/", "examples/", "benches/"];
 
 /// Returns the first file of every crate in the tree: libraries, programs, tests, examples and benches.
@@ -35,7 +35,7 @@ fn named(manifest: &toml::Table) -> Vec<String> {
     targets.filter_map(|target| Some(target.get("path")?.as_str()?.to_owned())).collect()
 }
 
-/// Returns true if Cargo takes `file` of a package for the root of a crate without being told.
+/// Returns true if Cargo finds `file` of a package by itself as the root of a crate.
 fn is_root(file: &str) -> bool {
     let in_folder = |folder: &str| {
         let rest = file.strip_prefix(folder)?;
