@@ -15,8 +15,8 @@ const PROFILE: &str = "RAILWEAVE_TEST_PROFILE";
 /// versions of RoCE, the other without any of these.
 pub(crate) const SHORT: [&str; 2] = ["connectx-7", "ionic"];
 
-/// The tests that run over each adapter, as arguments of cargo. The second line is the plugin's only: it names the
-/// whole workspace so that the build of its other tests serves here too.
+/// The tests that run over each adapter, as arguments of cargo. The second line runs tests of the plugin only. It names
+/// the whole workspace, so that the build of the plugin's other tests is reused.
 const TESTS: [&[&str]; 2] = [
     &["--package", "railweave-fabric-verbs", "--package", "railweave-discovery", "--tests"],
     &["--workspace", "--test", "verbs"],

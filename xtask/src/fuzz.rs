@@ -13,8 +13,9 @@ const MINUTES: u64 = 10;
 /// The longest input, in bytes. Longer ones find nothing that shorter ones do not.
 const LONGEST_INPUT: usize = 4096;
 
-/// An input that takes longer is a finding: libFuzzer stops it, or reports it as slow if it looks at its clock too
-/// late. By itself libFuzzer calls an input slow after half this time, which on a busy machine is no finding.
+/// An input that takes longer than this is a finding: libFuzzer stops it, or reports it as slow if it looks at its
+/// clock too late. By default libFuzzer already calls an input slow after half this time, which on a busy machine is no
+/// finding.
 const TIMEOUT_S: u64 = 20;
 
 /// The arguments of the chore.

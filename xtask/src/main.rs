@@ -122,14 +122,14 @@ fn run(chore: Chore) -> Result<ExitCode, String> {
     }
 }
 
-/// Prints the error of a command line and the help of its chore; or the help, if that was asked for.
+/// Prints the error of a command line and the help of its chore; prints only the help if that was asked for.
 fn refuse(mut error: clap::Error) -> ExitCode {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        // Nobody reads a terminal that is gone.
+        // Fails only if the terminal is gone.
         let _ = error.print();
         return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     }
-    // The help has it too.
+    // The help shows the usage too.
     error.remove(ContextKind::Usage);
     let mut command = CommandLine::command();
     command.build();
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_a_range_and_nccl_one_place() {
+    fn numbers_out_of_range_and_two_sources_of_nccl_are_refused() {
         let read = |line: &str| CommandLine::try_parse_from(format!("xtask {line}").split(' '));
         for line in [
             "instructions",
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_handed_on_is_not_looked_at() {
+    fn arguments_that_are_passed_on_are_not_parsed() {
         for words in [&["--quick", "--help"][..], &["-h"], &["a", "--", "--json"], &[]] {
             let all = ["cargo xtask", "demo"].iter().chain(words);
             let Chore::Demo(passed) = CommandLine::try_parse_from(all).unwrap().chore else { panic!("demo") };

@@ -130,7 +130,8 @@ fn folder() -> PathBuf {
     target().join("mutants")
 }
 
-/// Returns a lock on this folder, which ends with the process: a second run would change the copy below the first.
+/// Returns a lock on this folder, which lasts until the process ends: a second run would change the copy that the first
+/// one uses.
 fn lock(folder: &Path) -> Result<File, String> {
     let path = folder.join("lock");
     let cannot = |error| format!("cannot open {}: {error}", path.display());
@@ -165,7 +166,7 @@ impl Arguments {
             all.retain(|name| self.only.iter().any(|text| name.contains(text)));
         }
         if let Some(sample) = self.sample {
-            // Several may have the same name; then their order in the file tells them apart.
+            // Several may have the same name; then their order in the file distinguishes them.
             let mut counts = BTreeMap::new();
             let mut lots: Vec<(u64, String)> = Vec::new();
             for name in all {

@@ -58,7 +58,8 @@ pub(crate) fn is_continuous_integration() -> bool {
     std::env::var("CI").is_ok_and(|ci| ci == "true") && is_root()
 }
 
-/// Fetches Python's `packages`, without their dependencies, into `folder` if `may_fetch`, otherwise says how to.
+/// Fetches Python's `packages`, without their dependencies, into `folder` if `may_fetch`; otherwise says how to fetch
+/// them.
 pub(crate) fn pip(packages: &[&str], folder: &Path, may_fetch: bool) -> Outcome {
     let (names, shown) = (packages.join(" "), folder.display());
     if !may_fetch {

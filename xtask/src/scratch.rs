@@ -1,5 +1,5 @@
-//! A copy of the tree that may be damaged. It is kept, and only files that differ are copied again, so that builds in
-//! it are short.
+//! A copy of the tree that chores may damage. It is kept, and only files that differ are copied again, so that builds
+//! in it are short.
 
 use crate::process::root;
 use std::collections::BTreeSet;
@@ -34,7 +34,7 @@ impl Scratch {
     /// Returns a command in the copy, whose builds stay there.
     pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
-        // Nobody debugs damaged code by its lines, and without them it is built sooner.
+        // Nobody debugs damaged code, and without line tables it builds faster.
         command.current_dir(&self.root).env_remove("CARGO_TARGET_DIR").env("CARGO_PROFILE_DEV_DEBUG", "0");
         command
     }
@@ -45,7 +45,7 @@ impl Scratch {
         for gone in there.difference(&self.files) {
             let path = self.root.join(gone);
             fs::remove_file(&path).map_err(|error| format!("cannot remove {}: {error}", path.display()))?;
-            // A folder without files may look like a package that has lost its manifest.
+            // Removes empty folders: Cargo might take one for a package that has lost its manifest.
             let mut folders = path.ancestors().skip(1).take_while(|folder| *folder != self.root);
             while folders.next().is_some_and(|folder| fs::remove_dir(folder).is_ok()) {}
         }

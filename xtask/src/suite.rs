@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use verdict::Decision;
 use watch::{Said, watch};
 
-/// Names the plugin that tests load.
+/// The variable that names the plugin for tests to load.
 pub(crate) const LIBRARY: &str = "RAILWEAVE_TEST_LIB";
 
 /// The chore that runs one test program.
@@ -35,10 +35,10 @@ pub(crate) struct Program {
     pub(crate) arguments: Vec<String>,
 }
 
-/// A program of which no test has ended for this long hangs. Tests give up far earlier by themselves.
+/// A program hangs if none of its tests has ended for this long. Tests give up far earlier by themselves.
 const SILENCE: Duration = Duration::from_secs(600);
 
-/// Names the file to which the runner adds tests that passed only when repeated, a line each.
+/// The variable that names the file to which the runner adds tests that passed only when repeated, a line each.
 const FLAKY_FILE: &str = "RAILWEAVE_TEST_FLAKY";
 
 /// The start of the line that names the tests of a program that was killed.
@@ -59,8 +59,8 @@ pub(crate) fn run_all(library: &Path, flaky: &mut Vec<String>) -> Outcome {
     guarded(command, None, flaky, run_command)?
 }
 
-/// Lets `run` run `command`, which is a `cargo test`, with each test program under the runner, and under the program
-/// `by` if there is one. Tests that passed only when repeated are added to `flaky`.
+/// Runs `command`, which is a `cargo test`, by calling `run`. Each test program runs under the runner, and under the
+/// program `by` if there is one. Tests that passed only when repeated are added to `flaky`.
 pub(crate) fn guarded<T>(
     mut command: Command,
     by: Option<&Path>,
@@ -285,8 +285,8 @@ mod tests {
         );
         let text = folder.join("text");
         std::fs::write(&text, script).unwrap();
-        // A child that another test is starting may still hold a file that this process wrote open for writing, and
-        // then the file cannot be run (ETXTBSY, execve(2)).
+        // `install` writes the program, not this process: a child that another test starts may inherit a file that this
+        // process has open for writing, and as long as it holds that file, the file cannot be run (ETXTBSY, execve(2)).
         let installed = Command::new("install").args(["-m", "755"]).args([&text, &program]).status().unwrap();
         assert!(installed.success());
         let silence = Duration::from_secs(if first.contains("sleep") { 1 } else { 600 });

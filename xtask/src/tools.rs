@@ -34,7 +34,7 @@ impl Tool {
         Ok(tools.join("bin").join(name))
     }
 
-    /// Returns true if a program is of this version, with which its answer ends.
+    /// Returns true if a program is of this version: the output of `--version` ends with it.
     fn is_right(&self, program: &Path) -> bool {
         let output = Command::new(program).args([self.subcommand, "--version"]).output();
         output

@@ -43,7 +43,7 @@ impl Judge {
 
     /// Runs the tests in the copy, for at most `limit`. Returns the verdict, with the output.
     pub(super) fn test(&self, scratch: &Scratch, limit: Duration) -> Result<(Verdict, String), String> {
-        // Of coreutils: it ends the tests' programs too.
+        // `timeout`, of coreutils, also ends the test programs that cargo has started.
         let mut command = scratch.command(Path::new("timeout"));
         command.arg(limit.as_secs().to_string()).arg(cargo());
         self.add_words(&mut command, &[]);

@@ -12,7 +12,7 @@ pub(super) struct Name<'a> {
 }
 
 impl<'a> Name<'a> {
-    /// Returns the parts of a name; `None` if it is none.
+    /// Returns the parts of a name; `None` if it has another form.
     pub(super) fn parse(name: &'a str) -> Option<Self> {
         let (file, rest) = name.split_once(':')?;
         let (line, rest) = rest.split_once(':')?;
@@ -20,8 +20,8 @@ impl<'a> Name<'a> {
         Some(Self { file, line: line.parse().ok()?, change })
     }
 
-    /// Returns the name without the place in the file, which other changes of the file move. Several mutants may have
-    /// it.
+    /// Returns the name without the place in the file, which changes elsewhere in the file move. Several mutants may
+    /// share it.
     pub(super) fn unplaced(self) -> String {
         format!("{}: {}", self.file, self.change)
     }

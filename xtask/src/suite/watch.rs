@@ -106,7 +106,7 @@ fn pump(
         let mut buffer = vec![0; 16 << 10];
         while let Ok(length @ 1..) = from.read(&mut buffer) {
             if let Some(show) = &mut show {
-                // Output that nobody can be shown still counts.
+                // Output that cannot be shown still counts.
                 let _ = show.write_all(&buffer[..length]).and_then(|()| show.flush());
             }
             if to.send(kind(buffer[..length].to_vec())).is_err() {
