@@ -8,8 +8,8 @@ RANKS = 2
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 
-# The data in flight in one direction on the busiest path, as a share of a collective's bytes, as in NCCL's own tests
-# with two ranks. In send_recv both ranks send all bytes, one after the other.
+# The data that crosses the busiest path in one direction, as a share of a collective's bytes, as in NCCL's own tests
+# with two ranks. In send_recv both ranks send all bytes, one after the other, so both directions count.
 BUS_SHARES = {"all_reduce": 1.0, "all_gather": 0.5, "reduce_scatter": 0.5, "all_to_all": 0.5, "send_recv": 2.0}
 
 KIB, MIB = 1 << 10, 1 << 20

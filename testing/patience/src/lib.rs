@@ -98,7 +98,7 @@ impl Deadline {
         self.begin.elapsed() > self.limit
     }
 
-    /// Returns while there is time.
+    /// Returns if there is time left.
     ///
     /// # Panics
     /// With the sentence about `what`, if the time has run out.
