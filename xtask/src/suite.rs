@@ -45,7 +45,7 @@ const FLAKY_FILE: &str = "RAILWEAVE_TEST_FLAKY";
 pub(crate) const RAN_WHEN_KILLED: &str = "tests that ran then: ";
 
 /// The end of the line that names a test that is repeated.
-const REPEATED: &str = " ran out of time; once more, alone";
+const REPEATED: &str = " ran out of time; it is repeated, alone";
 
 /// Packages whose tests do not depend on time: their failures are never repeated.
 const NEVER_REPEATED: [&str; 5] =
@@ -105,7 +105,7 @@ fn run_and_repeat(name: &str, command: impl Fn() -> Command, shows: bool, flaky:
     if result.is_ok() || !is_late {
         return result;
     }
-    println!("\n{name} ran out of time; once more, alone");
+    println!("\n{name} ran out of time; it is repeated, alone");
     failed(once()?.0)?;
     flaky.push(name.to_owned());
     Ok(())

@@ -80,7 +80,7 @@ const RANGE: &str = "address/length, or one address";
 const LIBRARY: &str = "the name or the file of a shared library";
 
 /// The allowed values of NCCL's variables for GID indices.
-const GID_INDEX: &str = "a number from 0 to 255, or -1 for none in particular";
+const GID_INDEX: &str = "a number from 0 to 255, or -1 for an automatic choice";
 
 /// The allowed lengths of a prefix.
 const PREFIX_LENGTH: &str = "a number from 1 to 32, or -1 for the interface's";
@@ -163,8 +163,8 @@ options! {
             }),
         ],
         default: Lanes::on_every_rail(1), "1",
-        help: "The number of lanes (queue pairs or sockets) of each rail. A single number holds for all rails; a list \
-               has one for each rail, and its last number holds for the rails that follow. Both sides use the smaller \
+        help: "The number of lanes (queue pairs or sockets) of each rail. A single number applies to all rails; a list \
+               has one for each rail, and its last number applies to the rails that follow. Both sides use the smaller \
                of their numbers. `MPIB_SOUT_QP` is for the first rail, `MPIB_SUP_QP` for the others.",
     }
     /// The interface at which peers reach this host if no address of its ports will do; `None` leaves the choice to
@@ -235,8 +235,8 @@ options! {
     split_min: u64 {
         variables: [variable("RAILWEAVE_SPLIT_MIN", BYTES, "8K", |text| number::bytes(text, 1 << 30))],
         default: 8192, "8K",
-        help: "The size below which a message is not split: it travels whole on one rail. The other rails make up for \
-               it later.",
+        help: "The size below which a message is not split: it travels whole on one rail. The other rails \
+               carry more of later messages instead.",
     }
     /// True if large messages are striped over all lanes of each rail.
     split_data_on_lanes: bool {
@@ -321,7 +321,7 @@ options! {
             nccls("NCCL_IB_DATA_DIRECT", "0, 1 or 2", "1", nccl::data_direct),
         ],
         default: DataDirect::Only, "1",
-        help: "RDMA only: the devices that NCCL sees of an adapter that reaches GPU memory past the processor (Data \
+        help: "RDMA only: the devices that NCCL sees for an adapter that reaches GPU memory without the processor (Data \
                Direct of ConnectX-8). With 1 it is a device of its own, `mlx5_0_dma`, in place of `mlx5_0`. With 2 \
                NCCL sees both (one fused device then takes `mlx5_0_dma` alone). With 0 it is a device like any other. \
                The setting counts as 0 if NCCL is older than 2.24 (net API v6 to v8), because such an NCCL cannot be \
@@ -332,7 +332,7 @@ options! {
         variables: [
             variable(
                 "RAILWEAVE_GID_INDEX",
-                "a number from 0 to 255, -1 for none in particular, or device:number,device:number,...",
+                "a number from 0 to 255, -1 for an automatic choice, or device:number,device:number,...",
                 "mlx5_0:3,mlx5_1:5",
                 GidIndices::parse,
             ),
@@ -340,9 +340,9 @@ options! {
             nccls("NCCL_IB_GID_INDEX", GID_INDEX, "3", nccl::gid_index),
         ],
         default: GidIndices::Automatic, "-1, chosen by the next four settings",
-        help: "RoCE only: the entry of the GID table that a port uses (`show_gids` lists them). A single number holds \
-               for all devices; a list has one for each device that it names, and the rules of the next four settings \
-               choose for the others.",
+        help: "RoCE only: the entry of the GID table that a port uses (`show_gids` lists them). A single number \
+               applies to all devices; a list has one for each device that it names, and for other devices the rules of \
+               the next four settings choose.",
     }
     /// The version of RoCE: 1 or 2.
     roce_version: u8 {
@@ -542,7 +542,7 @@ options! {
         default: None, "auto, shared if there are several lanes",
         help: "RDMA only: the sharing of one receive queue by all lanes of a rail, if the adapter has shared queues: \
                `auto` if there are several lanes, 1 always, 0 never. With several lanes, a queue for each costs more \
-               memory. A single lane with a queue of its own notices sooner when the adapter gives it up.",
+               memory. A single lane with a queue of its own learns sooner that the adapter has given it up.",
     }
     /// The links on which adaptive routing may change the order of packets.
     adaptive_routing: AdaptiveRouting {

@@ -58,7 +58,9 @@ impl Key {
             )));
         }
         if let Some(weakness) = weakness(&secret) {
-            return Err(wrong(format!("{weakness}, and can be guessed; make one with: head -c 32 /dev/urandom")));
+            return Err(wrong(format!(
+                "{weakness}, so that it can be guessed; make one with: head -c 32 /dev/urandom"
+            )));
         }
         let mac = Hmac::new_from_slice(&secret).map_err(|_| wrong("it cannot be used as a key".to_owned()))?;
         Ok(Self(mac))
@@ -118,11 +120,15 @@ fn weakness(secret: &[u8]) -> Option<String> {
     different.sort_unstable();
     different.dedup();
     if different.len() < FEWEST_DIFFERENT {
-        return Some(format!("its {} bytes have only {} different values", secret.len(), different.len()));
+        return Some(format!(
+            "its {} bytes repeat (different ones: {}; needed: {FEWEST_DIFFERENT})",
+            secret.len(),
+            different.len()
+        ));
     }
     let line = secret.trim_ascii();
     let is_padded = line.is_ascii() && line.len() < SHORTEST;
-    is_padded.then(|| format!("it is a text of {} characters with blanks around it", line.len()))
+    is_padded.then(|| format!("it holds a text of only {} characters, and blanks", line.len()))
 }
 
 #[cfg(test)]
@@ -193,9 +199,12 @@ mod tests {
             (PathBuf::from("/nonexistent/key"), "No such file"),
             (PathBuf::from("/dev/null"), "not a regular file"),
             (fifo("pipe"), "not a regular file"),
-            (file("zeros", &[0; 32], 0o600), "its 32 bytes have only 1 different values, and can be guessed"),
-            (file("few", b"abcdabcdabcdabcd", 0o600), "only 4 different values"),
-            (file("password", b"password\n\n\n\n\n\n\n\n\n", 0o600), "a text of 8 characters"),
+            (
+                file("zeros", &[0; 32], 0o600),
+                "its 32 bytes repeat (different ones: 1; needed: 5), so that it can be guessed",
+            ),
+            (file("few", b"abcdabcdabcdabcd", 0o600), "different ones: 4"),
+            (file("password", b"password\n\n\n\n\n\n\n\n\n", 0o600), "a text of only 8 characters"),
         ];
         for (path, words) in cases {
             let error = Key::read(&path).map(|_| ()).unwrap_err();

@@ -17,7 +17,7 @@ use railweave_sim::{Checker, Violation, Workload, run};
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask sim")]
 struct Arguments {
-    /// The number of seeds to play [default: 2000]; with --sabotage the most for each [default: 1000]
+    /// The number of seeds to play [default: 2000]; with --sabotage the most that each may take [default: 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "history")]
     seeds: Option<u64>,
     /// The first seed

@@ -213,8 +213,8 @@ impl ControlLoop {
         let seconds = self.handshake_timeout.as_secs_f64();
         self.workers.is_stuck(now_ns).then(|| {
             format!(
-                "the kernel has not come back from setting up a connection for {seconds} s; look at the kernel log, \
-                 and at the port's link"
+                "a call of the kernel that sets up a connection has not returned for {seconds} s; look at the kernel \
+                 log, and at the port's link"
             )
         })
     }

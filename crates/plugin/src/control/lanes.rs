@@ -74,7 +74,7 @@ impl ControlLoop {
     }
 
     pub(super) fn close_inbound_for_others(&mut self, inbound: Inbound, others: usize) {
-        let text = format!("has not said what it is, nor have {others} others, while more wait");
+        let text = format!("has not said what it is, like {others} others, and more peers wait");
         self.report_stranger(Kind::Preface, inbound.address, &text);
     }
 

@@ -34,8 +34,8 @@ impl ControlLoop {
                 continue;
             };
             let text = format!(
-                "a connection that nobody had accepted was closed, and accept keeps waiting: its peer, {}, had left \
-                 it, and there are others; a process that connects and leaves again is not part of the job",
+                "a connection that nobody had accepted was closed, because its peer, {}, had left it and others wait \
+                 for accept, which keeps waiting; a process that connects and leaves is not part of the job",
                 established.peer
             );
             self.strangers.report(now, Kind::Setup, &text);

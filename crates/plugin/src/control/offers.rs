@@ -66,7 +66,7 @@ impl ControlLoop {
         } else if is_full {
             Some(TOO_MANY_UNACCEPTED)
         } else if setups.in_progress + setups.offers.len() >= MOST_ON_A_SESSION {
-            Some("1024 connections of this session are in set-up or waiting, which is the limit; begin fewer at once")
+            Some("1024 connections of this session are in set-up or waiting, the most allowed; begin fewer at once")
         } else if crowded && setups.offers.len() >= FEW_WAITING {
             Some("too many connections of all peers wait to be set up; begin fewer at once")
         } else {

@@ -51,7 +51,7 @@ impl Strangers {
         if let Some(left_out) = self.quotas[kind as usize].take(now_ns) {
             match left_out {
                 0 => log::warn(text),
-                count => log::warn(&format!("{text} ({count} such lines were left out before)")),
+                count => log::warn(&format!("{text} ({count} lines like this one were left out before it)")),
             }
         }
     }

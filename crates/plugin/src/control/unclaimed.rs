@@ -34,8 +34,8 @@ impl ControlLoop {
             }
             let seconds = 2.0 * self.handshake_timeout.as_secs_f64();
             let text = format!(
-                "a connection was ready and connect was not called again for {seconds} s; it was closed: its \
-                 communicator was aborted, or raise RAILWEAVE_HANDSHAKE_TIMEOUT if the application is that slow"
+                "a connection was ready and connect was not called again for {seconds} s; it was closed; \
+                 if its communicator was not aborted, the application is slow: raise RAILWEAVE_HANDSHAKE_TIMEOUT"
             );
             if let Some(established) = connect.take_back(route, Error::local(text)) {
                 self.close(route, established.end);

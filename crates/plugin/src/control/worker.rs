@@ -290,7 +290,7 @@ impl Drop for Workers {
             thread.ending.store(true, Ordering::Relaxed);
             if let Err(left) = thread.worker.finish(PATIENCE) {
                 log::warn(&format!(
-                    "finalize no longer waits for the kernel, which has not come back from setting up a connection \
+                    "finalize no longer waits for a call of the kernel that sets up a connection and has not returned \
                      for 5 s; set-ups left to it: {left}; look at the kernel log, and at the port's link"
                 ));
             }

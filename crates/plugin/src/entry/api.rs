@@ -73,7 +73,7 @@ pub(crate) unsafe fn finalize(context: *mut c_void) -> Result<(), Error> {
 unsafe fn context<'a>(call: &str, pointer: *mut c_void) -> Result<&'a Context, Error> {
     // SAFETY: the caller's promise; NULL becomes `None`.
     let context = unsafe { pointer.cast::<Context>().as_ref() };
-    let context = context.ok_or_else(|| null(call, "the context: init has to come first"))?;
+    let context = context.ok_or_else(|| null(call, "the context, which init returns: call init first"))?;
     if context.owner != ProcessMark::own() {
         return Err(Error::protocol(format!(
             "{call} was called with the context of the parent after a fork; call init again in the child"

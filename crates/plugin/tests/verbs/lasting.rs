@@ -239,11 +239,13 @@ fn a_kernel_that_never_comes_back_fails_what_waits_for_it() {
         let (_plugin, net) = start();
         let mut setups = Setups::begin(&net, 0, 1);
         setups.error(&net, 0);
-        let told = |line: &String| line.contains("the kernel has not come back from setting up a connection for 1 s");
+        let told =
+            |line: &String| line.contains("a call of the kernel that sets up a connection has not returned for 1 s");
         assert!(warnings().iter().any(told), "{:?}", warnings());
         setups.listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
         net.finalize().unwrap();
-        let left = |line: &String| line.contains("setting up a connection for 5 s; set-ups left to it: ");
+        let left =
+            |line: &String| line.contains("sets up a connection and has not returned for 5 s; set-ups left to it: ");
         assert!(warnings().iter().any(left), "{:?}", warnings());
     });
 }

@@ -366,7 +366,7 @@ fn whoever_finds_no_place_hears_of_a_kernel_that_does_not_come_back() {
         let begin = Instant::now();
         late.ask(1);
         let answer = until("an answer", || Some(late.receive()).filter(|it| !matches!(it, Message::Wait)));
-        let told = "the kernel has not come back from setting up a connection for 5 s";
+        let told = "a call of the kernel that sets up a connection has not returned for 5 s";
         assert!(matches!(&answer, Message::Refuse { reason, .. } if reason.contains(told)), "{answer:?}");
         // If it only received WAIT, this would take nineteen timeouts more.
         assert!(begin.elapsed() < Duration::from_secs(50), "{:?}", begin.elapsed());

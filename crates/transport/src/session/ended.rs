@@ -101,7 +101,7 @@ pub enum Limit {
         most: usize,
     },
     /// Others wait for the place of the peer's session.
-    #[error("has no connection, nor have {others} others, while more wait")]
+    #[error("has no connection, like {others} others, and more peers wait")]
     Place {
         /// The number of other peers that have no connection.
         others: usize,

@@ -499,7 +499,7 @@ impl Session {
         let refusal = if self.connections.state(connection).is_some() {
             "the connection's number is already in use"
         } else if self.connections.len() >= MOST_CONNECTIONS {
-            "the session has 65536 connections, which is all that it can have"
+            "the session has 65536 connections, the most allowed"
         } else {
             // This is no step towards a connection: the offer has not been judged yet, and a stranger may offer
             // anything.
