@@ -65,7 +65,8 @@ pub enum RelaxedOrdering {
     WhereKnown,
 }
 
-/// The presentation of ports whose adapter reaches GPU memory past the processor (Data Direct of ConnectX-8).
+/// The presentation of ports whose adapter reaches GPU memory without going through the processor (Data Direct of
+/// ConnectX-8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataDirect {
     /// Like any other port.

@@ -202,7 +202,7 @@ impl IntoIterator for RailSet {
     }
 }
 
-/// In binary, rail 0 last: `0b101`.
+/// Writes the set in binary, rail 0 last: `0b101`.
 impl fmt::Debug for RailSet {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{:#b}", self.0)
@@ -215,7 +215,7 @@ impl fmt::Binary for RailSet {
     }
 }
 
-/// The rails of a set, lowest number first: from [`RailSet::iter`].
+/// The iterator of [`RailSet::iter`]: the rails of a set, lowest number first.
 #[derive(Clone, Debug)]
 pub struct RailSetIter(RailSet);
 

@@ -1,5 +1,5 @@
-//! The two ways in which the lanes of two ends find each other. A fabric has one of them; the calls of the other do not
-//! exist for it.
+//! The two ways in which the lanes of two ends find each other. A fabric uses one of them, and has no calls for the
+//! other.
 
 use std::fmt;
 use std::os::fd::OwnedFd;

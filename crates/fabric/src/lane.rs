@@ -5,8 +5,8 @@ use std::fmt;
 /// The maximum number of lanes of one rail.
 pub const MAX_LANES: usize = 16;
 
-/// A lane of a rail, by its number from 0. A number from a peer may name no lane: it must be below the rail's number of
-/// lanes, which is at most [`MAX_LANES`].
+/// A lane of a rail, by its number from 0. A number from a peer must be checked: it names a lane only if it is below
+/// the rail's number of lanes, which is at most [`MAX_LANES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LaneId(pub u8);
 

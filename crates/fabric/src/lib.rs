@@ -1,12 +1,11 @@
-//! A network as Railweave sees it: one trait for each kind of thing that a network has. Nothing here knows the
-//! protocol.
+//! A network as Railweave sees it: one trait for each kind of object in a network. Nothing here knows the protocol.
 //!
 //! A [`Fabric`] names the types. A [`Domain`] registers memory for one port; a [`PendingRail`] is a rail whose lanes
 //! are being connected; the data path calls the [`Rail`]. `transport` is generic over them, so the same protocol runs
 //! over TCP, over verbs and in a simulated world.
 //!
-//! This crate opens nothing, and asks the system only for memory: it holds types, and the conformance suite that every
-//! fabric runs (feature `conformance`).
+//! This crate opens no file or device, and asks the system only for memory. It holds types, and the conformance suite
+//! that every fabric runs (feature `conformance`).
 
 #![deny(unsafe_code)]
 

@@ -40,15 +40,16 @@ pub struct PointerSupport {
     pub cuda: bool,
     /// GPU memory through a dma-buf.
     pub dma_buf: bool,
-    /// GPU memory behind a dma-buf is reached past the processor (Data Direct of ConnectX-8), but flags for it go
-    /// through the processor: received data must be flushed on every GPU.
+    /// True if the adapter reaches GPU memory behind a dma-buf without going through the processor (Data Direct of
+    /// ConnectX-8). The flags that announce data do go through it, so received data must be flushed on every GPU.
     pub data_direct: bool,
 }
 
 /// One physical RDMA port of this host, or one address of one of its network interfaces.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortFacts {
-    /// Unique and stable name: that of the interface or RDMA device, with the address or port if it has several.
+    /// Unique and stable name: the interface's or RDMA device's, followed by the address or port number if the device
+    /// has several.
     pub name: String,
     /// The name of the port's interface or RDMA device, as filters use it.
     pub device: String,
@@ -64,14 +65,14 @@ pub struct PortFacts {
     pub mtu: u32,
     /// Directory of the PCI device below /sys, without symbolic links; `None` for a virtual interface.
     pub pci_path: Option<PathBuf>,
-    /// Name of the device on its bus, on PCI `domain:bus:device.function`. It names one function, but `pci_path` may
-    /// stand for all functions of an adapter. `None` for a virtual interface.
+    /// Name of the device on its bus; on PCI, `domain:bus:device.function`. It names one function, whereas `pci_path`
+    /// may stand for all functions of an adapter. `None` for a virtual interface.
     pub bus_id: Option<String>,
     /// Identifier of the adapter, shared by its ports; 0 if there is none.
     pub guid: u64,
     /// Number of the port on its adapter, counted from 1.
     pub port_number: u8,
-    /// The kinds of memory that it takes.
+    /// The kinds of memory that the port can send from and receive into.
     pub pointers: PointerSupport,
 }
 
@@ -85,15 +86,15 @@ impl PortFacts {
     }
 }
 
-/// The purpose of an address that a host tells its peers.
+/// The purpose of an address that a host announces to its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressPurpose {
     /// The address of a port.
     Port,
-    /// The address for control sessions, not of a port.
+    /// An address for control sessions that belongs to no port.
     OutOfBand,
-    /// Like [`Self::OutOfBand`], but named by the peer's user while the ports are RDMA: if the networks of the ports
-    /// do not pass TCP, trying their addresses first would waste time.
+    /// Like [`Self::OutOfBand`], but named by the user of the announcing host, whose ports are RDMA ports. It is
+    /// dialled first: if the ports' networks do not carry TCP, trying their addresses first would waste time.
     NamedOutOfBand,
 }
 
@@ -138,7 +139,7 @@ impl Part {
 /// An event of a port, a device or a lane, independent of any posted work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortEvent {
-    /// True if it breaks connections and somebody should look at it; otherwise it is only worth knowing.
+    /// True if the event breaks connections and needs attention; otherwise it is only worth knowing.
     pub is_fault: bool,
     /// The part that has failed for good: nothing that uses it will ever make progress. `None` if the port may come
     /// back, or if the adapter itself reports the end of each piece of work.

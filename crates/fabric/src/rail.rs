@@ -113,8 +113,8 @@ pub trait PendingRail: Send + 'static {
     fn into_rail(self) -> Result<<Self::Fabric as Fabric>::Rail, SetupError>;
 }
 
-/// The id of a piece of posted work in its completion. The fabric carries the low [`WorkId::BITS`] bits and never
-/// interprets them.
+/// The id that the caller gives a piece of work; its completion returns it. The fabric carries the low [`WorkId::BITS`]
+/// bits and never interprets them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct WorkId(pub u64);
 
@@ -156,8 +156,8 @@ pub struct Write {
     /// True if [`Reports::handle_sent`] must report it. Unsignalled writes give their room back with the next signalled
     /// one on the same lane.
     pub signalled: bool,
-    /// True if the source is host memory, which the processor can read: a fabric may copy short ones into the work
-    /// request.
+    /// True if the source is host memory, which the processor can read: a fabric may copy the bytes of a short write
+    /// into the work request.
     pub host: bool,
     /// The write's id in its completion.
     pub id: WorkId,
@@ -213,9 +213,9 @@ pub trait Rail: Send + 'static {
         self.post_fitting(lane, chain)
     }
 
-    /// Posts a chain without the checks of [`Self::post`]. The caller guarantees that the lane exists, that no failure
-    /// of it was reported, that [`Self::send_room`] covers the chain, and that no write is longer than
-    /// [`Self::max_write`]. The data path posts most writes this way, so it takes as few steps as possible.
+    /// Posts a chain without the checks of [`Self::post`]. The caller guarantees that the lane exists and has not
+    /// reported a failure, that [`Self::send_room`] covers the chain, and that no write is longer than
+    /// [`Self::max_write`]. The data path posts most writes this way, so this call takes as few steps as possible.
     ///
     /// # Errors
     /// If the lane is broken ([`PostError::Broken`]), or a source is not registered and the fabric checks that
@@ -246,8 +246,8 @@ pub trait Rail: Send + 'static {
     /// If the rail is broken or has no room at the moment. A lane may then have fewer receives.
     fn post_receives(&mut self, count: u32) -> Result<u32, PostError>;
 
-    /// Makes progress and reports at most `most` completions, those of one lane in its order. Returns false if there
-    /// was nothing. On a fabric that is not one-sided, this call also moves the bytes.
+    /// Makes progress and reports at most `most` completions; those of one lane are in order. Returns false if there
+    /// were none. On a fabric that is not one-sided, this call also moves the bytes.
     fn report(&mut self, most: usize, reports: &mut impl Reports) -> bool;
 
     /// Returns true if the peer may be waiting for something that this end has not sent: acknowledgements of reported
@@ -257,8 +257,8 @@ pub trait Rail: Send + 'static {
         false
     }
 
-    /// Sends what this end [owes](Self::owes). Returns true once nothing is owed. A caller that may stop polling
-    /// repeats this until it returns true; otherwise the peer might wait forever.
+    /// Sends what this end [owes](Self::owes). Returns true once nothing is owed. A caller that may stop polling must
+    /// repeat this call until it returns true; otherwise the peer might wait forever.
     fn acknowledge(&mut self) -> bool {
         true
     }
@@ -276,7 +276,8 @@ pub trait Rail: Send + 'static {
     fn start_linger(&mut self) {}
 
     /// Returns true if all posted work is complete at the peer, and everything that the peer waits for has been sent,
-    /// so that dropping the rail loses nothing. Unsignalled writes at the end of a lane count once they have been sent.
+    /// so that dropping the rail loses nothing. Unsignalled writes at the end of a lane count as complete once they
+    /// have been sent.
     fn is_drained(&self) -> bool {
         true
     }

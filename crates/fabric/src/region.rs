@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::pages::{Pages, WORDS_PER_LINE};
 
-/// Initially zero memory on pages of its own. Others (a peer, a network card, another thread) may write to it at any
+/// Memory on pages of its own, zeroed at first. Others (a peer, a network card, another thread) may write to it at any
 /// time.
 ///
 /// It shares no page with anything else, because memory registered with an adapter may be missing in forked children:
@@ -12,7 +12,7 @@ use crate::pages::{Pages, WORDS_PER_LINE};
 /// MADV_DONTFORK (ibv_fork_init(3)), and anything else on such a page would be missing too.
 ///
 /// All access goes through atomic words: a torn or unexpected value is possible, undefined behaviour is not. The fabric
-/// writes to it by its address; this side reads a flag with acquire if the flag covers the bytes before it.
+/// writes to it by its address; this side reads a flag with acquire if the flag announces the bytes before it.
 pub struct Region {
     lines: Pages,
     length: usize,
@@ -48,7 +48,7 @@ impl Region {
     /// Reads the word at `offset` bytes with `order`.
     ///
     /// # Panics
-    /// When `offset` is not a multiple of 8, or lies outside the region.
+    /// When `offset` is not a multiple of 8, or lies beyond the region's last page.
     #[inline]
     pub fn load(&self, offset: usize, order: Ordering) -> u64 {
         self.word(offset).load(order)
@@ -57,7 +57,7 @@ impl Region {
     /// Writes the word at `offset` bytes with `order`.
     ///
     /// # Panics
-    /// When `offset` is not a multiple of 8, or lies outside the region.
+    /// When `offset` is not a multiple of 8, or lies beyond the region's last page.
     #[inline]
     pub fn store(&self, offset: usize, value: u64, order: Ordering) {
         self.word(offset).store(value, order);
@@ -66,7 +66,7 @@ impl Region {
     /// Returns the words of the cache line with this number; it starts at byte 64 × `number`.
     ///
     /// # Panics
-    /// When it lies outside the region.
+    /// When the line lies beyond the region's last page.
     #[inline]
     pub fn line(&self, number: usize) -> &[AtomicU64; WORDS_PER_LINE] {
         &self.lines[number].0
@@ -122,7 +122,7 @@ impl Region {
         }
     }
 
-    /// Returns the offset of the `length` bytes at `address`, or `None` unless all lie inside the region.
+    /// Returns the offset of the `length` bytes at `address`, or `None` if any of them lies outside the region.
     pub fn offset_of(&self, address: u64, length: u64) -> Option<usize> {
         let offset = address.checked_sub(self.address())?;
         let end = offset.checked_add(length)?;

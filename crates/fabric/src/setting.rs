@@ -1,11 +1,11 @@
-//! The settings that messages tell the user to look at. The `options` crate knows the variable of each, and hands these
-//! names in once, before the first message.
+//! The settings that messages tell the user to look at. The `options` crate knows the variables of each setting, and
+//! supplies their names once, before the first message.
 
 use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// Takes one line per setting, and makes the enum, the list of all settings and their plain names.
+/// Defines the enum, the list of all settings and their plain names, from one line per setting.
 macro_rules! settings {
     ($($(#[$doc:meta])* $variant:ident = $key:literal,)*) => {
         /// A setting that some message tells the user to look at or to change.
@@ -31,9 +31,9 @@ macro_rules! settings {
 settings! {
     /// The local ACK timeout of RDMA lanes.
     AckTimeout = "ack_timeout",
-    /// The family of addresses that is used.
+    /// The address family to use.
     AddressFamily = "address_family",
-    /// The range of addresses that is used.
+    /// The range of addresses to use.
     AddressRange = "address_range",
     /// The trust in the byte counts that adapters report for writes with immediates.
     ByteCounts = "byte_counts",
@@ -45,15 +45,15 @@ settings! {
     Ece = "ece",
     /// The fabric.
     Fabric = "fabric",
-    /// The entry of a port's GID table.
+    /// The index into a port's GID table.
     GidIndex = "gid_index",
     /// The time limit for a connection's set-up.
     HandshakeTimeout = "handshake_timeout",
     /// The file of the key that peers share.
     KeyFile = "key_file",
-    /// The lanes of a rail.
+    /// The number of lanes of a rail.
     Lanes = "lanes",
-    /// The file of libibverbs.
+    /// The libibverbs library, by file or name.
     Library = "ibverbs_library",
     /// The way in which ports become devices.
     Mode = "mode",
@@ -61,11 +61,11 @@ settings! {
     OutOfBand = "oob_interface",
     /// The index into a port's partition keys.
     PartitionKey = "pkey_index",
-    /// The time limit for a quiet peer's sign of life.
+    /// The time without an answer after which the peer counts as gone.
     PeerTimeout = "peer_timeout",
-    /// The list of rails.
+    /// The ports that become rails.
     Rails = "rails",
-    /// The list of rails of RDMA.
+    /// The RDMA ports that become rails.
     RdmaRails = "rdma_rails",
     /// Relaxed ordering of data in memory.
     RelaxedOrdering = "relaxed_ordering",
