@@ -2,8 +2,8 @@
 //! panic.
 //!
 //! A fabric implements [`Harness`] in its tests and calls [`run_all`]. Each case makes a fresh rail, whose ends are
-//! called near and far, and polls both in turn, so it runs over real networks and in virtual time alike. A case
-//! that shows that something works has a neighbour that shows what must fail.
+//! called near and far, and polls both in turn, so it runs over real networks and in virtual time alike. Some cases
+//! show what must work, the others what must fail.
 
 mod bench;
 mod completion;
@@ -52,7 +52,7 @@ pub fn cases<H: Harness>() -> Vec<(&'static str, Case<H>)> {
         refusals::impossible_work_is_refused,
         refusals::an_immediate_without_a_receive_is_not_lost,
         refusals::a_dropped_peer_is_a_failure,
-        refusals::a_lingering_end_takes_no_offence,
+        refusals::a_lingering_end_discards_and_never_fails,
     ]
 }
 

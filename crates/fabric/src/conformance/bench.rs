@@ -54,7 +54,7 @@ impl<'h, H: Harness> Bench<'h, H> {
         self.give_up(what)
     }
 
-    /// Fails the case, because something never came.
+    /// Fails the case, because `what` never happened.
     fn give_up(&self, what: &str) -> ! {
         let polls = self.harness.patience();
         panic!("{RAN_OUT}{what} after {polls} polls\nnear: {:?}\nfar: {:?}", self.near.log, self.far.log);

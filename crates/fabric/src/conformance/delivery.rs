@@ -48,7 +48,7 @@ pub(super) fn every_size_arrives<H: Harness>(harness: &mut H) {
 }
 
 /// A flag that is written after the bytes shows that the bytes have arrived; the last word of a 64-byte entry shows
-/// that the entry has.
+/// that the whole entry has arrived.
 pub(super) fn later_writes_imply_earlier_ones<H: Harness>(harness: &mut H) {
     let mut bench = Bench::new(harness, &RailSpec { send_depth: 16, ..SPEC });
     let source = bench.near.block(16 << 10, Access::SOURCE);
@@ -157,7 +157,7 @@ struct Stream<F: Fabric> {
     numbers: Numbers,
     /// Offset and length of each message, by its number.
     posted: Vec<(usize, usize)>,
-    /// True for those that have arrived: in any order, because nothing orders the lanes.
+    /// True for each message that has arrived. Messages arrive in any order, because nothing orders the lanes.
     seen: Vec<bool>,
     checked: usize,
 }
@@ -206,12 +206,12 @@ impl<F: Fabric> Stream<F> {
             self.posted.push((offset, length));
             self.seen.push(false);
         } else if from.rail().send_room(LaneId(lane)) > 0 {
-            // The queue may be nearly full of unsignalled writes: a signalled one gets their room back.
+            // The queue may be nearly full of unsignalled writes; a signalled write gets their room back.
             from.post(lane, &[signalled(Default::default(), Default::default())]);
         }
     }
 
-    /// Checks what has arrived, and posts its receive again.
+    /// Checks the messages that have arrived, and posts a new receive for each.
     fn check(&mut self, to: &mut Side<F>) {
         for (lane, number, _) in to.received().drain(..).skip(self.checked) {
             let (offset, length) = self.posted[number as usize];

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{Fabric, RailSpec};
 
-/// The maker of a fabric's rails for the suite.
+/// A source of connected rails: a fabric's tests implement it for the suite.
 pub trait Harness {
     /// The fabric.
     type Fabric: Fabric;

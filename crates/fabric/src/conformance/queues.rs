@@ -1,4 +1,4 @@
-//! Queues: they are bounded, a full one is a normal result, and every completion comes once.
+//! Queues: they are bounded, a full queue is a normal result, and every completion is reported once.
 
 use super::bench::{Bench, SPEC, immediate, signalled, write};
 use super::{Completion, Harness, poll};
@@ -89,7 +89,7 @@ pub(super) fn receives_are_counted<H: Harness>(harness: &mut H) {
     bench.until("eight more", |bench| bench.far.received().len() == 11);
     assert_eq!(bench.far.rail().post_receives(0), Ok(0));
     bench.finish();
-    // Two lanes, each of which brings at most half of the pool between two calls.
+    // Two lanes, each of which consumes at most half of the pool between two calls.
     let mut bench = Bench::new(harness, &RailSpec { lanes: 2, receive_depth: 8, lane_receives: 4, ..SPEC });
     for round in 1..=3 {
         assert_eq!(bench.far.rail().post_receives(9), Ok(8), "the pool holds 8 in round {round}");

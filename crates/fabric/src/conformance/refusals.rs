@@ -1,4 +1,4 @@
-//! Refusals: forbidden work changes nothing, and whoever posted it is told.
+//! Refusals: forbidden work changes nothing, and the end that posted it gets an error.
 
 use super::bench::{Bench, Block, SPEC, bytes, immediate, signalled};
 use super::{Completion, Harness};
@@ -195,7 +195,7 @@ pub(super) fn a_dropped_peer_is_a_failure<H: Harness>(harness: &mut H) {
     }
 }
 
-pub(super) fn a_lingering_end_takes_no_offence<H: Harness>(harness: &mut H) {
+pub(super) fn a_lingering_end_discards_and_never_fails<H: Harness>(harness: &mut H) {
     if H::Fabric::ONE_SIDED {
         return;
     }
@@ -211,7 +211,7 @@ pub(super) fn a_lingering_end_takes_no_offence<H: Harness>(harness: &mut H) {
     bench.until("the acknowledgements", |bench| bench.near.has_sent(last));
     assert_eq!(region.load(0, std::sync::atomic::Ordering::Acquire), 0, "a lingering end placed bytes");
     assert!(bench.far.log.is_empty(), "a lingering end reported {:?}", bench.far.log);
-    // Only the lingering end is silent about failures.
+    // Only the lingering end reports no failures.
     bench.far.rail = None;
     let _ = bench.near.try_post(0, &[signalled(Default::default(), Default::default())]);
     bench.until("the near end's failure", |bench| bench.near.has_failed());

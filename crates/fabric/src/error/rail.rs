@@ -82,7 +82,7 @@ pub enum RailError {
     WriteRefused {
         /// The write's length.
         bytes: u32,
-        /// Its first byte.
+        /// Address of its first byte.
         address: u64,
         /// The reason, from the check of its key.
         why: String,
@@ -99,7 +99,7 @@ pub enum RailError {
     /// The peer's bytes are not a valid frame.
     #[error("the peer sent an invalid frame: {why}; check that both ends run the same version")]
     NoFrame {
-        /// The error in them.
+        /// The error in the bytes.
         why: String,
     },
     /// The peer acknowledges an impossible number of writes.

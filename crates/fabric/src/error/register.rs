@@ -17,7 +17,7 @@ pub enum RegisterError {
     /// The address range is invalid: it wraps around, or lies beyond what the fabric can address.
     #[error("the range of {length} bytes at {address:#x} is not a valid memory range")]
     Range {
-        /// First byte.
+        /// Address of the first byte.
         address: u64,
         /// Length in bytes.
         length: usize,
@@ -31,7 +31,7 @@ pub enum RegisterError {
         /// The number that it can hold.
         most: usize,
     },
-    /// No random bits for the registration's key.
+    /// The kernel gave no random bits for the registration's key.
     #[error("the kernel gave no random bits for a key: {why}")]
     NoKey {
         /// The kernel's error.
@@ -65,7 +65,7 @@ pub enum RegisterError {
     DmaBufPlace {
         /// The port.
         port: String,
-        /// First byte.
+        /// Address of the first byte.
         address: u64,
         /// Start of the range in the dma-buf, in bytes.
         offset: u64,
@@ -82,7 +82,7 @@ pub enum RegisterError {
         port: String,
         /// The kind of memory.
         kind: MemoryKind,
-        /// First byte.
+        /// Address of the first byte.
         address: u64,
         /// Length in bytes.
         length: usize,

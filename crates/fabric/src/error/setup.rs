@@ -33,7 +33,7 @@ pub enum SetupError {
         /// The maximum.
         most: usize,
     },
-    /// A socket came for a lane that the rail does not have.
+    /// A socket was attached to a lane that the rail does not have.
     #[error("a socket for lane {lane} of a rail with {lanes} lanes, counted from 0")]
     NoSuchLane {
         /// The lane.
@@ -41,7 +41,7 @@ pub enum SetupError {
         /// The number of lanes of the rail.
         lanes: usize,
     },
-    /// A socket came for a lane that has one already.
+    /// A socket was attached to a lane that has an open one already.
     #[error("a second socket for lane {0}, whose first is open")]
     SecondSocket(LaneId),
     /// A socket could not be configured.
@@ -100,7 +100,7 @@ pub enum SetupError {
         /// Its state.
         state: &'static str,
     },
-    /// There is no random number for a lane's first packet.
+    /// The kernel gave no random number for a lane's first packet.
     #[error("{port}: the kernel gave no random packet number: {why}")]
     NoRandom {
         /// The port.
@@ -253,7 +253,7 @@ impl SetupStep {
     }
 }
 
-/// The number of attempts at a change of state: a clause if it is more than one.
+/// The number of attempts at a change of state. Displayed as a clause if it is more than one, otherwise as nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tries(pub u32);
 
@@ -263,7 +263,7 @@ impl fmt::Display for Tries {
     }
 }
 
-/// A queue pair's change of state that needs the peer and that the kernel refused.
+/// A queue pair's change to RTR or RTS that the kernel refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transition {
     /// The queue pair's number.
