@@ -1,4 +1,4 @@
-//! The domain of a local address, and rails whose sockets are still coming.
+//! The domain of a local address, and rails that wait for their sockets.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ const DEPTH_LIMIT: u32 = 1 << 16;
 /// The options of a domain's sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpConfig {
-    /// Size of the kernel's buffers in bytes, per socket and direction. `None` lets the kernel adapt it to the path; a
-    /// fixed size ends that, and is limited by `net.core.wmem_max` and `net.core.rmem_max`.
+    /// Size of the kernel's buffers in bytes, per socket and direction. `None` lets the kernel adapt it to the path. A
+    /// fixed size turns that off, and is limited by `net.core.wmem_max` and `net.core.rmem_max`.
     pub socket_buffer: Option<u32>,
     /// Time without an answer from the peer's host after which a lane fails; a peer whose host answers may pause
     /// reading for as long as it likes. Checked when the lane is polled. `None` leaves the kernel's own limits, about
     /// 15 minutes.
     pub peer_timeout: Option<Duration>,
-    /// Traffic class of every packet; `None` takes the connection's.
+    /// Traffic class of every packet; `None` uses the class that the connection asks for.
     pub traffic_class: Option<u8>,
 }
 
@@ -94,7 +94,8 @@ impl TcpPendingRail {
     /// Hands over the connected socket of a lane that [awaits](Self::awaits_socket) one; it replaces a closed one.
     ///
     /// # Errors
-    /// If the lane does not exist, or has a socket that the peer has not closed, or the socket cannot be configured.
+    /// If the lane does not exist, if it has a socket that the peer has not closed, or if the socket cannot be
+    /// configured.
     pub fn attach(&mut self, lane: LaneId, socket: OwnedFd) -> Result<(), SetupError> {
         let lanes = self.sockets.len();
         if lane.index() >= lanes {

@@ -1,12 +1,13 @@
 //! One registration's place in the key table: the concurrency core of this crate.
 //!
-//! `publish` and `revoke` are called by the thread that registers or deregisters (the table's free list ensures that
-//! there is only one per entry), `pin` and `unpin` by any number of data paths. Key, rights and the number of pins
+//! The thread that registers or deregisters calls `publish` and `revoke`; the table's free list ensures that there is
+//! only one such thread per entry. Any number of data paths call `pin` and `unpin`. Key, rights and the number of pins
 //! share one atomic word, so each pin is either before or after a revocation.
 
 use crate::sync::{AtomicU64, Ordering, yield_now};
 
-/// The low bits count the pins; they have room for more pins than there can be threads.
+/// The low bits count the pins. A thread holds at most 16 pins at a time, one for each frame of a sending system call,
+/// so there is room for a million threads.
 const PINS: u64 = (1 << 24) - 1;
 /// The peer may write.
 const REMOTE_WRITE: u64 = 1 << 24;

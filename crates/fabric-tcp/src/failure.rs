@@ -1,4 +1,4 @@
-//! The failure of a lane, and the socket errors that are not one.
+//! The failure of a lane, and a test for socket errors that are not failures.
 
 use std::io;
 

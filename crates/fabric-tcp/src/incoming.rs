@@ -17,7 +17,7 @@ const BUFFER_BYTES: usize = 16 << 10;
 /// A payload with more than this many bytes to come goes straight to its destination. Fewer go through the buffer,
 /// which costs a copy and saves a system call; it also places the last word of a CTS entry with an ordered store.
 const DIRECT_BYTES: usize = 4 << 10;
-/// The maximum of system calls and of bytes in one poll.
+/// A poll makes at most this many system calls, and no further one once it has received this many bytes.
 const POLL_CALLS: usize = 16;
 const POLL_BYTES: usize = 1 << 20;
 /// After this many bytes, a poll ends if this end has something to send, so that a sender does not wait for its
@@ -30,8 +30,8 @@ pub(crate) struct Receives {
     depth: u32,
     /// Posted and not consumed.
     posted: u32,
-    /// Consumed, with a completion not yet handed out. They keep their room, so that every completion has a place to
-    /// wait.
+    /// Consumed, with a completion not yet handed out. They still take room in the pool, so that every completion has a
+    /// place to wait.
     held: u32,
 }
 
@@ -109,7 +109,7 @@ pub(crate) struct Incoming {
 pub(crate) struct Surroundings<'a> {
     /// The source of the lane's bytes.
     pub(crate) socket: &'a Socket,
-    /// The memory that they may go to.
+    /// The memory that the bytes may go to.
     pub(crate) keys: &'a KeyTable,
     /// The rail's generic receives.
     pub(crate) receives: &'a mut Receives,
@@ -167,8 +167,8 @@ impl Incoming {
         Ok(true)
     }
 
-    /// Makes one system call. If much of a payload is still to come, it goes to its destination, and only what follows
-    /// to the buffer. Returns the number of bytes asked for, and the result.
+    /// Makes one system call. A payload with more than `DIRECT_BYTES` still to come goes straight to its destination,
+    /// and only the bytes after it go to the buffer. Returns the number of bytes asked for, and the result.
     fn read(&mut self, around: &Surroundings<'_>) -> Result<(usize, io::Result<usize>), LaneFailure> {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
@@ -189,7 +189,7 @@ impl Incoming {
         Ok((asked, around.socket.receive(None, then)))
     }
 
-    /// Handles `count` bytes that have arrived where `read` asked for them.
+    /// Handles `count` bytes that `read` has received.
     fn handle_bytes(
         &mut self,
         count: usize,
@@ -275,7 +275,7 @@ impl Incoming {
     }
 }
 
-/// Makes the failure for a write of the peer that was not placed.
+/// Makes the failure for a refused write of the peer.
 fn refused(write: &WriteFrame) -> impl FnOnce(KeyError) -> LaneFailure {
     move |error| {
         let (bytes, address) = (write.length, write.address);

@@ -1,8 +1,9 @@
 //! The keys of a domain, which decide what memory the peer's writes and this side's sends may touch.
 //!
 //! The data path only looks keys up and pins them ([`crate::entry`]), without a lock; the mutex here is for making and
-//! dropping registrations. A key consists of a place in the table and 16 random bits, new each time, so the key of a
-//! dropped registration is refused even if its place is in use again.
+//! dropping registrations. A key consists of a place in the table and 16 random bits, which differ from those of the
+//! place's previous key. The key of a dropped registration is thus refused while the next one uses its place; each
+//! later one has the same key with a chance of about 1 in 65,535.
 #![allow(
     clippy::disallowed_types,
     reason = "only registration uses the list of free keys; looking a key up takes no lock"
@@ -21,8 +22,8 @@ use crate::tcp::Tcp;
 pub const KEY_CAPACITY: usize = 1 << 16;
 
 const CHUNK: usize = 256;
-/// While there are places that were never used, a freed one is reused only once this many are free, so that it does not
-/// soon get another key.
+/// While there are places that were never used, a freed place is reused only once this many are free, so that it stays
+/// without a key for a while.
 const RESTING: usize = 256;
 
 /// The reason why a key does not cover a range.
@@ -61,9 +62,9 @@ pub(crate) struct KeyTable {
 
 /// The free places.
 struct Free {
-    /// The first place that was never used, and neither were those after it.
+    /// The first place that was never used; the places after it were not used either.
     unused: usize,
-    /// The last key of each free place that was used; the place that has been free longest comes first.
+    /// The last key of each place that was used and is free; the place that has been free longest comes first.
     rested: VecDeque<u32>,
 }
 
@@ -316,7 +317,7 @@ mod tests {
     #[test]
     fn no_write_lands_after_a_registration_is_dropped() {
         const ROUNDS: u32 = 3000;
-        // On a busy machine all rounds may end before a single write; then there are more.
+        // On a busy machine all rounds may end before a single write is placed; then more rounds follow.
         const PATIENCE: Duration = Duration::from_secs(60);
         let began = Instant::now();
         let table = KeyTable::new(64);

@@ -11,7 +11,7 @@ use crate::outgoing::Outgoing;
 use crate::silence::Silence;
 use crate::socket::Socket;
 
-/// The maximum of sending system calls in one poll.
+/// The maximum number of sending system calls in one poll, besides one for acknowledgements.
 const POLL_SENDS: usize = 8;
 
 /// The state of a lane.
@@ -72,7 +72,7 @@ impl Lane {
         }
     }
 
-    /// Posts a chain, which must fit, wholly or not at all, and sends what the kernel takes immediately.
+    /// Posts a whole chain or none of it, and sends what the kernel takes immediately. The chain must fit.
     pub(crate) fn post(&mut self, chain: &[Write], keys: &KeyTable) -> Result<(), PostError> {
         match self.state {
             State::Open => {}
@@ -88,13 +88,13 @@ impl Lane {
         for write in chain {
             self.outgoing.push(write);
         }
-        // The next poll reports a failure.
+        // If sending fails, the next poll reports it.
         self.send(keys, 1);
         Ok(())
     }
 
-    /// Receives, and sends what is waiting, within the limits of one poll. New acknowledgements wait for the next call,
-    /// by when there may be a write to carry them.
+    /// Receives, and sends what is waiting, within the limits of one poll. New acknowledgements wait for the next call:
+    /// by then there may be a write to carry them.
     pub(crate) fn progress(&mut self, keys: &KeyTable, receives: &mut Receives) {
         if self.outgoing.owes() {
             self.send(keys, 1);
@@ -122,7 +122,7 @@ impl Lane {
     pub(crate) fn owes(&self) -> bool {
         match self.state {
             State::Open => self.outgoing.wants_to_send(),
-            // Posted writes have failed, as the next poll reports.
+            // Outstanding writes cannot complete; the next poll reports this.
             State::Closed => self.outgoing.owes(),
             State::Failed(_) => false,
         }
@@ -136,7 +136,7 @@ impl Lane {
         !self.owes()
     }
 
-    /// Makes at most `most` reports: the completions, and last of all the failure, once. Returns their number.
+    /// Makes at most `most` reports: first the completions, then the failure, once. Returns the number of reports.
     pub(crate) fn collect(
         &mut self,
         lane: LaneId,

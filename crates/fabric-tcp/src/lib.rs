@@ -1,8 +1,8 @@
 //! Rails over TCP, so that everything runs on any machine: each lane is one socket, and a write is one frame.
 //!
-//! This crate neither dials nor accepts (the plugin's control thread hands over connected sockets,
-//! [`TcpPendingRail::attach`]), does not know slots and CTS (the transport does), and owns no thread. Bytes move only
-//! while both ends poll: [`railweave_fabric::Fabric::ONE_SIDED`] is false.
+//! This crate neither dials nor accepts: the plugin's control thread hands over connected sockets
+//! ([`TcpPendingRail::attach`]). It knows nothing of slots and CTS, which belong to the transport, and owns no thread.
+//! Bytes move only while both ends poll: [`railweave_fabric::Fabric::ONE_SIDED`] is false.
 //!
 //! The main types are [`TcpDomain`], which holds the keys of registered memory, and [`TcpRail`], which moves bytes.
 //!

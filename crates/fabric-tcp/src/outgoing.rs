@@ -1,8 +1,7 @@
 //! The sending half of a lane: the ring of posted writes, and the acknowledgements that this end owes.
 //!
-//! A write leaves in three steps, each a counter into the ring: it is posted (`tail` passes it), the kernel has taken
-//! all its bytes (`unsent` passes it), the peer has acknowledged it and its completion was handed out (`head` passes
-//! it).
+//! A write takes three steps, each with a counter into the ring: it is posted (`tail` passes it); the kernel takes all
+//! its bytes (`unsent` passes it); the peer acknowledges it and its completion is handed out (`head` passes it).
 
 use railweave_fabric::{LocalSlice, RailError, WorkId, Write};
 
@@ -11,7 +10,7 @@ use crate::frame::{Body, Frame, HEADER_BYTES, WriteFrame};
 use crate::keys::KeyTable;
 use crate::socket::{GATHER_FRAMES, Gather, Socket};
 
-/// The maximum of bytes in one system call, so that one lane does not delay the others.
+/// The maximum number of bytes in one system call, a few headers aside, so that one lane does not delay the others.
 const BATCH_BYTES: usize = 1 << 20;
 
 /// A posted write. Stored by value, so that nothing is allocated after set-up.
@@ -49,23 +48,23 @@ struct Notice {
 /// The sending half of a lane.
 pub(crate) struct Outgoing {
     ring: Box<[Posted]>,
-    /// Numbers of posted writes: the first whose room is not free again, the first that the kernel has not taken
-    /// wholly, and the next to post. `head <= unsent <= tail <= head + ring.len()`.
+    /// Writes by their number: the first whose room is not free again, the first that the kernel has not wholly taken,
+    /// and the next to post. `head <= unsent <= tail <= head + ring.len()`.
     head: u64,
     unsent: u64,
     tail: u64,
     /// Bytes of the write at `unsent`, header included, that the kernel has taken.
     front_bytes: usize,
-    /// Numbers of signalled writes: posted, taken wholly by the kernel, acknowledged by the peer, handed out as
-    /// complete. Each is at most the one before.
+    /// Counts of signalled writes: posted, wholly taken by the kernel, acknowledged by the peer, handed out as
+    /// complete. Each count is at most the one before.
     signalled: u64,
     signalled_sent: u64,
     acknowledged: u64,
     completed: u64,
-    /// Writes posted after the last signalled one: so far, nothing will acknowledge them.
+    /// The number of writes posted after the last signalled one: so far, nothing will acknowledge them.
     trailing: u64,
-    /// Writes of the peer that want an acknowledgement: the number placed here, and the highest number that the kernel
-    /// has taken in a whole header.
+    /// Counts of the peer's writes that want an acknowledgement: those placed here, and those acknowledged in a header
+    /// that the kernel has wholly taken.
     placed: u64,
     confirmed: u64,
     notice: Notice,
@@ -117,7 +116,7 @@ impl Outgoing {
         self.has_unsent() || self.owes()
     }
 
-    /// Returns true if the kernel has not taken a posted write, or the rest of a notice.
+    /// Returns true if a posted write, or the rest of a notice, is unsent.
     pub(crate) fn has_unsent(&self) -> bool {
         self.unsent < self.tail || self.notice.sent > 0
     }
@@ -152,7 +151,7 @@ impl Outgoing {
         self.placed += 1;
     }
 
-    /// Drops the owed acknowledgements, because nobody waits for them any more.
+    /// Drops the owed acknowledgements; for a peer that no longer waits for them.
     pub(crate) fn forgive_acknowledgements(&mut self) {
         self.confirmed = self.placed;
         self.notice.sent = 0;

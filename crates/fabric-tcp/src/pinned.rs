@@ -38,8 +38,8 @@ impl<'table> Source<'table> {
 }
 
 impl<'table> Destination<'table> {
-    /// Takes over one pin of `entry`. Range and right to write must be checked against the registration before the
-    /// first use.
+    /// Takes over one pin of `entry`. The range and the right to write must be checked against the registration before
+    /// the first use.
     pub(crate) fn new(entry: &'table Entry, address: u64, length: usize) -> Self {
         Self(Pinned { entry, address, length })
     }
@@ -49,8 +49,8 @@ impl<'table> Destination<'table> {
         (with_exposed_provenance_mut(self.0.address as usize), self.0.length)
     }
 
-    /// Copies `bytes` to the range's start, in rising order. The last whole word becomes visible after all bytes before
-    /// it, because it may hold a flag (the sequence number of a CTS entry).
+    /// Copies `bytes` to the range's start, lowest address first. The last whole word becomes visible after all bytes
+    /// before it, because it may hold a flag (the sequence number of a CTS entry).
     ///
     /// # Panics
     /// When `bytes` is longer than the range.

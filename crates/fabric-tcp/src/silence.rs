@@ -1,12 +1,12 @@
-//! The time for which the peer's host has been silent although bytes are in flight to it. TCP_USER_TIMEOUT does not
-//! serve: it also ends a lane whose peer reads nothing for this long but whose host answers all the time.
+//! The time for which the peer's host has been silent although bytes are in flight to it. TCP_USER_TIMEOUT is
+//! unsuitable: it also ends a lane if the peer reads nothing for that long while its host keeps answering.
 
 use std::time::{Duration, Instant};
 
 /// Polls of a lane with outstanding work between two queries of the kernel. A query costs as much as a poll.
 const POLLS_BETWEEN_LOOKS: u32 = 256;
 
-/// Error of the kernel's times: it counts in ticks of at most 10 ms.
+/// Allowance for the error of the kernel's times: the kernel counts in ticks of at most 10 ms.
 const GRAIN: Duration = Duration::from_millis(20);
 
 /// The watch over one lane.
@@ -41,8 +41,8 @@ impl Silence {
             self.since = None;
             return None;
         };
-        // If nothing was heard since the first look, its bytes are still in flight. Otherwise these may have just been
-        // sent.
+        // If nothing was heard since the first look, the bytes that it found are still in flight. Otherwise the bytes
+        // in flight may have just been sent.
         let since = self.since.filter(|since| heard_ago >= now.duration_since(*since) + GRAIN);
         let since = *self.since.insert(since.unwrap_or(now));
         let silent = now.duration_since(since);
@@ -56,8 +56,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Looks at these times, each with the time at which the peer was last heard, in milliseconds. Returns the times at
-    /// which the silence had reached a second, each with its length.
+    /// Makes a look at each time, given with the time at which the peer was last heard, in milliseconds. Returns the
+    /// times at which the silence had reached a second, each with the silence's length.
     fn looks(looks: &[(u32, Option<u32>)]) -> Vec<(u32, u128)> {
         let mut silence = Silence::new(Some(1000 * MS));
         let begin = Instant::now();
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn a_lane_that_was_idle_starts_again() {
         assert_eq!(looks(&[(90_000, Some(10)), (90_001, Some(10)), (90_500, Some(90_499))]), []);
-        // No look while all was answered; then a look while nothing was in flight.
+        // In the first case no look falls into the idle time; in the second, one does and finds nothing in flight.
         assert_eq!(looks(&[(100, Some(10)), (90_000, Some(101)), (90_002, Some(101)), (90_900, Some(101))]), []);
         assert_eq!(looks(&[(100, Some(10)), (500, None), (1200, Some(10)), (2199, Some(10))]), []);
     }

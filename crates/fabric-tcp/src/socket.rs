@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use crate::pinned::{Destination, Source};
 
-/// The maximum of frames, each a header and a payload, in one sending system call.
+/// The maximum number of frames, each a header and a payload, in one sending system call.
 pub(crate) const GATHER_FRAMES: usize = 16;
 const GATHER_PIECES: usize = 2 * GATHER_FRAMES + 1;
 
 /// The options that [`Socket::open`] sets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SocketOptions {
-    /// Size of the kernel's buffers in bytes, each way.
+    /// Size of the kernel's buffers in bytes, per direction.
     pub(crate) buffer: Option<u32>,
-    /// Time without an answer after which the peer is given up.
+    /// Time without an answer after which the kernel ends an idle connection, or `Silence` a busy one.
     pub(crate) peer_timeout: Option<Duration>,
     /// The IPv4 TOS byte or IPv6 traffic class.
     pub(crate) traffic_class: Option<u8>,
@@ -127,8 +127,9 @@ impl Socket {
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Returns the time since the peer's host was heard; `None` if no bytes are in flight to it, or if only its closed
-    /// window holds them back. The system call costs as much as one that receives nothing.
+    /// Returns the time since the peer's host was heard; `None` if no bytes are in flight to it, if only its closed
+    /// window holds them back, or if the kernel does not say. The system call costs as much as one that receives
+    /// nothing.
     pub(crate) fn heard_ago(&self) -> Option<Duration> {
         let mut info = [0u32; tcp_info::WORDS];
         // If the kernel does not report the window, it counts as open.
@@ -141,7 +142,7 @@ impl Socket {
         };
         // Without a route, even bytes that the window has room for stay unsent.
         let in_flight = info[tcp_info::UNACKED] > 0 || info[tcp_info::NOTSENT_BYTES] > 0;
-        // The kernel probes a closed window less and less often, so its host answers less and less often.
+        // The kernel probes a closed window less and less often, so the peer's host answers less and less often.
         let counts = result == 0 && in_flight && info[tcp_info::SND_WND] > 0;
         counts.then(|| Duration::from_millis(u64::from(info[tcp_info::LAST_ACK_RECV])))
     }

@@ -1,5 +1,5 @@
-//! A peer that talks to a lane through a bare socket. Its bytes never cause a panic or a forbidden write, and end the
-//! lane with a reason in words.
+//! A peer that talks to a lane through a bare socket. Its bytes never cause a panic or a forbidden write; invalid ones
+//! end the lane with a reason in words.
 
 mod pairs;
 

@@ -126,8 +126,8 @@ fn with_ordinary_buffers() {
     run(Loopback { address: IPV4, config: TcpConfig::default(), send_buffer: None });
 }
 
-/// Small writes announce receives, and their end may make no further call: then only the control thread sends what the
-/// kernel had no room for, once the peer reads again.
+/// Receives are announced by small writes, and the end that posts them may make no further call. The control thread
+/// alone then sends what the kernel had no room for, once the peer reads again.
 #[test]
 fn small_writes_that_a_full_socket_has_no_room_for_all_arrive_without_a_poll() {
     const BYTES: usize = 64;

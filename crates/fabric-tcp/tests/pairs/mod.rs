@@ -9,13 +9,13 @@ use railweave_fabric::conformance::{End, Harness, Pair};
 use railweave_fabric::{Domain, LaneId, PendingRail, RailSpec};
 use railweave_fabric_tcp::{Tcp, TcpConfig, TcpDomain, TcpRail};
 
-/// The maker of pairs over a loopback address.
+/// A source of pairs over a loopback address.
 pub struct Loopback {
     /// The address.
     pub address: IpAddr,
     /// Configuration of both domains.
     pub config: TcpConfig,
-    /// Size of each socket's send buffer in bytes, set before the rail gets the socket; `None` leaves it.
+    /// Size of each socket's send buffer in bytes, set before the rail gets the socket; `None` keeps the kernel's.
     pub send_buffer: Option<i32>,
 }
 
