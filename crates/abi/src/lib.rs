@@ -1,9 +1,9 @@
-//! C types: NCCL's for net v6 to v12, profiler and logger, and those with which our programs inspect our plugin
+//! C types: NCCL's for net v6 to v12, profiler and logger, and those that our programs use to inspect our plugin
 //! ([`railweave`]).
 //!
 //! A plugin fills these types and a host reads them; both use this crate, so that they cannot disagree. It holds only
-//! layouts and numbers: no function calls anything, nothing allocates. The two main types are a version's function
-//! table (for instance [`net::v12::Net`]) and [`NcclResult`], the result of every function in it.
+//! layouts and numbers, and allocates nothing. The two main types are a version's function table (for instance
+//! [`net::v12::Net`]) and [`NcclResult`], the result of every function in it.
 //!
 //! Fields have the C name in snake case (`pciPath` is `pci_path`). Sizes and offsets are those of NCCL 2.30.7's headers
 //! on x86_64 and aarch64. Sizes are asserted at compile time, and the offsets in [`net::parts::DeviceHandle`] too;

@@ -6,8 +6,8 @@ use core::ffi::{c_int, c_void};
 /// `ncclProfilerCallback_t`: tells NCCL's profiler about an event inside the plugin.
 ///
 /// A start writes `event`, the other calls read it. `kind` is one of [`EventCall`]. `parent` is the `phandle` from
-/// isend or irecv; if it is NULL, there must be no call. `plugin_id` is the kind of network, shifted left by 16, with
-/// the version of `data`'s layout in the low bits. `data` points to a structure of that layout.
+/// isend or irecv; if that is NULL, the plugin must not call. `plugin_id` is the kind of network, shifted left by 16,
+/// with the version of `data`'s layout in the low bits. `data` points to a structure of that layout.
 pub type ProfilerCallback = unsafe extern "C" fn(
     event: *mut *mut c_void,
     kind: c_int,

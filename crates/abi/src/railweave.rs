@@ -15,7 +15,7 @@ pub struct RailCounters {
     pub data_bytes: u64,
     /// Writes that carried these bytes.
     pub data_writes: u64,
-    /// CTS that this process has written over the rail.
+    /// CTS entries that this process has written over the rail.
     pub cts_writes: u64,
     /// Message bytes that this process has received over the rail.
     pub received_bytes: u64,

@@ -13,13 +13,13 @@ use core::fmt;
 pub struct NcclResult(pub c_int);
 
 impl NcclResult {
-    /// `ncclSuccess`: the call has succeeded, or, if it is polled, is not ready yet.
+    /// `ncclSuccess`: the call has succeeded; calls that are polled also return it while they are not ready.
     pub const SUCCESS: Self = Self(0);
     /// `ncclUnhandledCudaError`: a CUDA call failed.
     pub const UNHANDLED_CUDA_ERROR: Self = Self(1);
     /// `ncclSystemError`: the kernel, a driver or a socket of this host failed.
     pub const SYSTEM_ERROR: Self = Self(2);
-    /// `ncclInternalError`: a violated protocol or a bug.
+    /// `ncclInternalError`: the protocol was violated, or there is a bug.
     pub const INTERNAL_ERROR: Self = Self(3);
     /// `ncclInvalidArgument`: an argument has a value that is not allowed.
     pub const INVALID_ARGUMENT: Self = Self(4);

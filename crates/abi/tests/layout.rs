@@ -1,5 +1,5 @@
-//! Compares the structures of the net API with the table that was measured with NCCL's headers, which has all but the
-//! device handle.
+//! Compares the structures of the net API with a table that was measured with NCCL's headers. The table has all
+//! structures but the device handle.
 
 use railweave_abi::net;
 use std::collections::BTreeMap;

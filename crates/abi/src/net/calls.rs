@@ -1,6 +1,6 @@
-//! The types of the functions in a table. A name ends with the first version that has this form; a name without an
-//! ending is for all versions that have the function. Pointers passed to a function are valid only during the call,
-//! unless its comment says more.
+//! The types of the functions in a table. A name ends with the first version that has this form; a name without a
+//! version is for all versions that have the function. Pointers passed to a function are valid only during the call,
+//! unless its comment says otherwise.
 
 use super::parts::{CommConfig, DeviceHandle};
 use crate::{NcclLogger, NcclResult, ProfilerCallback};
@@ -22,7 +22,7 @@ pub type InitV11 = unsafe extern "C" fn(
 pub type Devices = unsafe extern "C" fn(count: *mut c_int) -> NcclResult;
 /// `getProperties`: writes the properties of device `device`; `P` is the version's own structure.
 pub type GetProperties<P> = unsafe extern "C" fn(device: c_int, properties: *mut P) -> NcclResult;
-/// `listen` of v6 to v10: writes a handle of 128 bytes, and a listen that accepts exactly one connection.
+/// `listen` of v6 to v10: writes a handle of 128 bytes, and a listener, which NCCL uses for one connection.
 pub type ListenV6 = unsafe extern "C" fn(device: c_int, handle: *mut c_void, listen: *mut *mut c_void) -> NcclResult;
 /// `listen` of v11 on, with the communicator's context first.
 pub type ListenV11 = unsafe extern "C" fn(
@@ -91,7 +91,7 @@ pub type RegMrDmaBuf = unsafe extern "C" fn(
     fd: c_int,
     memory: *mut *mut c_void,
 ) -> NcclResult;
-/// `deregMr`: ends a registration of the connection; on abort, transfers may be in flight.
+/// `deregMr`: ends a registration of the connection; on abort, transfers may still be in flight.
 pub type DeregMr = unsafe extern "C" fn(connection: *mut c_void, memory: *mut c_void) -> NcclResult;
 /// `isend` of v6 to v8: writes a request, or NULL if the caller must retry.
 pub type IsendV6 = unsafe extern "C" fn(
@@ -161,8 +161,8 @@ pub type Iflush = unsafe extern "C" fn(
     memory: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult;
-/// `test`: writes 1 to `done` once the request is complete (it must not be tested again), and the sizes of its messages
-/// to `bytes`, which may be NULL.
+/// `test`: once the request is complete, writes 1 to `done`, and the sizes of its messages to `bytes`, which may be
+/// NULL. The caller must not test the request again after that.
 pub type Test = unsafe extern "C" fn(request: *mut c_void, done: *mut c_int, bytes: *mut c_int) -> NcclResult;
 /// `closeSend`, `closeRecv` and `closeListen`.
 pub type Close = unsafe extern "C" fn(connection: *mut c_void) -> NcclResult;

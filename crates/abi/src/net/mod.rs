@@ -25,11 +25,12 @@ pub const NET_SYMBOLS: [(u32, &CStr); 7] = [
 
 /// `NCCL_NET_HANDLE_MAXSIZE`: size in bytes of the handle that listen writes and connect reads.
 pub const HANDLE_MAX_BYTES: usize = 128;
-/// `NCCL_NET_MAX_REQUESTS`: maximum of outstanding requests on one connection, times `maxRecvs` for receives.
+/// `NCCL_NET_MAX_REQUESTS`: the maximum number of outstanding requests on one connection; for receives, times
+/// `maxRecvs`.
 pub const MAX_REQUESTS: usize = 32;
 /// `NCCL_NET_MAX_REQUESTS` of v6.
 pub const MAX_REQUESTS_V6: usize = 8;
-/// `NCCL_NET_MAX_DEVS_PER_NIC` of v12: maximum of members of a virtual device.
+/// `NCCL_NET_MAX_DEVS_PER_NIC` of v12: the maximum number of members of a virtual device.
 pub const MAX_DEVICES_PER_NIC: usize = 8;
 /// `NCCL_NET_MAX_DEVS_PER_NIC` of v9 to v11.
 pub const MAX_DEVICES_PER_NIC_V9: usize = 4;

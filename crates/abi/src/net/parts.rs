@@ -51,13 +51,13 @@ pub struct CommConfig {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CommAttr {
-    /// The maximum of peers at one time.
+    /// The maximum number of peers at one time.
     pub max_concurrent_peers: i32,
-    /// The minimum of peers at one time.
+    /// The minimum number of peers at one time.
     pub min_concurrent_peers: i32,
-    /// The maximum of connections to one peer.
+    /// The maximum number of connections to one peer.
     pub max_flows_per_peer: i32,
-    /// The minimum of connections to one peer.
+    /// The minimum number of connections to one peer.
     pub min_flows_per_peer: i32,
 }
 

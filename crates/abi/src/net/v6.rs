@@ -14,7 +14,7 @@ pub struct NetProperties {
     pub name: *const c_char,
     /// The directory of the PCI device under `/sys`; NULL for a virtual interface.
     pub pci_path: *const c_char,
-    /// A number that the ports of one adapter share; NCCL takes devices with the same number for the same chip.
+    /// A number that the ports of one adapter share; NCCL treats devices with the same number as one chip.
     pub guid: u64,
     /// The kinds of memory that can be registered: a mask of [`PTR_HOST`](super::PTR_HOST),
     /// [`PTR_CUDA`](super::PTR_CUDA), [`PTR_DMABUF`](super::PTR_DMABUF).
@@ -25,9 +25,9 @@ pub struct NetProperties {
     pub port: c_int,
     /// The latency of the network in microseconds; 0 if unknown.
     pub latency: c_float,
-    /// The maximum of connections of the device.
+    /// The maximum number of connections of the device.
     pub max_comms: c_int,
-    /// The maximum of receives that one irecv may group.
+    /// The maximum number of receives that one irecv may group.
     pub max_recvs: c_int,
 }
 
@@ -45,9 +45,9 @@ pub struct Net {
     pub get_properties: Option<GetProperties<NetProperties>>,
     /// Makes a handle for accepting one connection.
     pub listen: Option<ListenV6>,
-    /// Connects to a handle; called until it is ready.
+    /// Connects to a handle; called until the connection is ready.
     pub connect: Option<ConnectV6>,
-    /// Accepts the connection of a listen; called until it is ready.
+    /// Accepts the connection of a listener; called until the connection is ready.
     pub accept: Option<AcceptV6>,
     /// Registers memory.
     pub reg_mr: Option<RegMrV6>,
@@ -61,13 +61,13 @@ pub struct Net {
     pub irecv: Option<IrecvV6>,
     /// Makes received data visible to the GPU.
     pub iflush: Option<Iflush>,
-    /// Asks whether a request is done.
+    /// Tests if a request is done.
     pub test: Option<Test>,
     /// Closes a sending connection.
     pub close_send: Option<Close>,
     /// Closes a receiving connection.
     pub close_recv: Option<Close>,
-    /// Closes a listen.
+    /// Closes a listener.
     pub close_listen: Option<Close>,
 }
 

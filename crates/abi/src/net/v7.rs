@@ -16,7 +16,7 @@ pub struct NetProperties {
     pub name: *const c_char,
     /// The directory of the PCI device under `/sys`; NULL for a virtual interface.
     pub pci_path: *const c_char,
-    /// A number that the ports of one adapter share; NCCL takes devices with the same number for the same chip.
+    /// A number that the ports of one adapter share; NCCL treats devices with the same number as one chip.
     pub guid: u64,
     /// The kinds of memory that can be registered: a mask of [`PTR_HOST`](super::PTR_HOST),
     /// [`PTR_CUDA`](super::PTR_CUDA), [`PTR_DMABUF`](super::PTR_DMABUF).
@@ -27,9 +27,9 @@ pub struct NetProperties {
     pub port: c_int,
     /// The latency of the network in microseconds; 0 if unknown.
     pub latency: c_float,
-    /// The maximum of connections of the device.
+    /// The maximum number of connections of the device.
     pub max_comms: c_int,
-    /// The maximum of receives that one irecv may group.
+    /// The maximum number of receives that one irecv may group.
     pub max_recvs: c_int,
     /// The driver of the network: [`DEVICE_HOST`](super::DEVICE_HOST), or a kind of offload.
     pub net_device_type: c_int,
@@ -51,9 +51,9 @@ pub struct Net {
     pub get_properties: Option<GetProperties<NetProperties>>,
     /// Makes a handle for accepting one connection.
     pub listen: Option<ListenV6>,
-    /// Connects to a handle; called until it is ready.
+    /// Connects to a handle; called until the connection is ready.
     pub connect: Option<ConnectV7>,
-    /// Accepts the connection of a listen; called until it is ready.
+    /// Accepts the connection of a listener; called until the connection is ready.
     pub accept: Option<AcceptV7>,
     /// Registers memory.
     pub reg_mr: Option<RegMrV6>,
@@ -67,13 +67,13 @@ pub struct Net {
     pub irecv: Option<IrecvV6>,
     /// Makes received data visible to the GPU.
     pub iflush: Option<Iflush>,
-    /// Asks whether a request is done.
+    /// Tests if a request is done.
     pub test: Option<Test>,
     /// Closes a sending connection.
     pub close_send: Option<Close>,
     /// Closes a receiving connection.
     pub close_recv: Option<Close>,
-    /// Closes a listen.
+    /// Closes a listener.
     pub close_listen: Option<Close>,
     /// Makes the device's form of a registration; NULL without offload.
     pub get_device_mr: Option<GetDeviceMr>,
