@@ -56,8 +56,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Makes a look at each time, given with the time at which the peer was last heard, in milliseconds. Returns the
-    /// times at which the silence had reached a second, each with the silence's length.
+    /// Takes a look at each of these times, given with the time at which the peer was last heard, in milliseconds.
+    /// Returns the times at which the silence had reached a second, each with the silence's length.
     fn looks(looks: &[(u32, Option<u32>)]) -> Vec<(u32, u128)> {
         let mut silence = Silence::new(Some(1000 * MS));
         let begin = Instant::now();
