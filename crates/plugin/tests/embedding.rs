@@ -18,10 +18,10 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-/// Forks a child that runs `act` and ends without destructors. Returns true if it succeeded.
+/// Forks a child that runs `act` and exits without destructors. Returns true if `act` succeeded.
 fn in_a_child(act: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the C library makes its allocator usable in the child; the child then uses this library and the plugin,
-    // which is what is tested, and ends without running the parent's destructors.
+    // SAFETY: the C library keeps its allocator usable in the child. The child then uses only this library and the
+    // plugin, as the test intends, and exits without running the parent's destructors.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).unwrap_or(false);
@@ -31,7 +31,7 @@ fn in_a_child(act: impl FnOnce() -> bool) -> bool {
     assert!(child > 0, "a child was forked");
     let mut status = 0;
     until("the child's end", || {
-        // SAFETY: the child's number is from fork, and the status is a variable of this function.
+        // SAFETY: the process id is from fork, and the status is a variable of this function.
         let ended = unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) };
         (ended == child).then_some(())
     });
@@ -89,9 +89,9 @@ fn what_a_child_does_with_its_parents_connections_changes_nothing_for_the_parent
             let (send, recv) = (send.pointer(), recv.pointer());
             let well = in_a_child(|| {
                 let wrap = |pointer| std::ptr::NonNull::new(pointer).unwrap();
-                // It must not connect with the parent's context; the error says so.
+                // The child must not connect with the parent's context: connect fails.
                 let refused = net.connect(0, &mut handle).is_err() || net.connect(0, &mut handle).is_err();
-                // It closes only its own copy.
+                // The child closes only its own copies.
                 net.close_send(railweave_nccl_host::net::SendComm::new(wrap(send))).unwrap();
                 net.close_recv(railweave_nccl_host::net::RecvComm::new(wrap(recv))).unwrap();
                 refused
@@ -139,7 +139,7 @@ fn a_child_is_told_at_once_whatever_its_parents_threads_were_in() {
                 in_a_child(|| {
                     let mut byte = 0u8;
                     let data = std::ptr::NonNull::from(&mut byte);
-                    // SAFETY: it is refused.
+                    // SAFETY: the call is refused and does not use the memory.
                     let register = unsafe { net.reg_mr(Comm::Send(&pair.send), data, 1) };
                     let listen = net.listen(0, &mut Handle::default());
                     let (connect, accept) = (net.connect(0, &mut unanswered), net.accept(listening));
@@ -156,9 +156,9 @@ fn a_child_is_told_at_once_whatever_its_parents_threads_were_in() {
     });
 }
 
-/// One of two receives was tested, so that its acknowledgement is owed, and the same thread forks at once. The child
-/// then uses its own connections, and each call would send its thread's debt; the parent has long since sent it, and
-/// more.
+/// A thread that tests one of two receives owes an acknowledgement, and forks at once. The child waits until the parent
+/// has sent this acknowledgement and another one, and then uses connections of its own; each of these calls would send
+/// a debt that it inherited.
 #[test]
 fn a_child_that_is_forked_while_something_is_owed_sends_nothing_of_it() {
     const BYTES: usize = 100_000;
@@ -264,7 +264,7 @@ fn a_process_that_exits_without_finalize_ends_well_and_at_once() {
             let (_listening, mut handle) = listen(&net, 0);
             let _ = net.connect(0, &mut handle);
             std::mem::forget((plugin, net, send));
-            // With the handlers and destructors of an ordinary exit.
+            // This runs the handlers and destructors of an ordinary exit.
             std::process::exit(0);
         },
     );
@@ -430,8 +430,8 @@ fn nothing_is_ever_written_to_a_file() {
     alone(&[TWO_RAILS], || {
         std::env::set_current_dir("/proc").unwrap();
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: the call reads a variable of this function. Its signal would end this process at the first write to a
-        // file.
+        // SAFETY: the call reads a variable of this function. The limit's signal, SIGXFSZ, would end this process at
+        // the first write to a file.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const none) }, 0);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
@@ -456,7 +456,7 @@ fn a_child_with_its_parents_process_id_begins_afresh_too() {
             let (plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             pair.exchange(1, 50_000);
-            // SAFETY: it affects only processes forked afterwards.
+            // SAFETY: the call affects only processes forked afterwards.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWPID) }, 0, "{}", io::Error::last_os_error());
             let well = in_a_child(|| {
                 let net = plugin.init(2, None).unwrap();
@@ -494,7 +494,7 @@ fn processes_in_other_process_namespaces_understand_one_another() {
             send_handle(&mut peer.link, &handle);
             let send = connect(&net, 0, &hear_handle(&mut peer.link));
             let recv = accept(&net, &listening);
-            // One connection each way: the message comes back.
+            // One connection each way, each with a message of its own.
             let message = noise(1, 300_000);
             let from = Buffer::holding(&net, Comm::Send(&send), &message);
             let to = Buffer::new(&net, Comm::Recv(&recv), message.len());
@@ -515,7 +515,7 @@ fn processes_in_other_process_namespaces_understand_one_another() {
                 let mut unshare = Command::new("unshare");
                 unshare.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child"]);
                 unshare.arg(std::env::current_exe().unwrap()).args(std::env::args_os().skip(1)).env(INSIDE, "1");
-                // It inherits the link, which is standard input.
+                // The new process inherits the link as its standard input.
                 let status = unshare.status().unwrap();
                 assert!(status.success(), "{status}");
                 return;

@@ -1,5 +1,5 @@
-//! The choice of the fabric and its ports, and the effect of the settings on them. The machine is described to the fake
-//! libibverbs.
+//! The choice of the fabric and its ports, and the effect of the settings on them. The fake libibverbs presents the
+//! machine that a description gives it.
 
 mod common;
 
@@ -12,7 +12,7 @@ use railweave_fake_ibverbs::{FakeVerbs, Open, QpReport, build};
 use railweave_nccl_host::NetError;
 use railweave_nccl_host::net::{NetApi, Properties};
 
-/// An InfiniBand port, a RoCE port on two subnets, one that is down, and one with no address but a link-local one.
+/// An InfiniBand port, a RoCE port on two subnets, a port that is down, and a port with only a link-local address.
 const MACHINE: &str = "\
 [[device]]
 name = 'mlx5_0'
@@ -53,15 +53,15 @@ fn library() -> &'static str {
     PATH.get_or_init(|| build().to_str().expect("the path is text").to_owned())
 }
 
-/// For connections: the made-up addresses of descriptions lead nowhere.
+/// The interface for tests that connect: the made-up addresses of descriptions lead nowhere.
 const LOOPBACK: (&str, &str) = ("RAILWEAVE_OOB_IF", "lo");
 
-/// Returns the settings with the fake in place of libibverbs. Of several for one variable the last is used.
+/// Returns the settings with the fake in place of libibverbs. If a variable has several values, the last is used.
 fn with<'a>(settings: &[(&'a str, &'a str)], more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     [&[("RAILWEAVE_IBVERBS_LIB", library())], settings, more].concat()
 }
 
-/// Makes this process's machine.
+/// Gives this process the described machine.
 fn machine(description: &str) -> FakeVerbs {
     let fake = FakeVerbs::load(library().as_ref()).expect("the fake libibverbs loads");
     fake.describe(Some(description)).expect("the description is well-formed");
@@ -219,8 +219,7 @@ fn a_port_that_cannot_be_opened_is_left_out_and_the_others_are_used() {
         &[()],
         |()| with(&[], &[]),
         |()| {
-            // First one protection domain for each of the four devices, to query dma-buf support, then those of the
-            // ports.
+            // The first four protection domains, one for each device, query dma-buf support; the ports' follow.
             machine(&format!("faults = ['alloc_pd:5:ENOMEM']\n{MACHINE}"));
             let (_plugin, net) = start();
             assert_eq!(names(&net), ["mlx5_1"]);
@@ -339,7 +338,7 @@ fn exchange(net: &railweave_nccl_host::LoadedNet, device: i32, count: usize, byt
     pair.release_outgoing(from);
     pair.release_incoming(to);
     pair.close();
-    // So that they are not taken for another device's.
+    // Otherwise they could be taken for another device's.
     until_freed("the lanes are destroyed", || fake.queue_pairs().is_empty());
     lanes
 }
@@ -449,7 +448,7 @@ fn an_adapter_with_data_direct_is_shown_as_the_setting_says_and_wants_flushes() 
             let (_plugin, net) = start();
             let devices = devices(&net);
             let mut names: Vec<_> = devices.iter().map(|device| device.name.as_str()).collect();
-            // Their order is by PCI function.
+            // The plugin orders devices by PCI function, not by name.
             names.sort_unstable();
             assert_eq!(names, *expected);
             for (number, device) in devices.iter().enumerate() {
@@ -488,7 +487,7 @@ fn an_nccl_that_cannot_be_told_to_flush_is_shown_no_engine() {
             machine(DATA_DIRECT);
             let net = load(Some(*version)).init(1, None).expect("init succeeds");
             let mut names = names(&net);
-            // Their order is by PCI function.
+            // The plugin orders devices by PCI function, not by name.
             names.sort_unstable();
             assert_eq!(names, *expected);
             for device in devices(&net) {

@@ -22,21 +22,23 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// The number of windows for which an open connection is watched, and of the worst ones that do not count: a shared
-/// machine causes pauses too, but not in every window.
+/// An open connection is watched for `WINDOWS` windows, and the `LEFT_OUT` worst of them do not count: a shared machine
+/// causes pauses too, but not in every window.
 const WINDOWS: usize = 12;
 const LEFT_OUT: usize = 3;
 const WINDOW: Duration = Duration::from_millis(250);
 
-/// The longest pause of an open connection, and the longest time of an honest connect, except the slowest one.
+/// The longest allowed pause of an open connection, and the longest allowed time of an honest connect; of `CONNECTS`,
+/// the slowest does not count.
 const MOST_PAUSE: Duration = Duration::from_millis(50);
 const MOST_CONNECT: Duration = Duration::from_secs(1);
 const CONNECTS: usize = 5;
 
-/// Freed memory that is kept: by allocators, and as room in the tables of keys, lanes and set-ups.
+/// Memory that stays in use after a flood: kept by allocators, and as spare room in the tables of keys, lanes and
+/// set-ups.
 const SLACK_BYTES: usize = 512 << 10;
 
-/// Two kinds of lines, each ten times per minute, and a few at the end.
+/// The most log lines: two kinds, each ten times per minute, and a few at the end.
 const MOST_LINES: usize = 24;
 
 /// One kind of flood.
@@ -49,7 +51,7 @@ struct Case {
     flood: fn(&Target, &mut Vec<TcpStream>),
     /// The limits: the control thread's share of a core, and the process's descriptors and memory.
     most_cpu: f64,
-    /// 64 accepted in one turn, unless a flood has another limit, and 20 of honest connections.
+    /// Mostly 64, the sockets accepted in one turn, and 20 for honest connections.
     most_files: usize,
     most_bytes: usize,
 }
@@ -236,7 +238,8 @@ const CASES: &[Case] = &[
         files: None,
         flood: |target, held| keep(held, target.with_hello(Hello::KEYED, MAX_HELLO_BYTES).socket, 1000),
         most_cpu: 0.95,
-        // It keeps 1,000, and others stay until the control thread has seen them close: the limit is 4,096.
+        // The flood keeps 1,000 sockets open, and older ones stay until the control thread has seen them close: the
+        // limit is 4,096.
         most_files: 4096 + 20,
         most_bytes: 8 << 20,
     },
@@ -293,7 +296,7 @@ const CASES: &[Case] = &[
             target.offers(500, Some(&rail));
         },
         most_cpu: 0.95,
-        // Sessions whose peers have left stay until all their input is read: 4,096, and those of 1,024 set-ups.
+        // Sessions whose peers have left stay until all their input is read: up to 4,096, and those of 1,024 set-ups.
         most_files: 4096 + 1024 + 20,
         // Mostly 1,024 set-ups of 54 KiB each, and 131,072 waiting offers of 1 KiB each.
         most_bytes: (54 + 128) << 20,
@@ -313,14 +316,14 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// A process that floods, until this is dropped.
+/// A process that floods until this value is dropped.
 struct Flood {
     pid: libc::pid_t,
     link: UnixStream,
 }
 
 impl Flood {
-    /// Forks it. This process must not yet have anything of which the child would hold a copy.
+    /// Forks the process. Call this first: the child holds a copy of everything that this process has opened.
     fn fork(flood: fn(&Target, &mut Vec<TcpStream>)) -> Self {
         let (link, mut theirs) = UnixStream::pair().expect("sockets can be made");
         // SAFETY: the child allocates, which glibc allows after a fork, and takes no lock that this process's other
@@ -331,7 +334,7 @@ impl Flood {
             return Self { pid, link };
         }
         drop(link);
-        // SAFETY: the arguments are numbers. The child ends with its parent, whatever ends that.
+        // SAFETY: the arguments are numbers. The child ends with its parent, however the parent ends.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         set_most_files(4096);
         std::panic::set_hook(Box::new(|_| {}));
@@ -341,7 +344,7 @@ impl Flood {
             let target = Target { bytes, handle, garbage: noise(1, 1 << 16) };
             let mut held = Vec::new();
             loop {
-                // The plugin may close it in the middle of a message, as it should.
+                // A step panics when the plugin, rightly, closes its socket in the middle of a message.
                 let _ = catch_unwind(AssertUnwindSafe(|| flood(&target, &mut held)));
             }
         }
@@ -364,7 +367,7 @@ impl Drop for Flood {
     }
 }
 
-/// Sets both limits of open files, if that is allowed.
+/// Sets the soft and the hard limit of open files, if that is allowed.
 fn set_most_files(most: u64) {
     let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
     // SAFETY: the call reads a variable of this function (setrlimit(2)).
@@ -383,7 +386,7 @@ fn control_time() -> Duration {
     Duration::from_nanos(stat.split_whitespace().next().and_then(|ns| ns.parse().ok()).expect("a number"))
 }
 
-/// The maxima of use.
+/// The highest memory use and number of descriptors seen.
 #[derive(Default)]
 struct Most {
     bytes: usize,
@@ -398,7 +401,7 @@ impl Most {
 }
 
 /// An open connection that carries messages, and another one whose receiver tests the first of two receives and then
-/// makes no call, so that the control thread must tell the sender.
+/// makes no call, so that the control thread must send the acknowledgement.
 struct Honest<'n> {
     busy: Pair<'n>,
     silent: Pair<'n>,
@@ -420,7 +423,7 @@ impl<'n> Honest<'n> {
         self.silent.owed(&self.from, &self.to, &mut self.ahead)
     }
 
-    /// Returns the longest time of a message over several windows, except the worst ones.
+    /// Returns the longest time of a message or an acknowledgement in these windows, without the worst ones.
     fn pause(&mut self, windows: usize, most: &mut Most) -> Duration {
         let longest = |_| {
             let (begin, mut longest) = (Instant::now(), Duration::ZERO);
@@ -487,7 +490,7 @@ fn whatever_a_flood_sends_the_process_stays_small_and_nobody_else_waits() {
                     other.close();
                     net.close_listen(own).expect("the listen is closed");
                     most.look();
-                    // The stranger's attempts are no error of the listener that it knows either.
+                    // The listener whose handle the stranger has reports no error either.
                     assert!(net.accept(&listening).expect("accept has no error").is_none());
                     took
                 })

@@ -1,5 +1,5 @@
-//! Strangers at the control port: for each, its log line, the memory that it can take, and a check that all of it is
-//! freed while nobody else is disturbed. docs/edge.md shows the table; `cargo xtask stress table` prints it.
+//! Strangers at the control port: for each, its log line, its cost in memory, and a check that all this memory is freed
+//! and that other connections are not disturbed. docs/edge.md shows the table; `cargo xtask stress table` prints it.
 
 mod common;
 
@@ -79,7 +79,7 @@ impl Site<'_> {
         vec![socket]
     }
 
-    /// Checks that the failure of a stranger's connection is a line, and that accept still waits.
+    /// Checks that the failure of a stranger's connection is logged, and that accept keeps waiting.
     fn accept_waits_on(&self) {
         until("the line", || {
             assert!(self.net.accept(self.listening).expect("accept has no error").is_none());
@@ -158,7 +158,7 @@ fn proved(handle: &HandleBytes) -> (Stranger, Vec<u8>) {
     (peer, said)
 }
 
-/// Shakes hands as a peer that has the key, which is welcome; then sends the same bytes again on another socket.
+/// Shakes hands as a peer that has the key, which is accepted; then sends the same bytes again on another socket.
 fn replay(site: &Site<'_>) -> Vec<TcpStream> {
     let (mut peer, mut said) = proved(site.handle);
     let offer = Frame { connection: 1, message: offer_for_nobody() }.encode();
@@ -429,7 +429,8 @@ const CASES: &[Case] = &[
             reset(&stranger.socket);
             drop(stranger);
             site.accept_waits_on();
-            // A lane that is reset before the plugin has taken it over has its own line.
+            // The lane stays open until here: if it is reset before the plugin has taken it over, another line is
+            // logged.
             drop(lane);
             Vec::new()
         },
@@ -477,7 +478,7 @@ fn key_file() -> String {
     path
 }
 
-/// The most memory in use since it was last set to 0.
+/// The highest memory use since this value was last set.
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
 #[test]
@@ -512,7 +513,7 @@ fn a_stranger_costs_one_line_and_little_memory_whatever_it_does_and_nobody_else_
             let held = (case.act)(&site);
             let begin = Instant::now();
             until("its lines", || (warnings().len() >= case.lines).then_some(()));
-            // Its sockets are closed on the plugin's side, although it keeps its own ends.
+            // The stranger's sockets are closed on the plugin's side, although it keeps its own ends.
             until_freed("its sockets are closed", || descriptors() <= files + held.len());
             let freed = begin.elapsed();
             let most = PEAK.load(Ordering::Relaxed).saturating_sub(heap);

@@ -120,7 +120,7 @@ fn a_peer_that_is_killed_while_a_child_of_it_lives_is_missed_in_time() {
             peer.kill();
             assert_eq!(failure(&net, &send), NcclResult::REMOTE_ERROR);
             assert_eq!(failure(&net, &recv), NcclResult::REMOTE_ERROR);
-            // The child still holds every socket: only the silence revealed it.
+            // The child still holds every socket: only the silence revealed that the peer was killed.
             assert_eq!(signal(child, 0), 0);
             let name = format!("(pid {parent})");
             let words = ["test: ", &name, "has been silent for", "RAILWEAVE_PEER_TIMEOUT (3 s)"];
@@ -171,7 +171,7 @@ fn a_peer_that_is_quiet_or_makes_no_progress_for_longer_than_its_time_stays() {
             let ends = meet(&net, &mut peer.link);
             std::thread::sleep(LONG);
             converse(&ends);
-            // Far more than the kernel takes: the rest waits for a peer that does not read.
+            // Far more than the kernel buffers: the rest waits for a peer that does not read.
             let from = common::Buffer::holding(&net, Comm::Send(&ends.send), &noise(1, 64 << 20));
             // SAFETY: the buffer stays until the request is done.
             let isend = || unsafe { net.isend(&ends.send, from.start(), from.bytes(), 7, from.registration()) };

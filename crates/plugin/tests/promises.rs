@@ -1,5 +1,5 @@
-//! The promises of an accepted call to the peer need no later call, over TCP: the receiving thread posts or tests, and
-//! then makes no call, calls elsewhere, ends, closes, or finalizes.
+//! Over TCP, a promise that an accepted call makes to the peer is kept without a later call: the receiving thread posts
+//! or tests, and then makes no call, calls elsewhere, ends, closes, or finalizes.
 
 mod common;
 
@@ -25,7 +25,7 @@ enum Then {
     Nothing,
     /// It only sends on another connection, whose receiver has posted nothing.
     SendsElsewhere,
-    /// It ends.
+    /// The thread ends.
     Ends,
     /// It closes the connection.
     Closes,
@@ -46,7 +46,7 @@ fn take_one_of_two(net: &LoadedNet, recv: &RecvComm, buffers: &[common::Buffer; 
     }
     posted();
     let mut sizes = [-1; MAX_PARTS];
-    // SAFETY: it is not tested again once it was done.
+    // SAFETY: the request is not tested again once it is done.
     until("the first receive", || unsafe { net.test(&requests[0], Some(&mut sizes)) }.unwrap().then_some(()));
     assert_eq!(sizes[0], BYTES as i32);
 }
@@ -84,7 +84,7 @@ fn a_receive_that_was_tested_is_acknowledged_whatever_its_thread_does_then() {
                         take_one_of_two(net, recv, to, || tell_posted.send(()).unwrap());
                     }
                     if let Then::Ends = then {
-                        // The connections outlive it, as NCCL's outlive its progress thread.
+                        // The connections outlive this thread, as NCCL's outlive its progress thread.
                         std::mem::forget(receiving);
                         return tell_done.send(()).unwrap();
                     }
@@ -108,7 +108,7 @@ fn a_receive_that_was_tested_is_acknowledged_whatever_its_thread_does_then() {
                 done.recv().unwrap();
                 // From here on only the sender calls.
                 for request in &sends {
-                    // SAFETY: it is not tested again once it was done.
+                    // SAFETY: the request is not tested again once it is done.
                     until("the acknowledgement", || unsafe { net.test(request, None) }.unwrap().then_some(()));
                 }
                 drop(tell_over);
@@ -156,7 +156,7 @@ fn what_is_owed_at_the_last_finalize_is_sent() {
             let request = until("the peer's receive", || isend().unwrap());
             peer.link.write_all(&[1]).unwrap();
             peer.link.read_exact(&mut [0]).unwrap();
-            // SAFETY: it is not tested again once it was done.
+            // SAFETY: the request is not tested again once it is done.
             until("the acknowledgement", || unsafe { net.test(&request, None) }.unwrap().then_some(()));
             drop(peer.link.shutdown(std::net::Shutdown::Both));
             peer.wait();
@@ -188,8 +188,7 @@ fn what_is_owed_is_sent_within_a_millisecond() {
             let (from, to) = (pair.outgoing(&[1; 8]), pair.incoming(8));
             let mut ahead = pair.irecv(&[to.part(7)]);
             let mut times: Vec<Duration> = (0..200).map(|_| pair.owed(&from, &to, &mut ahead)).collect();
-            // The fifth shortest counts: other programs use the processors too, and no time is shorter than the control
-            // thread's.
+            // The fifth shortest time counts: other programs use the processors too, but they can only lengthen a time.
             times.sort_unstable();
             assert!(times[4] <= Duration::from_millis(1), "{times:?}");
             pair.close();
@@ -212,7 +211,7 @@ fn control_time() -> Duration {
     let clock = *CLOCK.get_or_init(|| {
         let task = control_task();
         let number = task.file_name().and_then(|name| name.to_str()?.parse::<libc::clockid_t>().ok());
-        // A thread's clock of scheduled time, as the kernel numbers them (linux/posix-timers.h).
+        // The id of a thread's CPU-time clock, encoded as in the kernel's include/linux/posix-timers.h.
         (!number.expect("a thread's number")) << 3 | 6
     });
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -240,8 +239,8 @@ fn what_is_owed_does_not_wait_for_many_connections_that_come_up_and_end() {
                 }
             })
         };
-        // One good round is enough: while others have this thread's processor, the control thread goes on with other
-        // work.
+        // One good round is enough: while other programs have this thread's processor, the control thread goes on with
+        // other work, and its clock counts that.
         let rounds: Vec<Duration> =
             (0..30).map(|_| longest()).take_while(|it| *it > Duration::from_millis(5)).collect();
         assert!(rounds.len() < 30, "{rounds:?}");
@@ -249,11 +248,11 @@ fn what_is_owed_does_not_wait_for_many_connections_that_come_up_and_end() {
     });
 }
 
-/// Sets up `count` connections at once, and closes them at once.
+/// Sets up `count` connections at the same time, then closes all of them.
 fn come_and_go(net: &LoadedNet, count: usize) {
     let (listens, mut handles): (Vec<_>, Vec<_>) = (0..count).map(|_| listen(net, 0)).unzip();
     let mut begin = |handle: &mut Handle| net.connect(0, handle).expect("connect begins");
-    // All begin before any is waited for.
+    // Every connect begins before the first is waited for.
     let mut sends: Vec<_> = handles.iter_mut().map(&mut begin).collect();
     for (send, handle) in sends.iter_mut().zip(&handles) {
         send.get_or_insert_with(|| connect(net, 0, handle));
@@ -279,8 +278,8 @@ fn the_control_thread_is_not_woken_for_each_message_and_sleeps_when_nothing_is_o
         let (from, to) = (pair.outgoing(&[1; 8]), pair.incoming(8));
         assert_eq!(control_threads(), 1);
         let mut recvs: std::collections::VecDeque<Request> = (0..8).map(|_| pair.irecv(&[to.part(7)])).collect();
-        // In portions of which the fastest counts: while a machine is slow, the control thread looks between any two
-        // messages.
+        // Messages are sent in portions, and the fastest counts: while a machine is slow, the control thread looks
+        // between any two messages.
         let (portions, messages) = (200, 100);
         let counted = (0..portions).map(|_| {
             let (begin, before) = (Instant::now(), control_sleeps());

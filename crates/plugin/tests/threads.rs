@@ -97,8 +97,8 @@ enum Channel<'a> {
 }
 
 impl Channel<'_> {
-    /// Plays one round of NCCL's progress: posts what can be posted and tests the oldest. Returns true once all is
-    /// done.
+    /// Plays one round of NCCL's progress: posts a message if there is room and tests the oldest request. Returns true
+    /// once all is done.
     fn advance(&mut self, net: &LoadedNet, channel: usize, messages: usize) -> bool {
         match self {
             Channel::Send { comm, steps, posted, in_progress } => {
@@ -153,7 +153,7 @@ fn progress(net: &LoadedNet, channels: &mut [Channel<'_>], messages: usize) {
     until_within(Duration::from_secs(100), "all messages of a communicator", || {
         let mut over = true;
         for (number, channel) in channels.iter_mut().enumerate() {
-            // Sends are numbered as the receives of the other rank.
+            // A send has the number of the other rank's receive.
             over &= channel.advance(net, number % CHANNELS, messages);
         }
         over.then_some(())
@@ -233,7 +233,7 @@ fn service(net: &LoadedNet, tell: Sender<Vec<Handle>>, hear: Receiver<Vec<Handle
         let (sends, recvs, over) = (&sends, &recvs, &over);
         let (send_steps, recv_steps) = (&send_steps, &recv_steps);
         scope.spawn(move || {
-            // Also when an assertion ends it.
+            // It is set also if an assertion ends this thread.
             let _over = SetWhenDropped(over);
             let sending = sends.iter().zip(send_steps).map(|(comm, steps)| Channel::Send {
                 comm,
@@ -285,7 +285,8 @@ fn service_and_progress_threads_of_many_communicators_work_beside_each_other_in_
                         let (ours, theirs) = (channel(), channel());
                         for (rank, tell, hear) in [(0, ours.0, theirs.1), (1, theirs.0, ours.1)] {
                             let (plugin, ready) = (&plugin, &ready);
-                            // The application's thread of one rank: init before its threads, finalize after them.
+                            // One rank's application thread calls init before the rank's other threads start, and
+                            // finalize after they have ended.
                             scope.spawn(move || {
                                 let net = plugin.init(communicator as u64, None).expect("init succeeds");
                                 ready.wait();
@@ -303,10 +304,10 @@ fn service_and_progress_threads_of_many_communicators_work_beside_each_other_in_
                     assert_eq!((descriptors(), control_threads()), (nothing, 0), "finalize frees everything");
                     continue;
                 }
-                // There is no finalize: the control thread stays.
+                // Before v11 there is no finalize: the control thread stays.
                 assert_eq!(control_threads(), 1);
             }
-            // With its port on both rails' addresses, its poll and its waker.
+            // The control thread that stays keeps its port on both rails' addresses, its poll and its waker.
             let kept = if *version >= 11 { nothing } else { nothing + 4 };
             until_freed("sessions without connections close", || descriptors() == kept);
             assert_eq!(warnings(), Vec::<String>::new());

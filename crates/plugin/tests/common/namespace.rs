@@ -24,7 +24,7 @@ pub(crate) fn in_namespace(kind: &str, body: impl FnOnce()) {
     }
     let own = env::current_exe().expect("a test knows its own program");
     let status = unshare().arg(own).args(env::args_os().skip(1)).env(INSIDE, "1").status().expect("unshare runs");
-    // The reason is in the same output.
+    // The inner process printed the reason to the same output.
     let followed = if status.code() == Some(TESTS_FAILED) { railweave_patience::FOLLOWED } else { "" };
     assert!(status.success(), "{followed}in its namespace: {status}");
 }

@@ -37,7 +37,7 @@ pub(crate) fn accept(net: &LoadedNet, listen: &ListenComm) -> RecvComm {
 }
 
 impl<'a> Pair<'a> {
-    /// Sets up a connection on this device of both.
+    /// Sets up a connection on the device with this number at both ends.
     pub(crate) fn open(from: &'a LoadedNet, to: &'a LoadedNet, device: i32) -> Self {
         let (listen, handle) = listen(to, device);
         let send = connect(from, device, &handle);
@@ -95,7 +95,7 @@ impl<'a> Pair<'a> {
     /// Calls test once for a send. Returns its size once it is done.
     pub(crate) fn test_send(&self, request: &Request) -> Result<Option<i32>, NetError> {
         let mut sizes = [-1; MAX_PARTS];
-        // SAFETY: a request is not tested again once it was done.
+        // SAFETY: a request is not tested again once it is done.
         let done = unsafe { self.from.test(request, Some(&mut sizes)) }?;
         Ok(done.then_some(sizes[0]))
     }
@@ -119,7 +119,7 @@ impl<'a> Pair<'a> {
         self.finish_beside(None, sends, recvs)
     }
 
-    /// Like `finish`, next to a receive without a send: it is tested too, as NCCL does, and must not be done.
+    /// Like `finish`, but also tests `open`, a receive without a send, as NCCL does; it must not be done.
     pub(crate) fn finish_beside(
         &self,
         open: Option<&Request>,
@@ -150,9 +150,9 @@ impl<'a> Pair<'a> {
         (sent[0], received[0][0])
     }
 
-    /// Sends 8 bytes into the receive that was posted `ahead`. Its thread posts another one, tests this one until it is
-    /// done, and makes no further call, so that the control thread must tell the sender. Returns the time that this
-    /// takes.
+    /// Sends 8 bytes into the receive that was posted `ahead`. A thread posts the next receive, tests this one until it
+    /// is done, and makes no further call, so that the control thread must send the acknowledgement. Returns the time
+    /// until the sender has it.
     pub(crate) fn owed(&self, from: &Buffer, to: &Buffer, ahead: &mut Request) -> Duration {
         let epoch = Instant::now();
         self.owed_by(|| epoch.elapsed(), from, to, ahead)

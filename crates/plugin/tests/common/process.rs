@@ -186,7 +186,7 @@ impl Peer {
         });
     }
 
-    /// Lets a stopped peer go on.
+    /// Resumes a stopped peer.
     pub(crate) fn go_on(&self) {
         self.signal(libc::SIGCONT);
     }
@@ -202,7 +202,7 @@ impl Peer {
         let limit = LIMIT * railweave_patience::factor();
         let status = end(&mut self.child, limit);
         let status = status.unwrap_or_else(|| panic!("{}", railweave_patience::sentence("the end of the peer", limit)));
-        // The reason is in the same output.
+        // The peer printed the reason to the same output.
         let followed = if status.code() == Some(TESTS_FAILED) { railweave_patience::FOLLOWED } else { "" };
         assert!(status.success(), "{followed}the peer ended with {status}");
     }

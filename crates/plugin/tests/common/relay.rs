@@ -24,14 +24,14 @@ impl Relay {
     /// Makes a relay for the control port of a handle.
     pub(crate) fn before(handle: &HandleBytes) -> Self {
         let mut handle = Handle::decode(&handle.0).expect("the plugin's own handle");
-        // The lanes of each rail are dialled at their own address.
+        // Each rail's lanes are dialled at the rail's own address, so the relay listens on every address.
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a port is free");
         let own = listener.local_addr().expect("a listener has an address").port();
         let control_port = std::mem::replace(&mut handle.control_port, own);
         Self { listener, handle, control_port }
     }
 
-    /// Returns the handle that leads here.
+    /// Returns a handle that leads to this relay.
     pub(crate) fn handle(&self) -> HandleBytes {
         HandleBytes(self.handle.encode())
     }
@@ -78,7 +78,7 @@ impl Dialled {
     }
 }
 
-/// Copies until one end is gone. Errors concern nobody.
+/// Copies until one end is closed. Ignores errors.
 fn pass(mut from: TcpStream, mut to: TcpStream) {
     from.set_read_timeout(None).expect("a timeout can be unset");
     let _ = io::copy(&mut from, &mut to);

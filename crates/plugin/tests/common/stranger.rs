@@ -1,4 +1,4 @@
-//! A client of the control port that is not the plugin, and stops at any point of the protocol.
+//! A peer that is not the plugin and can stop at any point of the control protocol.
 
 use super::in_time;
 use railweave_fabric::{LaneEndpoint, LinkLayer};
@@ -23,7 +23,7 @@ pub(crate) struct Stranger {
     input: Vec<u8>,
     /// The other side's network, mode and fabrics, which this side uses too.
     same: (u64, u8, u8),
-    /// The link layer and address of the port that it offers.
+    /// The link layer and address of the port that this side offers.
     pub(crate) port: (LinkLayer, Ipv4Addr),
 }
 

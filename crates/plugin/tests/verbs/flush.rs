@@ -1,5 +1,5 @@
-//! GPU memory: never read by the processor, and flushed when NCCL asks. The adapter of the fake libibverbs takes any
-//! memory for GPU memory.
+//! GPU memory: never read by the processor, and flushed when NCCL asks. The adapters of the fake libibverbs accept any
+//! memory as GPU memory.
 
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
@@ -22,7 +22,7 @@ use crate::strangers::{greeted, lanes_of};
 /// NCCL's number for GPU memory (NCCL_PTR_CUDA).
 const CUDA: i32 = 2;
 
-/// Returns the plugin's own table: the loader registers only host memory.
+/// Returns the plugin's own table, because the loader registers only host memory.
 fn table() -> &'static v12::Net {
     let path = CString::new(plugin_library().into_os_string().into_encoded_bytes()).unwrap();
     let symbol: &CStr = c"ncclNetPlugin_v12";
@@ -34,7 +34,7 @@ fn table() -> &'static v12::Net {
     }
 }
 
-/// Memory that one end of a connection takes for GPU memory.
+/// Memory registered as GPU memory with one end of a connection.
 struct GpuMemory {
     memory: HostMemory,
     registration: Registration,
@@ -68,8 +68,8 @@ impl GpuMemory {
     }
 }
 
-/// Makes two adapters that take GPU memory, whatever the profile: others have nothing to flush. `habits` are lines of
-/// the fake's description.
+/// Makes two adapters that accept GPU memory, whatever the profile; other adapters have nothing to flush. `habits` are
+/// further lines of the description.
 fn takes_gpu_memory(habits: &str) -> FakeVerbs {
     machine(&format!("{habits}{}", ROCE.replace("[[device.port]]\n", "dma_buf = true\n[[device.port]]\n")))
 }
@@ -114,7 +114,7 @@ fn a_flush_reads_one_byte_through_each_rail_that_wrote() {
                 let (counts, flushed) = flushed_transfer(&fake, &pair, 100_000);
                 assert_eq!((counts.reads, flushed), (*rails, true));
             }
-            // A short message travels over one rail and not inline: only its CTS is inline.
+            // A short message travels over one rail and is not sent inline; only its CTS is.
             let (counts, flushed) = flushed_transfer(&fake, &pair, 64);
             assert_eq!((counts.reads, counts.inline, flushed), (1, 1, true));
             let (counts, flushed) = flushed_transfer(&fake, &pair, 0);
@@ -168,10 +168,10 @@ fn until_ready(stranger: &mut Stranger, connection: u32) {
 
 #[test]
 fn a_flush_in_progress_fails_with_its_adapter_when_the_peer_is_gone() {
-    // The peer goes while the set-up thread has its READY, later, or after it has closed the connection.
+    // The peer leaves while its READY waits for the set-up thread, later, or after it has closed the connection.
     each(
         &[(true, false), (false, false), (false, true)],
-        // So that no PING comes between the expected messages.
+        // With these timeouts no PING comes between the expected messages.
         |_| with(&[("RAILWEAVE_HANDSHAKE_TIMEOUT", "600"), ("RAILWEAVE_PEER_TIMEOUT", "3600")]),
         |(is_early, says_bye)| {
             let fake = takes_gpu_memory(if *is_early { "faults = ['create_qp:3:5000ms']\n" } else { "" });
@@ -181,7 +181,7 @@ fn a_flush_in_progress_fails_with_its_adapter_when_the_peer_is_gone() {
             let mut ends = Vec::new();
             if *is_early {
                 until_ready(&mut peer, 1);
-                // The other's set-up keeps the thread from READY.
+                // The other peer's set-up delays the set-up thread's work for READY.
                 other.offer(1);
                 other.send(1, lanes_of(6));
                 other.until_read();

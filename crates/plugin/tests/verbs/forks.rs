@@ -15,10 +15,10 @@ enum End {
     AtOnce,
 }
 
-/// Forks a child that runs `act`. Returns true if it succeeded.
+/// Forks a child that runs `act`. Returns true if `act` succeeded.
 fn in_a_child(end: End, act: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the C library makes its allocator usable in the child; the child then uses this library and the plugin,
-    // which is what is tested.
+    // SAFETY: the C library keeps its allocator usable in the child. The child then uses only this library and the
+    // plugin, as the test intends.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let well = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).unwrap_or(false);
@@ -33,7 +33,7 @@ fn in_a_child(end: End, act: impl FnOnce() -> bool) -> bool {
     assert!(child > 0, "a child was forked");
     let mut status = 0;
     until("the child's end", || {
-        // SAFETY: the child's number is from fork, and the status is a variable of this function.
+        // SAFETY: the process id is from fork, and the status is a variable of this function.
         let ended = unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) };
         (ended == child).then_some(())
     });
@@ -77,7 +77,7 @@ fn what_a_child_closes_or_finalizes_is_its_own_copy() {
         let well = in_a_child(End::AtOnce, || {
             let before = fake.open();
             let wrap = |pointer| std::ptr::NonNull::new(pointer).unwrap();
-            // SAFETY: it is registered, and this is the child's copy.
+            // SAFETY: the memory is registered, and this is the child's copy.
             unsafe { context.dereg_mr(Comm::Send(&pair.send), registration) }.unwrap();
             context.close_send(SendComm::new(wrap(send))).unwrap();
             context.close_recv(RecvComm::new(wrap(recv))).unwrap();

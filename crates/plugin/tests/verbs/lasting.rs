@@ -1,5 +1,4 @@
-//! Set-up that takes long: steps that the kernel cannot do yet are retried, and nothing else in the process waits for
-//! them.
+//! Slow set-ups: steps that the kernel cannot do yet are retried, and nothing else in the process waits for them.
 #![allow(clippy::disallowed_types, reason = "tests are not the data path")]
 
 use std::process::Command;
@@ -59,8 +58,7 @@ impl Setups {
         count
     }
 
-    /// Returns the error of the first connection's connect. It is not an error of accept, which still waits for
-    /// another.
+    /// Returns the error of the first connection's connect. Accept has no error and waits for another connection.
     fn error(&mut self, net: &LoadedNet, device: i32) -> String {
         let error = until("connect's failure", || net.connect(device, &mut self.handles[0]).err());
         assert!(net.accept(&self.listens[0]).unwrap().is_none());
@@ -68,7 +66,7 @@ impl Setups {
     }
 }
 
-/// Waits until a device has queue pairs.
+/// Waits until a device has at least this many queue pairs.
 fn until_lanes_are_made(fake: &FakeVerbs, device: &str, count: usize) {
     until("queue pairs", || {
         (fake.queue_pairs().iter().filter(|pair| pair.device == device).count() >= count).then_some(())
@@ -195,7 +193,7 @@ fn a_hundred_behind_a_slow_one_come_up_though_they_wait_for_longer_than_a_handsh
 #[test]
 fn offers_that_wait_for_their_turn_come_up_though_they_wait_for_longer_than_a_handshake_has() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4")]), || {
-        // Peers may have as many set-ups at once as a quarter of the descriptors.
+        // Peers may have a quarter as many set-ups at once as there are descriptors.
         let few = libc::rlimit { rlim_cur: 96, rlim_max: 96 };
         // SAFETY: the call reads a variable of this function (setrlimit(2)).
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) }, 0);
@@ -222,7 +220,8 @@ fn peers_that_cannot_be_reached_do_not_keep_others_from_coming_up() {
         until_lanes_are_made(&fake, "mlx5_0", 80);
         let begin = Instant::now();
         let pair = Pair::open(&net, &net, 1);
-        // Four steps at the set-up thread. Each waits for at most one change of state, not for a round of forty.
+        // The set-up thread does four steps for this connection. Each waits for at most one change of state, not for a
+        // round of forty.
         let took = begin.elapsed();
         assert!(took < Duration::from_secs(35), "it took {took:?}");
         pair.exchange(1, 100_000);
@@ -253,7 +252,7 @@ fn a_kernel_that_never_comes_back_fails_what_waits_for_it() {
 #[test]
 fn nobody_waits_for_a_connection_that_is_being_closed() {
     alone(&with(&[PLAIN]), || {
-        // Far longer than the set-up meanwhile.
+        // The delay is far longer than the set-up of the second connection.
         let fake = machine(&format!("faults = ['destroy_qp@mlx5_0:1:15000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
@@ -288,13 +287,13 @@ fn finalize_waits_for_a_slow_end_while_it_makes_progress() {
 fn a_closed_end_is_over_once_its_work_is_done() {
     alone(&with(&[PLAIN]), || {
         let fake = machine(ROCE);
-        // Otherwise finalize waits for three seconds.
+        // Finalize waits for three seconds if a closed end still has work.
         let quick = (0..3).any(|_| {
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             let (from, to) = (pair.outgoing(&noise(1, 10_000)), pair.incoming(10_000));
             let _recv = pair.irecv(&[to.part(7)]);
-            // It is not tested, so that its completion is left to the closed end.
+            // The send is not tested, so that its completion is left to the closed end.
             let _send = pair.isend(&from, 10_000, 7);
             pair.release_outgoing(from);
             pair.release_incoming(to);
@@ -324,8 +323,8 @@ fn a_process_that_is_stopped_in_finalize_has_not_waited() {
     });
 }
 
-/// Waits until the accepting end's lane is connected, which happens before that of the connecting end. Returns its
-/// number.
+/// Waits until the accepting end's lane is connected, which happens before the connecting end's is. Returns the number
+/// of its queue pair.
 fn until_accepting_lane(fake: &FakeVerbs) -> u32 {
     let connected = |pair: &QpReport| pair.state == QPS_RTS && pair.capabilities.max_recv_wr > 1;
     until("the accepting end's lane", || fake.queue_pairs().into_iter().find(connected)).number
@@ -340,10 +339,10 @@ fn a_refusal_that_comes_in_the_last_step_of_the_connecting_end_ends_it() {
         let before = descriptors();
         assert!(net.connect(0, &mut handle).unwrap().is_none());
         let lane = until_accepting_lane(&fake);
-        // So that LANES is on its way; otherwise the refusal would come before the last step.
+        // LANES must be on its way; otherwise the refusal would arrive before the last step.
         thread::sleep(Duration::from_millis(300));
         fake.raise_only("mlx5_0", EVENT_QP_FATAL, lane).unwrap();
-        // Either connect fails, or it returns a connection that does.
+        // Either connect fails, or it returns a connection that fails.
         let send = until("connect's answer", || net.connect(0, &mut handle).transpose());
         if let Ok(send) = &send {
             let from = Buffer::new(&net, Comm::Send(send), 8);
@@ -363,8 +362,8 @@ fn a_refusal_that_comes_in_the_last_step_of_the_connecting_end_ends_it() {
 #[test]
 fn a_close_that_comes_in_the_last_step_of_the_accepting_end_is_not_forgotten() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4")]), || {
-        // While the connecting end is being connected, another set-up queues up, which then keeps the thread from
-        // READY.
+        // While the connecting end's lane is being connected, another set-up is queued, which then delays the set-up
+        // thread's work for READY.
         let fake = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:2:1000ms', 'create_qp:3:2000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let ((listening, mut handle), (other, mut other_handle)) = (listen(&net, 0), listen(&net, 1));
@@ -386,7 +385,8 @@ fn a_close_that_comes_in_the_last_step_of_the_accepting_end_is_not_forgotten() {
 fn time_in_the_queue_counts_for_neither_end() {
     let settings = [PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4"), ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "20")];
     alone(&with(&settings), || {
-        // Twelve seconds for four connections, in steps shorter than a handshake timeout; then one that is retried.
+        // Twelve seconds for four connections, in steps shorter than a handshake timeout; then a connection whose steps
+        // are retried.
         let fake = machine(&format!(
             "faults = ['modify_qp/RTR@mlx5_0:*:1500ms', 'modify_qp/RTR@mlx5_1:1-3:ETIMEDOUT']\n\
                 {ROCE}"
@@ -408,7 +408,8 @@ fn time_in_the_queue_counts_for_neither_end() {
 fn a_retry_after_a_long_queue_has_its_whole_time_again() {
     let settings = [PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4"), ("NCCL_IB_MQP_RETRY_SLEEP_MSEC", "500")];
     alone(&with(&settings), || {
-        // It fails, half a second later it must wait for twelve seconds of other work, and then it fails again.
+        // The change of state fails. Its retry, half a second later, must wait for twelve seconds of other work, and
+        // fails too.
         let fake = machine(&format!(
             "faults = ['modify_qp/RTR@mlx5_1:1-2:ETIMEDOUT', 'modify_qp/RTR@mlx5_0:*:1500ms']\n\
                 {ROCE}"
@@ -432,7 +433,7 @@ fn a_kernel_that_is_slow_after_a_long_rest_has_not_been_so_all_the_time() {
         let fake = machine(&format!("faults = ['create_qp:1:1500ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
-        // The test is about this time: longer than the handshake timeout, after which a kernel counts as stuck.
+        // The rest must be longer than the handshake timeout, after which a kernel counts as stuck.
         thread::sleep(Duration::from_secs(5));
         let (send, recv) = (connect(&net, 0, &handle), accept(&net, &listening));
         net.close_listen(listening).unwrap();
@@ -496,7 +497,7 @@ fn accept_may_come_many_handshake_times_after_connect_is_done() {
         let (_plugin, net) = start();
         let (listening, mut handle) = listen(&net, 0);
         let send = until("connect", || net.connect(0, &mut handle).unwrap());
-        // The test is about this time: five handshake timeouts.
+        // Accept is called only after five handshake timeouts.
         thread::sleep(Duration::from_secs(10));
         let recv = until("accept", || net.accept(&listening).unwrap());
         net.close_listen(listening).unwrap();

@@ -5,7 +5,8 @@ use std::sync::OnceLock;
 use railweave_fake_ibverbs::{FakeVerbs, Open, build};
 use railweave_nccl_host::LoadedNet;
 
-/// Two RoCE ports, one four times as fast as the other; so with every adapter's profile, because `port_speed` is 0.
+/// Two RoCE ports, one four times as fast as the other. This holds with every adapter's profile, because `port_speed`
+/// is 0.
 pub(crate) const ROCE: &str = "[[device]]\nname = 'mlx5_0'\n[[device.port]]\nwidth = 4\nport_speed = 0\n\
                                [[device]]\nname = 'mlx5_1'\n[[device.port]]\nwidth = 1\nport_speed = 0\n";
 
@@ -25,14 +26,14 @@ pub(crate) fn library() -> &'static str {
     PATH.get_or_init(|| build().to_str().expect("the path is text").to_owned())
 }
 
-/// Returns the settings with the fake in place of libibverbs, and only RDMA. Both ends are this process, so the made-up
-/// addresses of a description are not dialled.
+/// Returns the settings with the fake in place of libibverbs, and only RDMA. Both ends are in this process and dial the
+/// loopback interface, because a description's addresses are made up.
 pub(crate) fn with<'a>(settings: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let common = [("NCCL_IBVERBS_LIB", library()), ("RAILWEAVE_FABRIC", "verbs"), ("RAILWEAVE_OOB_IF", "lo")];
     [&common, settings].concat()
 }
 
-/// Makes the machine that this process has from the next init on.
+/// Gives this process the described machine, from the next init on.
 pub(crate) fn machine(description: &str) -> FakeVerbs {
     let fake = FakeVerbs::load(library().as_ref()).expect("the fake libibverbs loads");
     fake.describe(Some(description)).expect("the description is well-formed");
@@ -48,7 +49,7 @@ pub(crate) fn strict(description: &str) -> String {
     })
 }
 
-/// Finalizes the last communicator, after which nothing of the library is open.
+/// Finalizes the last communicator and checks that no object of the fake libibverbs is left open.
 pub(crate) fn finish(fake: &FakeVerbs, net: LoadedNet) {
     net.finalize().expect("finalize succeeds");
     assert_eq!(fake.open(), Open::default(), "something is left open after finalize");

@@ -1,5 +1,5 @@
-//! The promises of an accepted call to the peer need no later call: receives are posted, and then their thread makes no
-//! call, or only unrelated ones.
+//! Over verbs, a promise that an accepted call makes to the peer is kept without a later call: a thread posts receives,
+//! and then makes no call, or only unrelated ones.
 
 use railweave_nccl_host::net::Request;
 
