@@ -156,9 +156,9 @@ fn a_child_is_told_at_once_whatever_its_parents_threads_were_in() {
     });
 }
 
-/// A thread that tests one of two receives owes an acknowledgement, and forks at once. The child waits until the parent
-/// has sent this acknowledgement and another one, and then uses connections of its own; each of these calls would send
-/// a debt that it inherited.
+/// A thread tests one of two receives, so that it owes an acknowledgement, and forks at once. The child waits until the
+/// parent has sent this acknowledgement and the next, and then uses connections of its own; each of its calls would
+/// send a debt that it inherited.
 #[test]
 fn a_child_that_is_forked_while_something_is_owed_sends_nothing_of_it() {
     const BYTES: usize = 100_000;

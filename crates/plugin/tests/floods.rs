@@ -34,7 +34,7 @@ const MOST_PAUSE: Duration = Duration::from_millis(50);
 const MOST_CONNECT: Duration = Duration::from_secs(1);
 const CONNECTS: usize = 5;
 
-/// Memory that stays in use after a flood: kept by allocators, and as spare room in the tables of keys, lanes and
+/// Freed memory that still counts as in use: kept by allocators, or as spare room in the tables of keys, lanes and
 /// set-ups.
 const SLACK_BYTES: usize = 512 << 10;
 
@@ -511,7 +511,7 @@ fn whatever_a_flood_sends_the_process_stays_small_and_nobody_else_waits() {
             until_freed("its memory is freed", || heap_bytes() <= heap + SLACK_BYTES);
             honest.busy.exchange(2, 100_000);
             honest.owed();
-            // A shared machine may need longer, but not twice in a row.
+            // A shared machine may miss these limits once: `cargo xtask test` repeats a test that only ran out of time.
             let what = format!("a pause of {:?}, before the flood {before:?},", cost.pause);
             on_time(cost.pause <= MOST_PAUSE, &what, MOST_PAUSE);
             on_time(cost.connect <= MOST_CONNECT, &format!("an honest connect ({connects:?})"), MOST_CONNECT);
@@ -527,7 +527,7 @@ fn whatever_a_flood_sends_the_process_stays_small_and_nobody_else_waits() {
     );
 }
 
-/// Fails with the sentence of a timeout unless the limit was kept.
+/// Fails with the sentence of a timeout unless the limit was kept, or RAILWEAVE_TEST_PATIENCE is above 1.
 fn on_time(is_so: bool, what: &str, limit: Duration) {
     assert!(is_so || railweave_patience::factor() > 1, "{}", railweave_patience::sentence(what, limit));
 }

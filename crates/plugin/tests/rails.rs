@@ -104,7 +104,7 @@ fn lanes_carry_whole_messages_or_stripes_of_them() {
     };
     each(&cases, settings, |(_, _, sockets)| {
         let (plugin, net) = start();
-        // The first one also opens the control sockets.
+        // The first connection also opens the control sockets.
         let first = Pair::open(&net, &net, 0);
         let before = descriptors();
         let pair = Pair::open(&net, &net, 0);
@@ -220,7 +220,8 @@ fn every_lane_has_the_congestion_control_that_was_asked_for_and_no_other_socket(
     if kernels.trim() == "reno" {
         return eprintln!("left out: reno is this kernel's congestion control for all sockets");
     }
-    // Inside a host it is one that does not pace, unless the setting leaves it to the kernel.
+    // Inside a host lanes have a congestion control that does not pace, unless the setting leaves the choice to the
+    // kernel.
     each(
         &[("reno", 8), ("auto", 8), ("kernel", 0)],
         |(asked, _)| vec![TWO_RAILS, ("RAILWEAVE_LANES", "2"), ("RAILWEAVE_TCP_CONGESTION", asked)],

@@ -64,7 +64,7 @@ fn a_session_that_stands_still_makes_room_and_one_that_goes_on_keeps_all_it_has(
         limit_files();
         let (_plugin, net) = start();
         let (_listen, handle) = listen(&net, 0);
-        // The busy one came first, and most of its set-ups have stood still longest.
+        // The busy session came first, and most of its set-ups have stood still longest.
         let (mut busy, _) = occupy(&handle, PLACES - 1);
         let (idle, _) = occupy(&handle, 1);
         // An occasional step of one set-up is enough.
@@ -153,7 +153,7 @@ fn a_session_whose_offers_wait_makes_room_last() {
         let crowd: Vec<Stranger> = (0..PLACES + 8).map(|_| Stranger::dial(&handle)).collect();
         let made_place = &["has not said what it is", "others, while more wait"];
         until("somebody of the crowd makes room", || (warnings_with(made_place).len() >= 8).then_some(()));
-        // This frees a place for it.
+        // This frees a place for the offer that waits.
         drop(first);
         assert!(matches!(waiting.receive(), Message::Answer { .. }));
         drop(crowd);
@@ -173,7 +173,7 @@ fn an_offer_that_its_peer_takes_back_waits_no_longer() {
         waiting.ask(2);
         waiting.until_read();
         drop(first);
-        // In the order of their arrival.
+        // Offers get their turns in the order of arrival; the first one was taken back.
         assert!(matches!(waiting.receive(), Message::Answer { .. }), "the second offer's turn has come");
         waiting.until_read();
     });
@@ -208,7 +208,7 @@ fn a_place_that_is_free_again_goes_to_whoever_waits_and_not_to_a_newcomer() {
         let mut waiting = Stranger::greeted(&handle);
         waiting.ask(1);
         waiting.until_read();
-        // Both are read at once: no set-up can begin in between.
+        // Both messages are read at once: no set-up can begin in between.
         let mut bytes = Frame { connection: 1, message: Message::Bye }.encode();
         bytes.extend(first.asking(PLACES + 1));
         first.write(&bytes);
@@ -283,7 +283,7 @@ fn offers_whose_turn_has_come_wait_no_longer() {
             let mut next = Stranger::greeted(&handle);
             (1..=MOST_AT_ONCE).for_each(|connection| next.ask(connection));
             next.until_read();
-            // The end of its session gives its places back.
+            // The end of the first session frees its places.
             drop(first);
             (0..MOST_AT_ONCE).for_each(|_| assert!(matches!(next.receive(), Message::Answer { .. })));
             first = next;

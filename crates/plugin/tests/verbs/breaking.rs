@@ -68,7 +68,7 @@ fn a_cut_cable_fails_the_connection_with_a_line_that_names_both_ends() {
         pair.release_outgoing(from);
         let Pair { send, recv, .. } = pair;
         net.close_send(send).unwrap();
-        // The receiver learns of it from the sender.
+        // The receiver learns of the failure from the sender.
         // SAFETY: the request is not done.
         let error = until("the receive's failure", || unsafe { net.test(&recvs[0], None) }.err());
         assert_eq!(code::<()>(Err(error)), NcclResult::REMOTE_ERROR);
@@ -161,13 +161,13 @@ fn memory_deregistered_in_use_is_reported_by_the_side_that_lost_it() {
         let send = pair.isend(&from, 100_000, 7);
         assert_eq!(send_fails(&pair, &send), NcclResult::REMOTE_ERROR);
         said_once(&["WC error status=10 (remote access error)", "deregMr"]);
-        // The receiver's adapter reports it there.
+        // The receiver's adapter reports the failed access there.
         until("the receiver's line", || {
             (warnings_with(&["mlx5_0 queue pair 0x", "memory that it may not touch"]).len() == 1).then_some(())
         });
         pair.release_outgoing(from);
         pair.close();
-        // The sender's memory, which leaves only once its cable is mended.
+        // The sender's memory, whose bytes leave only once the cable is mended.
         let pair = Pair::open(&net, &net, 0);
         let (from, to) = (pair.outgoing(&noise(1, 100_000)), pair.incoming(100_000));
         let _recv = pair.irecv(&[to.part(7)]);

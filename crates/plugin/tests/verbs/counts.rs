@@ -64,7 +64,7 @@ fn a_message_of_one_buffer_costs_one_write_on_each_active_rail_and_its_cts() {
         (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "4")], 1 << 20, (1, 2, 1)),
         (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "4"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")], 1 << 20, (1, 8, 1)),
         (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "4"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")], 65_000, (1, 2, 1)),
-        // If the receiver does not learn sizes from its adapter, a record after the data has them.
+        // If the receiver does not learn sizes from its adapter, a record after the data carries them.
         (ROCE, &[("RAILWEAVE_BYTE_COUNTS", "0")], 1 << 20, (2, 1, 2)),
         // If packets may overtake each other, all data comes before the immediates.
         (INFINIBAND, &[FUSED], 1 << 20, (3, 2, 2)),
@@ -77,7 +77,7 @@ fn a_message_of_one_buffer_costs_one_write_on_each_active_rail_and_its_cts() {
             let fake = machine(description);
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
-            // The first messages find their queues empty.
+            // The first messages are not counted: they find the queues empty.
             cost(&fake, &pair, *bytes);
             assert_eq!(per_message(&cost(&fake, &pair, *bytes)), *expected);
             pair.close();
@@ -103,7 +103,7 @@ fn a_rail_without_weight_is_given_no_work_at_all() {
             let rails = requests_of_rails(&plugin);
             let used: Vec<_> = rails.iter().filter(|rail| **rail != (0, 0)).collect();
             assert_eq!((rails[*heavy], used.len()), ((4 * COUNT, 4 * COUNT), 1), "{rails:?}");
-            // Nothing is even attempted on the other one: with its cable cut all goes on.
+            // The other rail is not even tried: with its cable cut, all messages arrive.
             fake.cut(["mlx5_1", "mlx5_0"][*heavy], 1).unwrap();
             cost(&fake, &pair, 1 << 20);
             pair.close();
@@ -124,10 +124,10 @@ fn few_completions_are_asked_for() {
             let pair = Pair::open(&net, &net, 0);
             cost(&fake, &pair, 1 << 20);
             let counts = cost(&fake, &pair, 1 << 20);
-            // Signalled are each part of a message, and every 32nd CTS of a rail.
+            // Each part of a message is signalled, and so is every 32nd CTS of a rail.
             assert_eq!(counts.signalled, 2 * COUNT + COUNT / 32, "{counts:?}");
             assert_eq!(counts.completions, counts.signalled + counts.receives_consumed, "{counts:?}");
-            // Receives are posted many at once.
+            // Receives are posted in batches, of at least 16 on average.
             assert!(counts.receives >= COUNT && counts.receive_posts * 16 <= counts.receives, "{counts:?}");
             pair.close();
             finish(&fake, net);

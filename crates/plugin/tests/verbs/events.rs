@@ -80,7 +80,7 @@ fn an_event_of_a_queue_pair_is_one_line_and_its_end_waits_for_nobody() {
         let pair = Pair::open(&net, &net, 0);
         let number = fake.queue_pairs()[0].number;
         let place = format!("mlx5_0 queue pair {number:#x}");
-        // Events that every connection brings are not worth a line; one that comes after them is.
+        // Events that every connection causes are not logged; the one raised after them is.
         for event in [sys::EVENT_COMM_EST, sys::EVENT_SQ_DRAINED, sys::EVENT_QP_LAST_WQE_REACHED] {
             fake.raise_on_queue_pair(number, event).unwrap();
         }
@@ -132,7 +132,7 @@ fn code(error: &NetError) -> NcclResult {
     }
 }
 
-/// Returns the number of a queue pair of a connection's end on a device.
+/// Returns the number of a queue pair on a device: of the receiving end if `receives`, otherwise of the sending end.
 fn lane(fake: &FakeVerbs, device: &str, receives: bool) -> u32 {
     // An end that only sends asks for one receive at most.
     let of_end = |pair: &QpReport| (pair.shared_receives || pair.capabilities.max_recv_wr > 1) == receives;
@@ -155,7 +155,7 @@ fn what_failed_ends_the_connections_that_use_it_and_no_others() {
         &cases,
         |_| with(&[TWO_LANES]),
         |(event, words)| {
-            // Not every adapter has the shared queue of this event.
+            // Not every adapter has a shared receive queue, to which this event belongs.
             let fake = machine(&if *event == sys::EVENT_SRQ_ERR { strict(ROCE) } else { ROCE.to_owned() });
             let (_plugin, net) = start();
             let [first, other, same] = [0, 1, 0].map(|device| Pair::open(&net, &net, device));
@@ -245,7 +245,7 @@ fn a_device_that_fails_while_a_connection_is_set_up_fails_it_and_every_later_one
         fake.raise_only("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();
         let connect_failed = until("connect's failure", || net.connect(0, &mut handle).err());
         assert!(!connect_failed.to_string().is_empty());
-        // It is not an error of accept, which still waits for another connection.
+        // Accept has no error and waits for another connection.
         assert!(net.accept(&listening).unwrap().is_none());
         // One end names its own device, the other quotes its peer. Either may be told first.
         for end in ["connect: ", "accept keeps waiting: "] {
@@ -282,7 +282,8 @@ fn what_fails_in_the_last_step_of_a_set_up_ends_the_connecting_end() {
                 fake.queue_pairs().iter().any(|pair| pair.state == sys::QPS_RTS).then_some(())
             });
             fake.raise_only("mlx5_0", *event, lane(&fake, "mlx5_0", false)).unwrap();
-            // Either it does not come up or it is lost. Nothing is received, so only the event reports it.
+            // The connection does not come up, or it is lost. Nothing is received, so only the event reports the
+            // failure.
             let send = until("connect's answer", || net.connect(0, &mut handle).transpose());
             if let Ok(send) = &send {
                 let from = Buffer::new(&net, Comm::Send(send), 8);
@@ -304,8 +305,8 @@ fn what_fails_in_the_last_step_of_a_set_up_ends_the_accepting_end() {
         PIECES,
         |_| with(&[PLAIN]),
         |event| {
-            // While the connecting end is being connected, another set-up queues up, which then keeps the thread from
-            // READY.
+            // While the connecting end's lane is being connected, another set-up is queued, which then delays the
+            // set-up thread's work for READY.
             let fake = machine(&format!(
                 "faults = ['modify_qp/RTR@mlx5_0:2:1500ms', 'create_qp:3:4000ms']\n\
                 {ROCE}"
@@ -371,7 +372,7 @@ fn a_closed_connections_failure_ends_none_that_is_set_up_meanwhile_or_later() {
         assert!(net.connect(1, &mut handle).unwrap().is_none());
         until("lanes", || fake.queue_pairs().iter().any(|pair| pair.device == "mlx5_1").then_some(()));
         for number in &numbers {
-            // Those already destroyed can no longer fail.
+            // Queue pairs that are already destroyed can no longer fail.
             let _ = fake.raise_only("mlx5_0", sys::EVENT_QP_FATAL, *number);
         }
         let (mut send, mut recv) = (None, None);

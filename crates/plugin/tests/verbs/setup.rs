@@ -47,7 +47,7 @@ fn outcomes(net: &LoadedNet, count: usize) -> Vec<Outcome> {
     sends.into_iter().flatten().zip(recvs).collect()
 }
 
-/// Uses and closes a connection if it came up. Returns true if it did. Both ends must agree.
+/// Uses and closes a connection if it came up. Returns true if it did. Panics if only one end is up.
 fn used(net: &LoadedNet, outcome: Outcome) -> bool {
     match outcome {
         (Ok(send), Some(recv)) => {
@@ -90,7 +90,7 @@ fn a_refusal_at_any_step_is_one_line_and_the_other_rail_carries_on() {
                 assert_eq!(refusals() - before, 1, "{function}:{call}: {:?}", warnings());
                 finish(&fake, net);
             }
-            // One connection makes no further call.
+            // One connection makes no more calls of this function.
             let fake = machine(&strict(&format!("faults = ['{function}:{}:EINVAL']\n{ROCE}", from + calls + 1)));
             let (_plugin, net) = start();
             let before = warnings().len();
@@ -133,9 +133,8 @@ fn of_many_connections_at_once_only_those_fail_that_the_kernel_refused() {
     });
 }
 
-/// A slow kernel: until this ends, every call of the library waits, except those of the data path.
-///
-/// The fake reads its machine from a pipe whose other end is here, and holds its lock meanwhile.
+/// A slow kernel: until [`Self::end`], every call of the library waits, except those of the data path.
+/// The fake reads its machine from a pipe and holds its lock meanwhile; this value is the pipe's writing end.
 struct Stall {
     fake: FakeVerbs,
     pipe: File,
@@ -158,7 +157,7 @@ impl Stall {
             let functions = Arc::new(Functions::load(&[library()]).unwrap());
             drop(Device::open_all(&functions).unwrap());
         });
-        // Blocks until the fake reads.
+        // Opening the pipe blocks until the fake opens it for reading (fifo(7)).
         let pipe = OpenOptions::new().write(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         Self { fake: *fake, pipe, reader }
@@ -235,7 +234,7 @@ fn finalize_waits_for_what_the_kernel_has_and_leaves_nothing() {
         });
         listens.into_iter().for_each(|listen| net.close_listen(listen).unwrap());
         net.finalize().unwrap();
-        // The reader of the pipe opens the devices too, and has finished when this returns.
+        // The thread that reads the pipe opens the devices too; it has ended once `join` returns.
         ender.join().unwrap();
         assert_eq!(fake.open(), railweave_fake_ibverbs::Open::default());
         let net = plugin.init(2, None).unwrap();
@@ -294,7 +293,7 @@ fn a_peer_that_dies_while_its_connection_is_being_made_is_told_of() {
             let (listening, own) = listen(&net, 0);
             send_handle(&mut link, &own);
             let mut theirs = hear_handle(&mut link);
-            // It is killed while it waits here.
+            // The peer is killed while it waits here.
             until("a connection that never comes", || {
                 let connected = net.connect(0, &mut theirs).unwrap();
                 let accepted = net.accept(&listening).unwrap();
@@ -315,7 +314,7 @@ fn a_socket_for_a_lane_is_closed_without_a_byte() {
         assert!(net.connect(0, &mut handle).unwrap().is_none());
         let session = relay.accept();
         let theirs = relay.dial(&session);
-        // Between LANES and READY, when lanes would be dialled over TCP.
+        // Dials a lane after LANES and before READY, as a connection over TCP would.
         let (give, said) = mpsc::channel();
         let lane = Arc::new(Mutex::new(None));
         session.pass_frames(theirs, move |message| match message {

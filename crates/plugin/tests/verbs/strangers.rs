@@ -32,8 +32,8 @@ const MOST_AT_ONCE: u32 = 1024;
 
 #[test]
 fn whoever_takes_offers_back_does_not_fill_the_list_of_those_to_be_told_that_they_wait() {
-    // Offers with a new number each time, and with the same number again and again, which waits whenever the list is
-    // tidied.
+    // Offers with a new connection number each time, and offers that reuse one number, which is waiting whenever the
+    // list is tidied.
     each(
         &[true, false],
         |_| with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]),
@@ -56,7 +56,7 @@ fn whoever_takes_offers_back_does_not_fill_the_list_of_those_to_be_told_that_the
             fickle.until_read();
             let grown = heap_bytes().saturating_sub(before);
             assert!(grown <= 512 << 10, "{grown} bytes more are in use");
-            // The one that waited all the time has its turn.
+            // The offer that waited all the time gets its turn.
             drop(first);
             assert!(matches!(fickle.receive(), Message::Answer { .. }));
             drop(fickle);
@@ -77,7 +77,7 @@ fn a_set_up_at_the_set_up_thread_makes_no_room_for_others() {
     // A quarter of these descriptors are places for set-ups.
     const FILES: u64 = 64;
     const PLACES: u32 = FILES as u32 / 4;
-    // A peer that is silent for a third of the time makes room.
+    // A peer that is silent for a third of this timeout makes room.
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "6")]), || {
         let limit = libc::rlimit { rlim_cur: FILES, rlim_max: FILES };
         // SAFETY: the call reads the structure, and lowers a limit of this process only.
@@ -124,7 +124,7 @@ fn a_set_up_that_returns_too_late_is_not_taken_for_the_next_with_its_number() {
         let late = Instant::now() + Duration::from_secs(7);
         while Instant::now() < late {
             stranger.send(1, Message::Wait);
-            // There is no other answer to the new one.
+            // No message about the new set-up arrives.
             stranger.until_read();
             thread::sleep(Duration::from_millis(200));
         }
@@ -163,7 +163,7 @@ fn what_a_peer_waits_for_gives_an_end_no_time_for_its_own_work() {
         });
         let begin = Instant::now();
         while matches!(stranger.receive(), Message::Wait) {}
-        // It would be twenty handshake timeouts if its peer's WAIT counted.
+        // This would take twenty handshake timeouts if the peer's WAIT counted.
         assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
         saying.store(false, Ordering::Relaxed);
         wait.join().unwrap();
@@ -184,7 +184,7 @@ fn an_end_that_waits_for_its_peer_says_nothing_of_waiting() {
         stranger.send(1, lanes_of(5));
         let lanes = until("LANES", || Some(stranger.receive()).filter(|it| !matches!(it, Message::Wait)));
         assert!(matches!(lanes, Message::Lanes(_)), "{lanes:?}");
-        // The peer must go on now, and its time begins.
+        // The peer must send READY next, and its time begins.
         let next = stranger.receive();
         assert!(matches!(&next, Message::Refuse { reason, .. } if reason.contains("READY")), "{next:?}");
         drop(stranger);
@@ -227,7 +227,7 @@ fn what_a_peer_says_is_heard_in_its_order_though_each_word_is_worked_at() {
         stranger.offer(1);
         stranger.send(1, lanes_of(5));
         stranger.send(1, Message::Ready { usable: 1 });
-        // It waits while LANES is handled, and then READY.
+        // BYE waits while LANES and then READY are handled.
         stranger.send(1, Message::Bye);
         net.close_recv(accept(&net, &listening)).unwrap();
         drop(stranger);
@@ -238,7 +238,7 @@ fn what_a_peer_says_is_heard_in_its_order_though_each_word_is_worked_at() {
 
 #[test]
 fn whoever_says_more_than_a_set_up_takes_while_an_end_is_made_is_closed() {
-    // Messages of a connection that may wait while the set-up thread has it; a correct peer sends fewer.
+    // The most messages of a connection that may wait while the set-up thread works on it; a correct peer sends fewer.
     const MOST_WAITING: usize = 4;
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
         let fake = machine(&format!("faults = ['create_qp:1:3000ms']\n{ROCE}"));
@@ -262,7 +262,7 @@ fn whoever_says_more_than_a_set_up_takes_while_an_end_is_made_is_closed() {
 #[test]
 fn accept_has_what_its_peer_has_finished_and_left_meanwhile() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
-        // The second set-up keeps the thread from the first one's READY.
+        // The second set-up delays the set-up thread's work for the first one's READY.
         let fake = machine(&format!("faults = ['create_qp:2:2000ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
@@ -287,7 +287,7 @@ fn accept_has_what_its_peer_has_finished_and_left_meanwhile() {
 fn a_set_up_that_nobody_waits_for_is_skipped() {
     const OFFERS: u32 = 100;
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
-        // The first one is slower, so that no LANES comes before the session ends.
+        // The first set-up is slower, so that no LANES is sent before the session ends.
         let fake = machine(&format!("faults = ['create_qp:1:5000ms', 'create_qp:*:500ms']\n{ROCE}"));
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);
@@ -302,7 +302,7 @@ fn a_set_up_that_nobody_waits_for_is_skipped() {
         second.offer(1);
         second.send(1, lanes_of(6));
         until_within(Duration::from_secs(120), "LANES", || matches!(second.receive(), Message::Lanes(_)).then_some(()));
-        // The others would take another 50 s.
+        // The other set-ups of the first session would take another 50 s.
         assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
         drop(second);
         net.close_listen(listening).unwrap();
@@ -320,14 +320,15 @@ fn allow_few_files() {
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
 }
 
-/// Has a stranger take all places with set-ups for the set-up thread, which takes long for the first one, and leave.
+/// Lets a stranger take all places with set-ups for the set-up thread, which is busy with the first one, and then
+/// leave.
 fn take_places(fake: &FakeVerbs, handle: &Handle) {
     let mut stranger = greeted(handle);
     (1..=PLACES).for_each(|connection| {
         stranger.offer(connection);
     });
     stranger.send(1, lanes_of(5));
-    // Work that has not begun is put aside at once.
+    // Work on the first must have begun when the stranger leaves: work that has not begun is dropped at once.
     until("the work at the first", || (fake.open().completion_queues > 0).then_some(()));
     (2..=PLACES).for_each(|connection| stranger.send(connection, lanes_of(5)));
     stranger.until_read();
@@ -368,7 +369,7 @@ fn whoever_finds_no_place_hears_of_a_kernel_that_does_not_come_back() {
         let answer = until("an answer", || Some(late.receive()).filter(|it| !matches!(it, Message::Wait)));
         let told = "a call of the kernel that sets up a connection has not returned for 5 s";
         assert!(matches!(&answer, Message::Refuse { reason, .. } if reason.contains(told)), "{answer:?}");
-        // If it only received WAIT, this would take nineteen timeouts more.
+        // If the late peer only received WAIT, this would take nineteen timeouts more.
         assert!(begin.elapsed() < Duration::from_secs(50), "{:?}", begin.elapsed());
         net.close_listen(listening).unwrap();
         net.finalize().unwrap();
@@ -393,8 +394,8 @@ fn whoever_says_nothing_but_wait_is_given_up_in_the_end() {
             Some(stranger.receive()).filter(|it| !matches!(it, Message::Pong))
         });
         assert!(matches!(&said, Message::Refuse { reason, .. } if reason.contains("in time")), "{said:?}");
-        // docs/wire.md: twenty timeouts if nobody else needs the place. A machine that stands still is silent
-        // meanwhile.
+        // docs/wire.md: twenty timeouts if nobody else needs the place; fewer if a stalled machine kept the stranger
+        // silent.
         let without_progress = longest.max(last.elapsed()) >= Duration::from_millis(400);
         assert!(begin.elapsed() >= Duration::from_secs(10) || without_progress, "{:?}", begin.elapsed());
         drop(stranger);

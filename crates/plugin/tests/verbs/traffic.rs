@@ -115,8 +115,8 @@ fn every_kind_of_lane_and_port_carries_every_size() {
     let cases: Vec<(String, Settings)> = vec![
         (ROCE.to_owned(), &[("RAILWEAVE_LANES", "4")]),
         (ROCE.to_owned(), &[("RAILWEAVE_LANES", "1,3"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")]),
-        // This many lanes need more completions than one of the adapters has, and without a shared queue most of what
-        // any of them has.
+        // This many lanes need more completions than one of the known adapters has and, without a shared receive queue,
+        // most of what any of them has.
         (limited("max_cqe = 32767\n", ""), &[("RAILWEAVE_LANES", "16"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")]),
         (
             limited("max_srq = 0\nmax_cqe = 32767\n", ""),
@@ -311,7 +311,7 @@ fn deep_pipelines_move_both_ways_at_once() {
         (ROCE, &[FUSED]),
         (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "4"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")]),
         (INFINIBAND, &[FUSED]),
-        // No adapter has such a low limit of messages, which needs longer queues than most have.
+        // No adapter limits messages to so few bytes. The limit needs longer queues than most adapters have.
         (
             "[[device]]\nname = 'small'\nprofile = 'plain'\nmax_srq = 0\nmax_qp_wr = 32769\n\
             [[device.port]]\nmax_message = 0x40000\n",
