@@ -1,5 +1,5 @@
-//! After connect, isend, irecv, test and iflush do not allocate: the library is linked into this test, with an
-//! allocator that counts the calling thread's allocations.
+//! Once a connection is up, isend, irecv, test and iflush neither allocate nor free: the library is linked into this
+//! test, with an allocator that counts both for the calling thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -25,7 +25,7 @@ fn many() -> usize {
 /// more than half of it, and each test makes dozens.
 const SLACK_BYTES: usize = 256 << 10;
 
-/// Returns the number of repetitions of something that must not add up.
+/// Returns the number of repetitions that makes a leak visible.
 fn times() -> u64 {
     if std::env::var_os("RAILWEAVE_TEST_SMALL").is_some() { 10 } else { 100 }
 }
@@ -125,7 +125,7 @@ fn hundreds_of_connections_are_set_up_at_once_over_one_session_and_each_carries_
     );
 }
 
-/// The point at which NCCL abandons a communicator: it closes nothing of this, and only `finalize` follows.
+/// The point at which NCCL abandons a communicator: it closes nothing more, and only `finalize` follows.
 #[derive(Clone, Copy, Debug)]
 enum AbandonedAt {
     /// A listen.
@@ -154,7 +154,7 @@ const STEPS: [AbandonedAt; 7] = [
     AbandonedAt::Accepted,
 ];
 
-/// `quiet` is the number of descriptors open while no set-up is in progress.
+/// Takes a set-up to this point. `quiet` is the number of descriptors open while no set-up is in progress.
 fn abandon(net: &LoadedNet, other: &LoadedNet, at: AbandonedAt, nobody: &Handle, quiet: usize) {
     if matches!(at, AbandonedAt::Ready) {
         // Lanes of the previous round must not count as this round's.
@@ -172,7 +172,7 @@ fn abandon(net: &LoadedNet, other: &LoadedNet, at: AbandonedAt, nobody: &Handle,
         AbandonedAt::Ready => {
             let before = descriptors();
             assert!(net.connect(0, &mut handle).unwrap().is_none());
-            // Two lanes with two ends in this process; both sides need not know of them yet.
+            // Two lanes, with both ends in this process; either side may not know of them yet.
             until("the lanes", || (descriptors() >= before + 4).then_some(()));
         }
         AbandonedAt::Connected => net.close_send(connect(other, 0, &handle)).unwrap(),
@@ -325,9 +325,9 @@ fn a_connection_that_is_closed_here_is_over_when_its_peer_gives_it_up() {
         let _lane = stranger.go_on(1, token);
         net.close_recv(accept(&net, &listening)).unwrap();
         assert!(matches!(stranger.receive(), Message::Bye));
-        // No BYE follows.
+        // The peer sends no BYE after this message.
         stranger.send(1, Message::Refuse { fault: Fault::Peer, reason: "it took too long".to_owned() });
-        // Its number is free again.
+        // The connection's number is free again.
         stranger.offer(1);
     });
 }
@@ -344,7 +344,7 @@ fn what_is_closed_here_stays_until_its_peer_has_closed_it_too() {
         let begin = Instant::now();
         net.close_recv(recv).unwrap();
         assert!(matches!(stranger.receive(), Message::Bye));
-        // Less than the three seconds that a peer has, and more than an end needs that waits for no peer.
+        // Shorter than the three seconds that a peer has, and longer than an end needs if it waits for no peer.
         lane.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
         match lane.read(&mut [0]) {
             Ok(bytes) => assert!(bytes == 0 && begin.elapsed() >= Duration::from_secs(3), "it ended too early"),
@@ -363,7 +363,7 @@ fn connect_may_be_asked_again_until_two_handshake_times_have_passed() {
         let (listening, mut handle) = listen(&net, 0);
         assert!(net.connect(0, &mut handle).unwrap().is_none());
         let recv = accept(&net, &listening);
-        // The test is about this time: four thirds of the timeout.
+        // Connect is called again only after four thirds of the timeout.
         thread::sleep(Duration::from_secs(8));
         let send = connect(&net, 0, &handle);
         let pair = Pair { from: &net, to: &net, send, recv };
@@ -393,7 +393,7 @@ fn a_peer_is_reached_again_while_a_connection_of_the_broken_session_is_open() {
         // SAFETY: nothing is sent, because there is no receive.
         let isend = || unsafe { net.isend(&lost, from.start(), 8, 7, from.registration()) };
         until("the end of the session", || isend().err());
-        // A lost session, kept for its open connections, is not waited for.
+        // Connect does not wait for the lost session, which is kept for its open connections.
         let (send, other) = (connect(&net, 0, &handle), accept(&net, &listening));
         let pair = Pair { from: &net, to: &net, send, recv: other };
         pair.exchange(1, 1000);

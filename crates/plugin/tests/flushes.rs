@@ -7,8 +7,8 @@ use railweave_nccl_host::net::NetApi;
 use std::sync::mpsc::channel;
 use std::thread;
 
-/// One of two receives was tested, so that its acknowledgement is owed. The last call is a flush, which takes the debt
-/// over and must leave it as it was.
+/// A thread tests one of two receives, so that it owes an acknowledgement. Its last call is a flush, which takes the
+/// debt over and must preserve it.
 #[test]
 fn what_is_owed_before_a_flush_is_sent_after_it_without_another_call() {
     const BYTES: usize = 100_000;

@@ -549,7 +549,7 @@ fn with_a_key_a_token_that_was_overheard_is_not_enough_for_a_lane() {
 }
 
 #[test]
-fn what_a_peer_says_again_of_an_open_connection_is_not_kept() {
+fn repeated_byes_of_an_open_connection_take_no_memory() {
     alone(&[TWO_RAILS], || {
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);

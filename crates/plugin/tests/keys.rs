@@ -99,7 +99,7 @@ fn refuse(mut peer: Peer, words: &[&str]) {
     Pair::open(&net, &net, 0).exchange(1, 1000);
 }
 
-/// Checks that the other process gets no connection, and an error with these words.
+/// Checks that this process, the peer, gets an error from connect and logs one line, which has these words.
 fn be_refused(mut link: UnixStream, words: &[&str]) {
     let (_plugin, net) = start();
     let mut handle = Handle::default();

@@ -47,7 +47,8 @@ fn a_lane_that_is_closed_before_its_answer_is_dialled_again() {
         stranger.lanes(1);
         listener.set_nonblocking(true).unwrap();
         let next = || until("a lane", || listener.accept().ok()).0;
-        // With its preface read or not: a socket that makes room is closed whatever it has sent.
+        // The first socket is closed with its preface unread, the second after its preface: a socket that makes room is
+        // closed whatever it has sent.
         drop(next());
         let read = |mut lane: TcpStream| {
             let mut preface = [0; PREFACE_BYTES];
@@ -113,7 +114,7 @@ fn end(socket: &TcpStream) {
 
 #[test]
 fn lanes_that_their_acceptor_took_too_late_are_dialled_again_and_carry_every_byte() {
-    // Each attempt has an eighth of this, and all together half.
+    // Each attempt may take an eighth of this timeout, and all of them together half.
     let timeout = ("RAILWEAVE_HANDSHAKE_TIMEOUT", "24s");
     with_peer(
         &[TWO_RAILS, timeout],
@@ -129,7 +130,7 @@ fn lanes_that_their_acceptor_took_too_late_are_dialled_again_and_carry_every_byt
             let theirs = relay.dial(&session);
             session.pass(theirs);
 
-            // One lane for each rail; both reach a stopped process, until they are given up.
+            // There is one lane for each rail. Both reach a stopped process, until they are given up.
             let first = relay.accept();
             peer.stop();
             let first_theirs = relay.dial(&first);
@@ -138,7 +139,8 @@ fn lanes_that_their_acceptor_took_too_late_are_dialled_again_and_carry_every_byt
             for mut dialled in [first, second] {
                 assert_eq!(in_time(dialled.socket.read(&mut [0]), "the end of a try"), 0);
             }
-            // The end of the first arrives before the process continues, that of the other after it was taken.
+            // The end of the first socket arrives before the process continues, the end of the second after the process
+            // has taken the socket.
             end(&first_theirs);
             drop(first_theirs);
             peer.go_on();
@@ -211,11 +213,11 @@ fn a_lane_that_its_dialler_gave_up_does_not_take_the_place_of_the_next() {
     });
 }
 
-/// Lanes of a connection, and connections: more lanes than the control thread takes events in one turn.
+/// The lanes of a connection, and the connections: in all, more lanes than the control thread takes events in one turn.
 const LANES: u8 = 16;
 const CONNECTIONS: u32 = 20;
 
-/// A process that is stopped until this is dropped.
+/// A process that is stopped until this value is dropped.
 struct Stopped(libc::pid_t);
 
 impl Stopped {

@@ -36,7 +36,7 @@ fn connect_needs_no_poll_of_accept_and_accept_none_of_connect() {
         for _ in 0..1000 {
             assert!(net.accept(&listen).unwrap().is_none());
         }
-        // One call begins it; the rest happens while only accept is polled.
+        // One call begins the set-up; the rest happens while only accept is polled.
         assert!(net.connect(0, &mut handle).unwrap().is_none());
         let recv = accept(&net, &listen);
         let send = connect(&net, 0, &handle);
@@ -304,7 +304,8 @@ fn what_came_before_the_peer_closed_is_received_however_late() {
         let (from, to) = (pair.outgoing(&noise(1, 1000)), pair.incoming(1000));
         let requests = [pair.irecv(&[to.part(7)]), pair.irecv(&[to.part(7)])];
         let mut sends = vec![pair.isend(&from, 1000, 7), pair.isend(&from, 1000, 7)];
-        // Testing the first places both; the second stays untested until long after the peer has closed.
+        // Testing the first receive places both messages; the second receive stays untested until long after the peer
+        // has closed.
         let mut first = Some(&requests[0]);
         until("the first receive and both sends", || {
             first = first.filter(|first| pair.test_recv(first).unwrap().is_none());
@@ -335,11 +336,11 @@ fn what_arrives_for_a_closed_connection_changes_no_memory_that_others_have_regis
         unsafe { net.dereg_mr(Comm::Recv(&closed.recv), registration) }.unwrap();
         let Pair { send, recv, .. } = closed;
         net.close_recv(recv).unwrap();
-        // The sender has not noticed, or has one more second.
+        // The sender has not noticed the close, or has one more second.
         // SAFETY: the buffer stays until the send is done.
         let isend = || unsafe { net.isend(&send, from.start(), message.len(), 7, from.registration()) };
         let request = until("the receive", || isend().unwrap());
-        // SAFETY: it is not tested again once it was done.
+        // SAFETY: the request is not tested again once it is done.
         until("the end of the send", || unsafe { net.test(&request, None) }.unwrap_or(true).then_some(()));
         assert!(to.contents().iter().all(|byte| *byte == to.contents()[0]), "it was written to");
         from.release(&net, Comm::Send(&send));
@@ -369,7 +370,7 @@ fn finalize_waits_no_longer_than_closed_connections_need() {
 #[test]
 fn finalize_waits_until_the_peers_of_closed_connections_have_closed_them_too() {
     alone(&[ONE_RAIL], || {
-        // Repeated, because a machine may stand still for three seconds.
+        // Repeated, because a machine may stall for three seconds.
         let waited = (0..3).any(|_| {
             let (_plugin, net) = start();
             let (listening, handle) = listen(&net, 0);

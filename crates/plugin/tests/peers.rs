@@ -22,7 +22,7 @@ fn a_peer_of_another_protocol_version_is_refused_by_name_and_others_go_on() {
         stranger.begin();
         let hello = stranger.hello((7, 9));
         stranger.send(0, hello);
-        // It receives our HELLO, so that it can name the difference itself, and then nothing more.
+        // The stranger receives our HELLO, so that it can name the difference itself, and then nothing more.
         assert!(matches!(stranger.receive(), Message::Hello(_)));
         assert_eq!(stranger.socket.read(&mut [0; 16]).unwrap(), 0);
         let address = stranger.address().to_string();
@@ -71,21 +71,21 @@ fn whoever_does_not_speak_the_protocol_is_named_once_and_dropped() {
             let mut stranger = Stranger::dial(&handle);
             stranger.write(bytes);
             let address = stranger.address().to_string();
-            // This fails if the plugin was faster.
+            // The shutdown fails if the plugin has already closed the socket.
             let _ = stranger.socket.shutdown(std::net::Shutdown::Write);
             until("its line", || (warnings().len() > number).then_some(()));
             assert_eq!(warnings_with(&[&address, words]).len(), 1);
             drop(stranger);
             until_freed("its socket closes", || descriptors() == before);
         }
-        // A check that the port is open is not worth a line.
+        // A mere check that the port is open is not logged.
         drop(Stranger::dial(&handle));
         pair.exchange(1, 100_000);
         assert_eq!(warnings().len(), 4);
     });
 }
 
-/// The point up to which a stranger goes before it closes.
+/// The last step of a stranger before it closes.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 enum Until {
     Connected,
@@ -127,8 +127,8 @@ fn a_peer_that_closes_half_way_leaves_nothing_and_disturbs_nobody() {
             for round in 1..=3 {
                 half_way(&handle, *end);
                 if *end >= Until::Offer {
-                    // A stranger that made an offer has begun a connection: its failure is a line, and accept still
-                    // waits.
+                    // A stranger that made an offer has begun a connection: its failure is logged, and accept keeps
+                    // waiting.
                     let words = ["accept keeps waiting", "stranger (pid 4711)", "while a connection was set up"];
                     until("the line", || (warnings_with(&words).len() == round).then_some(()));
                     assert!(net.accept(&listen).unwrap().is_none());
@@ -226,7 +226,8 @@ fn a_session_that_is_closed_before_hello_is_dialled_again_until_its_deadline() {
             let mut handle = Stranger::handle(listener.local_addr().unwrap());
             let begin = Instant::now();
             assert!(net.connect(0, &mut handle).expect("connect begins").is_none());
-            // With its preface read or not: a socket that makes room is closed whatever it has sent.
+            // The first session is closed with its preface unread, the second after its HELLO: a socket that makes room
+            // is closed whatever it has sent.
             drop(Stranger::accept(&listener));
             let mut second = Stranger::accept(&listener);
             second.expect_preface();
@@ -248,7 +249,7 @@ fn a_session_that_is_closed_before_hello_is_dialled_again_until_its_deadline() {
             // Pauses of 10 ms, doubled each time up to 640 ms: about ten attempts if nothing else takes time.
             assert!((3..=14).contains(&tries), "{tries} tries");
             assert!(begin.elapsed() >= Duration::from_secs(4), "given up after {:?}", begin.elapsed());
-            // The deadline may pass while it is dialled again.
+            // The deadline may pass while the session is being dialled again.
             let said = warnings_with(&["127.0.0.1:"]);
             let ends = ["each time that it was dialled", "Handshake timeout"];
             assert!(said.len() == 1 && ends.iter().any(|end| said[0].contains(end)), "{:?}", warnings());

@@ -43,8 +43,8 @@ impl<'a> Pipeline<'a> {
         Self { pair, places, random: Random::new(seed), posted: 0, sent: 0, done: 0, messages }
     }
 
-    /// Posts as much as there are free places for, then tests every request once, in random order. Returns false once
-    /// all is done.
+    /// Posts a message in every free place, then tests every request once, in random order. Returns false once all is
+    /// done.
     fn advance(&mut self) -> bool {
         while self.posted < self.messages && self.places[self.posted % IN_FLIGHT].recv.is_none() {
             let place = &mut self.places[self.posted % IN_FLIGHT];
@@ -129,7 +129,7 @@ fn ranks_in_threads_of_their_own_do_not_disturb_one_another() {
 
 #[test]
 fn a_receive_gets_no_request_while_all_places_are_taken_and_gets_one_again_after() {
-    // Buffers per receive, and the receives that a connection holds: 256, with 512 buffers in all.
+    // Buffers per receive, and the receives that a connection holds: at most 256, with at most 512 buffers in all.
     each(
         &[(1, 256), (2, 256), (8, 64)],
         |_| vec![TWO_RAILS],
@@ -141,7 +141,7 @@ fn a_receive_gets_no_request_while_all_places_are_taken_and_gets_one_again_after
             let mut recvs = Vec::new();
             until("a full connection", || {
                 recvs.extend(pair.try_irecv(&parts, false).unwrap());
-                // Over TCP a sender acknowledges data when it is called; no receive has this tag.
+                // Over TCP the sending end acknowledges CTS only when it is called; no receive has this tag.
                 assert!(pair.try_isend(&from, 64, -1).unwrap().is_none());
                 (recvs.len() == *places).then_some(())
             });

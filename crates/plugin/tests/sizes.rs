@@ -117,8 +117,8 @@ fn a_receive_whose_completion_is_optional_gets_a_request_that_completes() {
                 let send = pair.isend(&from, bytes, 7);
                 let (sent, received) = pair.finish(&[send], &[recv]);
                 assert_eq!(sent, [bytes as i32]);
-                // With the hint the completion may come early and says nothing, but over TCP data moves only when it is
-                // tested.
+                // With the hint a request may complete early and report no size, but over TCP data moves only when the
+                // request is tested.
                 assert_eq!(received[0][0], bytes as i32);
                 to.assert_holds(&message[..bytes]);
             }

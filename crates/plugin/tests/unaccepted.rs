@@ -22,7 +22,7 @@ fn come(stranger: &mut Stranger, connection: u32) -> TcpStream {
 fn come_and_leave(stranger: &mut Stranger, connections: RangeInclusive<u32>) {
     for connection in connections {
         let lane = come(stranger, connection);
-        // REFUSE of an open connection means the same.
+        // REFUSE of an open connection means the same as BYE.
         let refuse = Message::Refuse { fault: Fault::Peer, reason: "no more".to_owned() };
         stranger.send(connection, if connection % 2 == 0 { refuse } else { Message::Bye });
         drop(lane);
@@ -45,7 +45,7 @@ fn of_connections_that_their_peers_have_left_accept_has_the_last_one_and_others_
         until("the second is closed", || (warnings_with(CLOSED).len() == 2).then_some(()));
         let last = stranger.address();
         drop(stranger);
-        // The last one that came and left stays, with its lane's descriptor.
+        // The last connection whose peer has left stays, with its lane's descriptor.
         until_freed("the others", || descriptors() == before + 1);
         let mut other = Stranger::greeted(&handle);
         let _lane = come(&mut other, 1);
@@ -84,7 +84,7 @@ fn connections_that_a_crowd_has_left_are_closed_at_once() {
 #[test]
 fn connections_that_nobody_accepts_are_bounded_and_accept_makes_room() {
     alone(&[ONE_RAIL], || {
-        // As many may wait as a quarter of the descriptors.
+        // A quarter as many connections may wait as there are descriptors.
         let few = libc::rlimit { rlim_cur: 160, rlim_max: 160 };
         // SAFETY: the call reads a variable of this function (setrlimit(2)).
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) }, 0);

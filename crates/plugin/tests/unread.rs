@@ -9,10 +9,10 @@ use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// Memory that may be kept for its answers and for other activity meanwhile.
+/// The most memory that may be in use for the unread answers and for other activity meanwhile.
 const MOST_BYTES: usize = 1 << 20;
 
-/// The time without a byte taken after which the plugin has stopped reading, and the most bytes sent in any case.
+/// The plugin has stopped reading if it takes no byte for the time `STUCK`. At most `MOST_ASKED` bytes are sent.
 const STUCK: Duration = Duration::from_secs(1);
 const MOST_ASKED: usize = 64 << 20;
 

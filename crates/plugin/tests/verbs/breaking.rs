@@ -127,7 +127,7 @@ fn the_rail_that_failed_is_named() {
 }
 
 #[test]
-fn a_receiver_whose_notes_do_not_arrive_fails_too() {
+fn a_receiver_whose_cts_does_not_arrive_fails_too() {
     alone(&with(&[]), || {
         let fake = machine(ROCE);
         let (_plugin, net) = start();

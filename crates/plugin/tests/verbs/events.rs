@@ -182,7 +182,7 @@ fn what_failed_ends_the_connections_that_use_it_and_no_others() {
 }
 
 #[test]
-fn a_sender_hears_of_it_too() {
+fn what_failed_fails_the_sends_of_its_connections_too() {
     each(
         &[(sys::EVENT_QP_FATAL, false), (sys::EVENT_CQ_ERR, false), (sys::EVENT_DEVICE_FATAL, true)],
         |_| with(&[TWO_LANES]),

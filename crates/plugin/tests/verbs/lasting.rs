@@ -307,7 +307,7 @@ fn a_closed_end_is_over_once_its_work_is_done() {
 }
 
 #[test]
-fn a_process_that_is_stopped_in_finalize_has_not_waited() {
+fn time_in_which_the_process_is_stopped_does_not_count_in_finalize() {
     alone(&with(&[PLAIN]), || {
         let fake = machine(&format!("faults = ['destroy_qp:1:8000ms']\n{ROCE}"));
         let (_plugin, net) = start();
@@ -428,7 +428,7 @@ fn a_retry_after_a_long_queue_has_its_whole_time_again() {
 }
 
 #[test]
-fn a_kernel_that_is_slow_after_a_long_rest_has_not_been_so_all_the_time() {
+fn idle_time_before_a_slow_call_does_not_count_as_time_in_the_kernel() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "4")]), || {
         let fake = machine(&format!("faults = ['create_qp:1:1500ms']\n{ROCE}"));
         let (_plugin, net) = start();

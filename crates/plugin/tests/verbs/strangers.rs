@@ -145,7 +145,7 @@ pub(crate) fn lanes_of(number: u8) -> Message {
 }
 
 #[test]
-fn what_a_peer_waits_for_gives_an_end_no_time_for_its_own_work() {
+fn wait_from_a_peer_gives_an_end_no_more_time_for_its_own_work() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "2")]), || {
         let fake = machine(&format!("faults = ['modify_qp/RTR:*:ETIMEDOUT']\n{ROCE}"));
         let (_plugin, net) = start();
@@ -218,7 +218,7 @@ fn what_a_peer_says_while_an_end_is_made_is_heard_afterwards() {
 }
 
 #[test]
-fn what_a_peer_says_is_heard_in_its_order_though_each_word_is_worked_at() {
+fn messages_that_wait_for_the_set_up_thread_are_handled_in_their_order() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
         let fake = machine(&format!("faults = ['create_qp:1:1500ms']\n{ROCE}"));
         let (_plugin, net) = start();
@@ -260,7 +260,7 @@ fn whoever_says_more_than_a_set_up_takes_while_an_end_is_made_is_closed() {
 }
 
 #[test]
-fn accept_has_what_its_peer_has_finished_and_left_meanwhile() {
+fn accept_returns_a_connection_whose_peer_was_ready_and_has_left() {
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
         // The second set-up delays the set-up thread's work for the first one's READY.
         let fake = machine(&format!("faults = ['create_qp:2:2000ms']\n{ROCE}"));
