@@ -51,7 +51,7 @@ struct Case {
     flood: fn(&Target, &mut Vec<TcpStream>),
     /// The limits: the control thread's share of a core, and the process's descriptors and memory.
     most_cpu: f64,
-    /// Mostly 64, the sockets accepted in one turn, and 20 for honest connections.
+    /// The sockets accepted in one turn (64, unless a flood has another limit), and 20 of honest connections.
     most_files: usize,
     most_bytes: usize,
 }
@@ -74,7 +74,7 @@ impl Target {
         stranger
     }
 
-    /// Sends a HELLO of `bytes` bytes with these features.
+    /// Returns a stranger that has sent a HELLO with these features, of at least `bytes` bytes.
     fn with_hello(&self, features: u32, bytes: usize) -> Stranger {
         let mut stranger = self.dial();
         let Message::Hello(hello) = stranger.hello(OUR_VERSIONS) else { unreachable!("it makes a HELLO") };
@@ -102,7 +102,8 @@ impl Target {
         Frame { connection, message: Message::Offer(offer) }.encode()
     }
 
-    /// Sends an offer and its LANES for each of `count` connections on one session, and reads the answers.
+    /// Sends an offer, followed by LANES if there is a `rail`, for each of `count` connections on one session, and
+    /// reads the answers.
     fn offers(&self, count: u32, rail: Option<&RailLanes>) -> Stranger {
         let mut stranger = self.greeted();
         for connection in 1..=count {

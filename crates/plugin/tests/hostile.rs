@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const MOST_BYTES: usize = 1 << 20;
 /// Freed memory that allocators keep.
 const SLACK_BYTES: usize = 64 << 10;
-/// The most lines about strangers per minute.
+/// The most lines per minute about strangers of one kind.
 const MOST_LINES: usize = 10;
 
 /// One kind of stranger.
@@ -106,7 +106,7 @@ fn frame(kind: u16, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Sends these bytes a thousand times at once, and reads nothing, until they are no longer taken.
+/// Sends these bytes up to a thousand times, until they are no longer taken, and reads nothing.
 fn flood(site: &Site<'_>, bytes: &[u8]) -> TcpStream {
     let mut socket = site.greeted().socket;
     socket.set_write_timeout(Some(Duration::from_secs(5))).expect("a timeout can be set");

@@ -141,7 +141,8 @@ fn a_receive_gets_no_request_while_all_places_are_taken_and_gets_one_again_after
             let mut recvs = Vec::new();
             until("a full connection", || {
                 recvs.extend(pair.try_irecv(&parts, false).unwrap());
-                // Over TCP the sending end acknowledges CTS only when it is called; no receive has this tag.
+                // Over TCP the sending end acknowledges CTS only when it is called. No receive has this tag, so nothing
+                // is sent.
                 assert!(pair.try_isend(&from, 64, -1).unwrap().is_none());
                 (recvs.len() == *places).then_some(())
             });

@@ -292,7 +292,8 @@ fn the_control_thread_is_not_woken_for_each_message_and_sleeps_when_nothing_is_o
             (begin.elapsed(), control_sleeps() - before)
         });
         let (elapsed, sleeps) = counted.min().expect("some portions");
-        // It looks every 400 us, and may also be woken after a quiet time of 12 looks, which ends its wait early.
+        // The control thread looks every 400 us. After 12 looks without a debt it may forget the connection; the next
+        // debt then wakes it early.
         let looks = elapsed.as_micros() as u64 / 400;
         assert!(sleeps <= 2 * looks + 10, "{sleeps} in {elapsed:?} for {messages} messages");
         until("the control thread to sleep", || {

@@ -134,7 +134,7 @@ fn of_many_connections_at_once_only_those_fail_that_the_kernel_refused() {
 }
 
 /// A slow kernel: until [`Self::end`], every call of the library waits, except those of the data path.
-/// The fake reads its machine from a pipe and holds its lock meanwhile; this value is the pipe's writing end.
+/// The fake reads its machine from a pipe and holds its lock meanwhile; this value has the pipe's writing end.
 struct Stall {
     fake: FakeVerbs,
     pipe: File,
