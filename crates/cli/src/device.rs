@@ -1,4 +1,4 @@
-//! The device of a plugin to use.
+//! The choice of the plugin's device.
 
 use clap::Args;
 use railweave_nccl_host::net::Properties;
@@ -6,7 +6,7 @@ use railweave_nccl_host::{LoadedNet, NetApi};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 
-/// The arguments about it, which are passed to every rank.
+/// The arguments about the device, which are passed to every rank.
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Device {
     /// The device to use
@@ -18,7 +18,7 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// Returns the index and the name of the device, after fusing it if it is to be fused.
+    /// Returns the index and the name of the device. With `--fuse`, fuses the device first.
     pub(crate) fn choose(&self, net: &LoadedNet) -> Result<(i32, String), Box<dyn Error>> {
         let mut devices = Vec::new();
         for index in 0..net.devices()? {
@@ -39,7 +39,7 @@ impl Device {
 fn members(names: &[String], devices: &[Properties]) -> Result<Vec<i32>, String> {
     let all = (0..).zip(devices);
     if names == ["all"] {
-        // A device with members of its own is already fused.
+        // A device with more than one member is already fused.
         return Ok(all.filter(|(_, device)| device.members.len() <= 1).map(|(index, _)| index).collect());
     }
     let mut members = Vec::with_capacity(names.len());

@@ -1,7 +1,7 @@
 //! The railweave program: tries out and measures the plugin, or any other NCCL net plugin, without NCCL and without
 //! GPUs.
 //!
-//! It contains what a user sees: arguments, progress, tables. `railweave-nccl-host` loads plugins, and
+//! It contains the user interface: arguments, progress, tables. `railweave-nccl-host` loads plugins, and
 //! `railweave-bench` runs ranks and measures. Each subcommand is a module of [`commands`] with an `Arguments` and a
 //! `run`.
 #![forbid(unsafe_code)]

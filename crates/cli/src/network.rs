@@ -60,7 +60,7 @@ enum Source {
     Nccl(PathBuf),
 }
 
-/// The part of every rank's job about the plugin.
+/// The part of every rank's job that describes the plugin.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Network {
     source: Source,
@@ -69,8 +69,10 @@ pub(crate) struct Network {
 }
 
 impl NetworkArguments {
-    /// Returns the part of the ranks' job about the plugin. Examines this host as the plugin does, and loads the plugin
-    /// here once too, so that a wrong setting or path is one error and not one per rank.
+    /// Returns the part of the ranks' job that describes the plugin. Loads the plugin in this process first, so that a
+    /// wrong path is one error and not one per rank. Also examines this host as the plugin does, for the same reason;
+    /// `--lib`, `--nccl` and `--rank-command` each omit that, because the plugin may then be another one, or the ranks
+    /// may see another network.
     pub(crate) fn network(&self) -> Result<Network, Box<dyn Error>> {
         if self.lib.is_none() && self.nccl.is_none() && self.rank_command.is_none() {
             let variables = self.variables(is_set).into_iter().map(|(name, value)| (name.into(), value.into()));
@@ -107,12 +109,13 @@ impl NetworkArguments {
 
     /// Relays for the ranks until all have ended.
     pub(crate) fn supervise(&self, ranks: Ranks, on_report: impl FnMut(usize, &[u8])) -> Result<(), RanksError> {
-        // A rank that hangs inside the plugin cannot notice a stall itself; all others do in time.
+        // A rank that hangs inside the plugin cannot notice the stall itself. All other ranks notice theirs before this
+        // limit.
         ranks.run(Duration::from_secs(2 * self.stall + 60), on_report)
     }
 
-    /// Returns the environment of the ranks: the user's arguments here, and defaults for variables that the user's
-    /// environment does not set, according to `is_set`.
+    /// Returns the variables to add to the ranks' environment: those of the user's arguments, and defaults for the
+    /// variables that the user's environment does not set. `is_set` returns true for a variable that it sets.
     fn variables(&self, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
         let mut variables = Vec::new();
         if self.nccl.is_some() {
@@ -150,8 +153,8 @@ impl Source {
 }
 
 impl Network {
-    /// Loads and starts the plugin in the process of this rank. Its log lines go to standard error, after the rank's
-    /// number.
+    /// Loads and starts the plugin in the process of this rank. The plugin's log lines go to standard error, each after
+    /// the rank's number.
     pub(crate) fn start_rank(&self, rank: usize) -> Result<(Plugin, LoadedNet), Box<dyn Error>> {
         let most = if self.verbose { logger::INFO } else { logger::WARN };
         logger::set_sink(move |line| {

@@ -62,12 +62,13 @@ struct Outcome {
 /// One side of the connections.
 #[derive(Debug, Serialize, Deserialize)]
 struct Side {
-    /// Growth of the process's resident memory, divided by the connections.
+    /// The growth of the process's resident memory in bytes, divided by the number of connections.
     bytes_per_connection: f64,
-    /// The process's resident memory before the first listen, and with every connection used once.
+    /// The process's resident memory before the first listen, in bytes.
     memory_before: u64,
+    /// The process's resident memory with every connection used once, in bytes.
     memory_after: u64,
-    /// Descriptors that the connections opened, divided by them.
+    /// The number of descriptors that the connections opened, divided by the number of connections.
     descriptors_per_connection: f64,
     /// The processor time of each thread while the connections were idle, with `--idle`.
     idle: Vec<Idle>,
@@ -79,7 +80,7 @@ struct Idle {
     thread: String,
     ran_ms: f64,
     watched_s: f64,
-    /// Of one core.
+    /// The time that the thread ran, as a percentage of one core.
     percent: f64,
 }
 

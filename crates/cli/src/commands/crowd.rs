@@ -57,7 +57,7 @@ struct Outcome {
     subject: Subject,
     /// The number of processes.
     processes: usize,
-    /// The number of connections of which each of them was the sender; it was the receiver of as many.
+    /// The number of connections of each process as sender; each process was the receiver of this many others too.
     connections: usize,
     /// The size of each connection's message.
     message_bytes: usize,
@@ -76,17 +76,17 @@ struct Outcome {
 struct Each {
     /// Lanes, over TCP, if the plugin reports them.
     lanes: Option<Spread>,
-    /// Control sessions, if the lanes are known: descriptors that are not lanes and that no listen opened.
+    /// Control sessions, if the lanes are known: the descriptors opened after the last listen, less the lanes.
     sessions: Option<Spread>,
     threads: Spread,
     descriptors: Spread,
     /// Resident memory.
     bytes: Spread,
-    /// Descriptors and threads that were left at the end.
+    /// Descriptors and threads that were left over at the end.
     left_over: Spread,
 }
 
-/// One number of all processes.
+/// The spread of one number over all processes.
 #[derive(Debug, Serialize)]
 struct Spread {
     least: f64,
@@ -132,8 +132,8 @@ pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
     done(link, outcome)
 }
 
-/// Returns the number of lanes of the connections over TCP, where every lane is a socket, if all rails have equally
-/// many.
+/// Returns the number of lanes of all connections. `None` unless the fabric is TCP, where every lane is a socket, and
+/// all rails have the same number of lanes.
 fn lanes(rails: &[RailCount]) -> Result<Option<usize>, String> {
     let options = environment::options()?;
     let each = options.lanes.value.on(0);

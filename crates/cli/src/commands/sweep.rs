@@ -76,7 +76,7 @@ struct Phase {
 }
 
 impl SweepArguments {
-    /// Returns the request if it is for a sweep.
+    /// Returns the request; `None` without `--sweep`.
     pub(crate) fn wanted(&self, device: &Device) -> Option<Wanted> {
         let Self { sweep, seed } = *self;
         sweep.map(|largest| Wanted { device: device.clone(), max_bytes: largest.0, seed })
@@ -155,7 +155,8 @@ fn show(outcome: &Outcome) -> std::io::Result<()> {
     print(format_args!("{messages} messages up to {largest}, {bytes} in all, seed {seed}: {verdict}"))
 }
 
-/// The range of a sweep's largest size: the sweep's buffers are up to three times as large.
+/// The range of a sweep's largest size. At the upper limit, a rank needs about four times that size in memory: its own
+/// noise, the peer's noise, and the buffers of two receives.
 const ALLOWED: [Size; 2] = [Size(1 << 10), Size(256 << 20)];
 
 fn of_sweep(text: &str) -> Result<Size, String> {

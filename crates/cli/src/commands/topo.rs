@@ -1,4 +1,4 @@
-//! `railweave topo`: the ports, devices and rails of this machine, and what is left out and why.
+//! `railweave topo`: the ports, devices and rails of this machine, and the ports that are left out, with the reasons.
 
 use crate::environment;
 use crate::network;
@@ -167,7 +167,7 @@ fn show(topology: &Topology) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Shows the properties of RDMA ports alone: the GIDs and the ways to GPU memory.
+/// Shows the properties that only an RDMA port has: its GIDs and its ways to GPU memory.
 fn show_rdma(port: &Rail) -> std::io::Result<()> {
     let gid = |gid: &Gid| {
         let version = gid.roce_version.map(|version| format!("RoCE v{version}"));

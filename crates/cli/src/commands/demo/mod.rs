@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     quick: bool,
 }
 
-/// The shortest time between two lines if there is no terminal.
+/// The shortest time between two lines of progress if there is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Runs the demo; returns an error if any result is wrong.
@@ -87,7 +87,7 @@ impl Progress {
         let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(bytes as u64), target);
         let template = "{msg:14} {bar:40} {percent:>3}% {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}";
-        // A template that does not parse costs only the style.
+        // If the template does not parse, the bar keeps its default style.
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }

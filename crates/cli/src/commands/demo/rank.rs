@@ -62,7 +62,7 @@ pub(crate) struct Rail {
     pub(crate) sent: u64,
     /// Bytes received.
     pub(crate) received: u64,
-    /// True if it can carry data at the end.
+    /// True if the rail can carry data at the end of the demo.
     pub(crate) usable: bool,
 }
 
@@ -131,7 +131,7 @@ impl Buffers {
             let each = output.chunks(block.max(1)).enumerate();
             each.into_iter().try_for_each(|(source, block)| check(block, source..source + 1, round, first + place))
         };
-        // The output is not a number until it is overwritten, so that a missing part is noticed.
+        // Every element of the output is NaN until it is overwritten, so that a missing part is noticed.
         output.fill(f32::NAN);
         match operation {
             0 => {
