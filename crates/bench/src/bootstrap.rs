@@ -1,7 +1,7 @@
 //! The exchange between ranks before they are connected: each rank has a socket to the parent process, which relays.
 //!
 //! [`Link`] is a rank's end, [`Relay`] the parent's. If either process dies, the other sees the end of its socket, so
-//! nothing waits for a dead process. A frame is one byte of kind, four of length, little-endian, then the body.
+//! nothing waits for a dead process. A frame is a kind of one byte, a little-endian length of four bytes, and a body.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -35,7 +35,7 @@ type Frame = (u8, Vec<u8>);
 /// A rank and one of its frames, or `None` for the end of its socket.
 type FromRank = (usize, Option<Frame>);
 
-/// A rank's end.
+/// A rank's end of the socket to its parent.
 #[derive(Debug)]
 pub struct Link {
     stream: UnixStream,
@@ -167,8 +167,8 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // This also ends the reading thread, and shows the parent the end; it fails only if the socket has ended
-        // already.
+        // The shutdown also ends the reading thread, and the parent sees the end of the socket. It fails only if the
+        // connection has already ended.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
@@ -209,7 +209,7 @@ impl Relay {
     /// Starts to relay between `streams`, one per rank, and sends each rank its number and the job.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// If a socket cannot be set up, or no thread can be started.
     pub fn start(streams: Vec<UnixStream>, job: &[u8]) -> io::Result<Self> {
         let (sender, frames) = channel();
         let ranks = streams.len();
@@ -223,13 +223,13 @@ impl Relay {
         for (rank, mut stream) in streams.iter().enumerate() {
             let mut body = [rank, ranks].map(|number| (number as u32).to_le_bytes()).concat();
             body.extend_from_slice(job);
-            // A rank that is already gone is noticed by the end of its socket.
+            // If the rank is already gone, the end of its socket reports that.
             let _ = write_frame(&mut stream, START, &body);
         }
         Ok(Self { streams, frames, gathered: vec![None; ranks] })
     }
 
-    /// Returns the next event, or `None` if nothing at all came from any rank for `silence`.
+    /// Returns the next event, or `None` if no rank sent anything for `silence`.
     pub fn next_event(&mut self, silence: Duration) -> Option<Event> {
         loop {
             let (rank, frame) = match self.frames.recv_timeout(silence) {
@@ -251,7 +251,7 @@ impl Relay {
     /// Tells all ranks to stop.
     pub fn abort(&mut self, reason: &str) {
         for mut stream in &self.streams {
-            // This fails only for a rank that is gone.
+            // This fails only for a rank that is gone, or that has not read for `WRITE_LIMIT`.
             let _ = write_frame(&mut stream, ABORT, reason.as_bytes());
         }
     }
@@ -263,7 +263,7 @@ impl Relay {
         }
         let packed = pack(self.gathered.iter_mut().filter_map(Option::take));
         for mut stream in &self.streams {
-            // A rank that is gone is noticed by the end of its socket.
+            // If the rank is gone, the end of its socket reports that.
             let _ = write_frame(&mut stream, GATHERED, &packed);
         }
     }
@@ -272,7 +272,7 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         for stream in &self.streams {
-            // See `Link`.
+            // This fails only if the connection has already ended.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
@@ -284,7 +284,7 @@ fn relay_rank(rank: usize, reader: &mut UnixStream, sender: &Sender<FromRank>) {
             return;
         }
     }
-    // This fails only if the relay is gone, and then nobody needs it.
+    // This fails only if the relay was dropped.
     let _ = sender.send((rank, None));
 }
 

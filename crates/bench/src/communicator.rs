@@ -1,7 +1,7 @@
 //! A communicator: the connections between ranks and the collectives over them, in NCCL's two roles.
 //!
-//! The calling thread is the service: it sets connections up, registers and closes. The progress loop runs on a thread
-//! of its own, as NCCL's does, so a plugin sees the same calls from the same kinds of threads.
+//! The calling thread plays NCCL's service thread: it sets connections up, registers and closes. The progress loop runs
+//! on a thread of its own, as NCCL's does, so a plugin sees the same calls from the same kinds of threads.
 
 use crate::bootstrap::{BootstrapError, Link};
 use crate::error::CommunicatorError;
@@ -37,7 +37,8 @@ pub struct Settings {
     pub stall: Duration,
 }
 
-/// The slices of direct transfers between two peers: larger than any staging slot, so that a staged one would not fit.
+/// The size of a slice of direct transfers between two peers: larger than any staging slot, so that a slice staged by
+/// mistake would not fit.
 const DIRECT_SLICE_BYTES: usize = 8 << 20;
 
 /// The connections of one rank with all others. An error closes them, and every later call then returns an error.
@@ -68,8 +69,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         let abort = link.abort_flag();
         let mut this = Self { net, rank, ranks, settings, abort, senders: Vec::new(), receivers: Vec::new() };
         this.set_up(link)?;
-        // No rank starts to send before all have accepted, so that the set-up does not count into the times of
-        // collectives.
+        // No rank starts to send before all have accepted, so that the times of collectives do not include the set-up.
         link.barrier()?;
         Ok(this)
     }
@@ -174,7 +174,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
     /// Closes all connections; all ranks call this after their last collective.
     ///
     /// # Errors
-    /// If the plugin returns an error: the first. The remaining connections are closed nevertheless.
+    /// If the plugin returns an error: the first one. The remaining connections are still closed.
     pub fn close(mut self) -> Result<(), CommunicatorError> {
         let mut result = Ok(());
         for sender in self.senders.drain(..) {
@@ -215,7 +215,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         Err(CommunicatorError::Usage { what, allowed: "lengths that divide evenly among the ranks" })
     }
 
-    /// Executes a plan: the service registers, the progress thread moves data, the service deregisters.
+    /// Executes a plan: this thread registers, the progress thread moves data, this thread deregisters.
     fn run(&mut self, plan: &Plan, buffers: Buffers) -> Result<(), CommunicatorError> {
         if self.senders.is_empty() {
             return Err(CommunicatorError::Closed { rank: self.rank });
@@ -354,7 +354,7 @@ struct Connecting<'net, N: NetApi> {
     ready: Option<Connection<'net, N, SendComm>>,
 }
 
-/// A listen being polled for its connection; it is closed as soon as that exists, or when dropped.
+/// A listen being polled for its connection. It is closed as soon as the connection exists, or when this is dropped.
 struct Accepting<'net, N: NetApi> {
     net: &'net N,
     listen: Option<ListenComm>,

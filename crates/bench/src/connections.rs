@@ -1,6 +1,7 @@
 //! Many connections at once between two ranks: the time to set them up, their memory, and their cost while idle.
 //!
-//! All of them lead from rank 0 to rank 1, so that the figures of one rank are those of one kind of end.
+//! All of them lead from rank 0 to rank 1, so that rank 0's figures are those of sending ends alone, and rank 1's those
+//! of receiving ends.
 
 use crate::bootstrap::Link;
 use crate::ends::{self, Ends};
@@ -18,9 +19,9 @@ pub struct Settings {
     pub device: i32,
     /// The number of connections.
     pub connections: usize,
-    /// The size of the one message that each of them carries, a multiple of 4.
+    /// The size of the one message that each connection carries, a multiple of 4.
     pub message_bytes: usize,
-    /// The time to leave them idle afterwards; if it is zero, nothing is measured then.
+    /// The time to leave the connections idle afterwards; zero omits that measurement.
     pub idle: Duration,
     /// The longest time without any progress before an error.
     pub stall: Duration,
@@ -46,7 +47,7 @@ pub struct Results {
     pub idle: Vec<ThreadTime>,
 }
 
-/// Runs the measurement; both ranks of `link` call this together. `progress` is told each step as it begins.
+/// Runs the measurement; both ranks of `link` call this together. `progress` is called with each step as it begins.
 ///
 /// # Errors
 /// If a connection or a transfer fails, a message arrives changed, or there are not exactly two ranks.

@@ -1,8 +1,9 @@
 //! Many processes at once, each with connections to several others: the time to set them up and to tear them down, and
 //! the resources that each process uses for them.
 //!
-//! Rank r sends to the ranks after it, one after the other and round again, and receives from those before it. So every
-//! rank has the same number of connections each way, and to the same number of others.
+//! Rank r's outgoing connections lead to ranks r + 1, r + 2 and so on, modulo the number of ranks and without r itself,
+//! and start over after the last one. So every rank has the same number of connections each way, and the same number of
+//! peers.
 
 use crate::bootstrap::{BootstrapError, Link};
 use crate::ends::{Ends, bytes_of, listen};
@@ -19,9 +20,9 @@ use std::time::{Duration, Instant};
 pub struct Settings {
     /// The device to use on all ranks.
     pub device: i32,
-    /// The number of connections of which each rank is the sender, at least 1; it is the receiver of as many.
+    /// The number of connections of each rank as sender, at least 1; each rank is the receiver of this many others too.
     pub connections: usize,
-    /// The size of the one message that each of them carries, a multiple of 4.
+    /// The size of the one message that each connection carries, a multiple of 4.
     pub message_bytes: usize,
     /// The longest time without any progress before an error.
     pub stall: Duration,
@@ -36,13 +37,13 @@ pub struct Results<T> {
     pub messages: Duration,
     /// From the first close until `finalize` has returned everywhere.
     pub teardown: Duration,
-    /// Before the first listen.
+    /// The resources before the first listen.
     pub before: Held,
-    /// With every listen open, and no connection.
+    /// The resources with every listen open, and no connection.
     pub listening: Held,
-    /// With every connection used once.
+    /// The resources with every connection used once.
     pub connected: Held,
-    /// After `finalize`.
+    /// The resources after `finalize`.
     pub after: Held,
     /// The value that `look` returned with every connection used once.
     pub seen: T,
@@ -51,12 +52,12 @@ pub struct Results<T> {
 /// The time that a rank sleeps if nothing moved: ranks that spin would take the processors from the measurement.
 const REST: Duration = Duration::from_millis(1);
 
-/// Runs the measurement; all ranks of `link` call this together. `progress` is told each step as it begins; `look` is
-/// called when all connections have been used; `finalize` ends the net.
+/// Runs the measurement; all ranks of `link` call this together. `progress` is called with each step as it begins;
+/// `look` is called when all connections have been used; `finalize` ends the net.
 ///
 /// # Errors
-/// If a connection or a transfer fails, a message arrives changed, there is a single rank, or no connection is asked
-/// for.
+/// If a connection or a transfer fails, a message arrives changed, there is a single rank, or the number of connections
+/// is 0.
 pub fn run<N: NetApi, T>(
     net: N,
     link: &mut Link,

@@ -181,7 +181,7 @@ impl RegisteredEnds<'_> {
     }
 }
 
-/// Tries to begin each of `pending`, and keeps those there that cannot begin yet.
+/// Tries to begin each request of `pending`; those that cannot begin yet stay in it.
 fn begin(
     pending: &mut Vec<usize>,
     started: &mut Vec<Request>,
@@ -196,7 +196,7 @@ fn begin(
     Ok(())
 }
 
-/// Sets up a connection in each direction between two ranks, that from rank 0 first; both call this together.
+/// Sets up a connection in each direction between two ranks, the one from rank 0 first; both call this together.
 pub(crate) fn open_each_way<N: NetApi>(
     net: &N,
     link: &mut Link,
@@ -237,7 +237,7 @@ pub(crate) fn check_ranks(link: &Link, what: &str) -> Result<(), CommunicatorErr
     Err(CommunicatorError::Usage { what, allowed: "exactly 2 ranks" })
 }
 
-/// Polls a listen for its connection, and closes the listen as soon as that exists, as NCCL does.
+/// Polls a listen for its connection, and closes the listen as soon as the connection exists, as NCCL does.
 fn accept<N: NetApi>(net: &N, listen: &mut Option<ListenComm>) -> Result<Option<RecvComm>, NetError> {
     let Some(open) = listen.as_ref() else { return Ok(None) };
     let Some(comm) = net.accept(open)? else { return Ok(None) };

@@ -1,11 +1,11 @@
-//! The errors of measurements and collectives, and the words that begin those about time.
+//! The errors of measurements and collectives, and the prefix of those that say that time ran out.
 
 use crate::bootstrap::BootstrapError;
 use crate::numbers::Mismatch;
 use railweave_nccl_host::NetError;
 
-/// The beginning of an error that only says that time ran out. Among ranks that failed, one that waited too long is
-/// rarely the cause, and the test run repeats a test that failed for no other reason.
+/// The prefix of an error that only says that time ran out. If several ranks fail, one that waited too long is rarely
+/// the cause. The test run repeats a test that failed only for this reason.
 pub const RAN_OUT: &str = "ran out of time: ";
 
 /// An error of a communicator.

@@ -10,7 +10,7 @@ pub(crate) const LATENCY_BYTES: usize = 8;
 pub(crate) const MAX_BUFFER_BYTES: usize = 256 << 20;
 /// The rounds of the warm-up.
 pub(crate) const WARM_UP_ROUNDS: usize = 200;
-/// The largest number of rounds whose times are kept.
+/// The largest number of round trips that one measurement times.
 const MAX_ROUNDS: usize = 200_000;
 /// The round trips between two readings of the clock.
 const PORTION_ROUNDS: usize = 1000;
@@ -20,9 +20,9 @@ const PORTION_ROUNDS: usize = 1000;
 pub struct Times {
     /// The number of times.
     pub count: usize,
-    /// Half of them were at most this long.
+    /// The median: half of the times were at most this long.
     pub median: Duration,
-    /// 99 of 100 were at most this long.
+    /// The 99th percentile: 99 of 100 times were at most this long.
     pub p99: Duration,
 }
 
@@ -38,7 +38,7 @@ pub struct Bandwidth {
 }
 
 impl Times {
-    /// Returns rank 0's times to both ranks: only rank 0 has some.
+    /// Returns rank 0's figures on both ranks; rank 1 has measured no times.
     pub(crate) fn shared(link: &mut Link, mine: Self) -> Result<Self, BootstrapError> {
         let nanos = |time: Duration| time.as_nanos() as u64;
         let [median, p99, count] = [nanos(mine.median), nanos(mine.p99), mine.count as u64];

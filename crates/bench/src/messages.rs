@@ -1,4 +1,5 @@
-//! The memory of many messages, one for each connection, whose content tells its sender and its connection.
+//! The memory of many messages, one for each connection. The content of a message identifies its sender and its
+//! connection.
 
 use crate::error::CommunicatorError;
 use crate::numbers;
@@ -6,7 +7,7 @@ use railweave_nccl_host::memory::HostMemory;
 use std::ops::Range;
 use std::ptr::NonNull;
 
-/// The content of the messages: one of the rounds of [`numbers`].
+/// The round of [`numbers`] that the messages hold.
 const ROUND: u64 = 1;
 
 /// The memory of all messages of one rank in one direction, one place for each.
@@ -18,7 +19,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Returns `count` messages of `bytes`, a multiple of 4, with the content of `sender`. Every page is in use.
+    /// Returns `count` messages of `bytes`, a multiple of 4, with the content of `sender`. Every page has been written.
     #[must_use]
     pub fn from(sender: usize, bytes: usize, count: usize) -> Self {
         let mut messages = Self::new(bytes, count);
@@ -26,7 +27,8 @@ impl Messages {
         messages
     }
 
-    /// Returns room for `count` messages of `bytes`, a multiple of 4, with other content. Every page is in use.
+    /// Returns room for `count` messages of `bytes`, a multiple of 4, filled with a number that no message holds. Every
+    /// page has been written.
     #[must_use]
     pub fn room(bytes: usize, count: usize) -> Self {
         let mut messages = Self::new(bytes, count);
@@ -44,7 +46,7 @@ impl Messages {
         self.bytes
     }
 
-    /// Returns the address of one of them.
+    /// Returns the address of one message.
     pub(crate) fn start(&self, index: usize) -> NonNull<u8> {
         assert!(index < self.count, "a message of this memory");
         // SAFETY: the memory holds `count` messages.

@@ -1,5 +1,5 @@
-//! The numbers that collectives carry in tests. They follow from rank, round and index alone; they are small integers,
-//! so that sums of float32 are exact; and they differ at each place, so that data in the wrong place is noticed.
+//! The numbers that collectives carry in tests. They follow from rank, round and index alone. They are small integers,
+//! so that sums of float32 are exact, and they vary from place to place, so that data in the wrong place is noticed.
 
 use std::fmt;
 use std::ops::Range;
@@ -48,7 +48,7 @@ pub fn check(data: &[f32], ranks: Range<usize>, round: u64, first: usize) -> Res
     mismatch.map_or(Ok(()), Err)
 }
 
-/// Data that differs from the expected.
+/// A difference between data and the expected values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mismatch {
     /// The index of the first wrong element in the buffer.

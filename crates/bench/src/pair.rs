@@ -51,13 +51,13 @@ pub struct Results {
 
 /// The receives posted ahead of their sends in the second measurement of latency.
 const RECEIVES_AHEAD: usize = 4;
-/// The repetitions of a bandwidth measurement, whose median counts.
+/// The number of repetitions of a bandwidth measurement; the result is their median.
 const REPETITIONS: usize = 7;
 /// The connections that warm up the set-up.
 const WARM_UP_CONNECTS: usize = 2;
 
-/// Runs the benchmark; both ranks of `link` call this together and get the same results. `progress` is told each step
-/// as it begins.
+/// Runs the benchmark; both ranks of `link` call this together and get the same results. `progress` is called with each
+/// step as it begins.
 ///
 /// # Errors
 /// If a connection or a transfer fails, or there are not exactly two ranks.
@@ -110,9 +110,9 @@ fn connect_times<N: NetApi>(
 pub struct Pair<'a, N: NetApi> {
     net: &'a N,
     rank: usize,
-    /// The connection to the peer; its slot 0 is the buffer of what is sent.
+    /// The connection to the peer; its slot 0 is the send buffer.
     pub to: Connection<'a, N, SendComm>,
-    /// The connection from the peer; its slot 0 is the buffer of what is received.
+    /// The connection from the peer; its slot 0 is the receive buffer.
     pub from: Connection<'a, N, RecvComm>,
     /// The size of each of the two buffers.
     pub buffer_bytes: usize,
@@ -186,7 +186,7 @@ impl<'a, N: NetApi> Pair<'a, N> {
                 continue;
             }
             self.finish_first(&mut expected)?;
-            // With others already posted, the next receive can wait until the reply is sent.
+            // If other receives are already posted, the next one can wait until the reply is sent.
             if more && ahead == 1 {
                 expected.push_back(self.post_receive(0, LATENCY_BYTES)?);
             }

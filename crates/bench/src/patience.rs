@@ -1,4 +1,5 @@
-//! The limit of polling: until something moves, the allowed time has passed, or the parent says stop.
+//! The limit of a polling loop in which nothing moves: it ends once the allowed time has passed or the parent says
+//! stop.
 
 use crate::error::CommunicatorError;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,15 +22,15 @@ pub struct Patience<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Idle {
-    /// Keep it.
+    /// Keep the processor.
     Spin,
-    /// Give it to another thread that waits for one.
+    /// Yield the processor to a waiting thread.
     Yield,
     /// Sleep for this long.
     Rest(Duration),
 }
 
-/// The clock is read once in this many idle rounds.
+/// A spinning loop reads the clock once in this many idle rounds.
 const CLOCK_EVERY: u32 = 64;
 
 impl<'a> Patience<'a> {
@@ -39,13 +40,13 @@ impl<'a> Patience<'a> {
         Self { rank, stall, abort, idle_since: None, idle_rounds: 0, idle: Idle::Yield }
     }
 
-    /// Returns the same for a measurement: it spins and never gives its processor away.
+    /// Returns the same patience for a measurement: the loop spins and never yields the processor.
     #[must_use]
     pub fn spinning(self) -> Self {
         Self { idle: Idle::Spin, ..self }
     }
 
-    /// Sleeps for `time` after each idle round, for loops that share the processor.
+    /// Returns the same patience for a loop that shares the processor: it sleeps for `time` after each idle round.
     #[must_use]
     pub fn resting(self, time: Duration) -> Self {
         Self { idle: Idle::Rest(time), ..self }

@@ -1,12 +1,12 @@
-//! Collectives as plans: the slices to move, their order, and the slices that each waits for. Plans are pure, so that a
-//! test can execute one with anything.
+//! Collectives as plans: the slices to move, their order, and the slices that each waits for. A plan is plain data, so
+//! that a test can check it without a plugin.
 //!
 //! All lengths and offsets are in elements of float32. Every rank has the same number of slices in a ring, with empty
 //! ones at the end of short chunks, so that the n-th slice sent is the n-th slice received; NCCL does the same.
 
 use std::ops::Range;
 
-/// The user's buffer that data is in.
+/// One of the user's two buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// The buffer that is only read.
@@ -31,7 +31,7 @@ pub(crate) struct SendSlice {
     pub(crate) offset: usize,
     /// Its length.
     pub(crate) length: usize,
-    /// The number of slices of the stream named by [`SendStream::after`] that must be received before.
+    /// The number of slices of the stream named by [`SendStream::after`] that must be received first.
     pub(crate) needs: usize,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct SendStream {
     pub(crate) place: Place,
     /// The slices.
     pub(crate) slices: Vec<SendSlice>,
-    /// The stream among [`Plan::receives`] that feeds this one; without one, `needs` has no meaning.
+    /// The index in [`Plan::receives`] of the stream that feeds this one. If it is `None`, `needs` has no meaning.
     pub(crate) after: Option<usize>,
 }
 
@@ -175,7 +175,7 @@ impl Plan {
     }
 }
 
-/// The number of elements to a multiple of which the boundaries of chunks are rounded: 128 bytes, as in NCCL.
+/// The alignment of the boundaries of chunks, in elements: 128 bytes, as in NCCL.
 const CHUNK_ALIGN: usize = 32;
 
 /// Cuts `range` into `count` chunks of about the same size; the last ones may be shorter or empty.

@@ -1,4 +1,5 @@
-//! The resources of this process: memory, descriptors, threads, and the processor time of each, as /proc reports them.
+//! The resources of this process, as /proc reports them: memory, descriptors, threads, and the processor time of each
+//! thread.
 
 use std::fs;
 use std::thread;
@@ -27,7 +28,7 @@ pub struct ThreadTime {
 }
 
 impl Held {
-    /// Returns the resources held now; nothing if /proc is missing.
+    /// Returns the resources held now; zeros if /proc is missing.
     pub(crate) fn now() -> Self {
         let threads = fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
         Self { memory: resident_bytes(), descriptors: descriptors(), threads }
@@ -44,7 +45,7 @@ pub fn resident_bytes() -> u64 {
 
 /// Returns the number of open descriptors of this process.
 pub(crate) fn descriptors() -> usize {
-    // One of them lists them.
+    // One of the descriptors is that of the listing itself.
     fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count().saturating_sub(1))
 }
 
@@ -64,7 +65,7 @@ pub(crate) fn left_alone(time: Duration) -> Vec<ThreadTime> {
     threads
 }
 
-/// Returns the number, name and processor time of every thread of this process.
+/// Returns the ID, name and processor time of every thread of this process.
 fn thread_times() -> Vec<(String, String, Duration)> {
     let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     tasks

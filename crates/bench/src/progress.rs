@@ -45,7 +45,7 @@ impl Buffers {
         }
     }
 
-    /// Returns the address of one buffer that is both.
+    /// Returns the address of one buffer that is both input and output.
     #[must_use]
     pub(crate) fn in_place(data: &mut [f32]) -> Self {
         let (data, length) = (NonNull::from_mut(data).cast(), data.len());
@@ -88,7 +88,7 @@ impl Buffers {
 /// whole buffer that its stream uses.
 ///
 /// # Panics
-/// If a plan names a connection that does not exist, or a slice that is longer than its connection's.
+/// If a plan names a connection that does not exist, or a slice does not fit the staging slot that it goes through.
 pub(crate) unsafe fn run<N: NetApi>(
     net: &N,
     plan: &Plan,
@@ -264,7 +264,8 @@ impl<'a, 'net, N: NetApi> Receiving<'a, 'net, N> {
         Ok(moved)
     }
 
-    /// Puts the slice that was received last into its place.
+    /// Checks the size of the slice that was received last, and copies or adds it to its place unless the plugin has
+    /// put it there.
     ///
     /// # Safety
     /// That of `run`, and the request of slice `done` is done.

@@ -100,7 +100,7 @@ impl Ranks {
         if failures.is_empty() { Ok(()) } else { Err(RanksError::Failed { ranks }) }
     }
 
-    /// Returns true if a rank whose socket is closed did not end well.
+    /// Returns true if a rank whose socket is closed ended with a failure.
     fn has_bad_end(&mut self, open: &[bool]) -> bool {
         let closed = self.children.iter_mut().zip(open).filter(|(_, open)| !**open);
         closed.map(|(child, _)| end(child)).any(|status| !status.is_some_and(|status| status.success()))
@@ -147,7 +147,7 @@ struct Reason {
     text: String,
 }
 
-/// A signal that came from outside.
+/// A signal that killed the rank: from outside, or by its own crash.
 const SIGNAL: u8 = 0;
 /// An error that the rank found itself.
 const OWN_ERROR: u8 = 1;
@@ -156,7 +156,7 @@ const OUT_OF_TIME: u8 = 2;
 /// An error after all ranks were told to stop.
 const CONSEQUENCE: u8 = 3;
 
-/// Returns the failure of a rank that ended by itself, unless it ended well.
+/// Returns the failure of a rank whose process has ended; `None` if it succeeded.
 fn bad_end(rank: usize, status: Option<ExitStatus>, reason: Option<Reason>) -> Option<Reason> {
     if let Some(signal) = status.and_then(|status| status.signal()) {
         let text = format!("rank {rank} was killed by signal {signal} ({})", signal_name(signal));
@@ -206,7 +206,7 @@ pub fn serve<E: Display>(work: impl FnOnce(&mut Link) -> Result<(), E>) -> ExitC
     match work(&mut link) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Without a parent there is nobody to tell.
+            // This fails only if the parent is gone, and then nobody reads the error.
             let _ = link.fail(&error.to_string());
             ExitCode::FAILURE
         }
@@ -241,7 +241,7 @@ pub enum RanksError {
     Silent {
         /// The length of the silence.
         seconds: f64,
-        /// The ends of the ranks.
+        /// The ranks and their failures, the likely cause first.
         ranks: String,
     },
 }

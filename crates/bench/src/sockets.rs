@@ -10,7 +10,8 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// The parts of a stream's time: the first [`WARM_UP_WINDOWS`] are a warm-up, and the median of the others counts.
+/// The number of parts of a stream's time: the first [`WARM_UP_WINDOWS`] are a warm-up, and the result is the median of
+/// the others.
 const WINDOWS: usize = 9;
 const WARM_UP_WINDOWS: usize = 2;
 /// The settings of the measurement.
@@ -20,11 +21,11 @@ pub struct Settings {
     pub rails: Vec<(IpAddr, IpAddr)>,
     /// The sizes of messages for bandwidth, in bytes.
     pub sizes: Vec<usize>,
-    /// The buffers used in turn.
+    /// The number of buffers used in turn; fewer for sizes at which this many would need more than 256 MiB.
     pub in_flight: usize,
     /// The congestion control of the sockets between hosts; the kernel's own choice if `None`.
     pub congestion: Option<String>,
-    /// That of the sockets with both ends on this host.
+    /// The congestion control of the sockets with both ends on this host; the kernel's own choice if `None`.
     pub congestion_inside_host: Option<String>,
     /// The approximate time to measure the latency, and the bandwidth of each size.
     pub time: Duration,
@@ -41,7 +42,7 @@ pub struct Results {
     pub bandwidth: Vec<Bandwidth>,
 }
 
-/// The reason why there is no measurement.
+/// The reason why the measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketsError {
     /// The exchange between the ranks failed.

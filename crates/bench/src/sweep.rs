@@ -1,8 +1,9 @@
 //! Sweeps over all sizes of messages between two ranks, in both directions at once, with every byte checked.
 //!
-//! A message is a piece of its sender's noise, which the receiver knows too. Before a receive is posted, its buffer and
-//! the guards around it hold the complement of the noise there. So a missing byte is noticed as surely as a wrong one,
-//! and so is an extra byte, even if it is what the sender had beyond the end.
+//! A message is a piece of its sender's noise: random bytes drawn from the seed, so that the receiver can compute them
+//! too. Before a receive is posted, its buffer and the guards around it are filled with the complement of that piece
+//! and of the noise around it. So a missing byte is noticed like a wrong one, and so is an extra byte, even if it is
+//! the byte that follows the message in the sender's memory.
 
 mod plan;
 
@@ -60,8 +61,8 @@ pub enum SweepError {
     },
 }
 
-/// Runs the sweep; both ranks of `link` call this together. `progress` is told each step as it begins. Mismatches do
-/// not end it.
+/// Runs the sweep; both ranks of `link` call this together. `progress` is called with each step as it begins.
+/// Mismatches do not end the sweep.
 ///
 /// # Errors
 /// If a connection or a transfer fails, or there are not exactly two ranks. A stall names phase, size and direction.

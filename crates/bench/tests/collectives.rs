@@ -1,4 +1,4 @@
-//! The collectives over a net in memory: their results are right, and errors are noticed.
+//! The collectives over a net in memory: their results are correct, and errors are noticed.
 
 mod support;
 

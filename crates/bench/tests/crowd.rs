@@ -43,7 +43,7 @@ fn play(
 
 #[test]
 fn every_connection_of_every_rank_carries_its_message_and_is_closed() {
-    // To one other rank, to each other rank once, and round again.
+    // Connections to the only other rank, to each other rank once, and to some more than once.
     for (ranks, connections) in [(2, 1), (2, 3), (5, 2), (4, 3), (3, 7)] {
         let (results, world) = play(ranks, connections, Faults::default());
         for result in results {

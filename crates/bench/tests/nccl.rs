@@ -14,7 +14,7 @@ const SOURCE: &str = r#"
 typedef int (*function)();
 
 int ncclGetVersion(int *version) { *version = 23203; return 0; }
-/* NCCL has one for each version of plugins. */
+/* NCCL has one such function for each version of plugins. */
 __attribute__((used)) static void *getNcclNet_v9(void *library) { return library; }
 __attribute__((used)) static void *getNcclNet_v12(void *library) { return library; }
 

@@ -29,7 +29,8 @@ enum Fault {
     Loss,
 }
 
-/// The state shared by both ranks. Faults begin with a message by its number, in the order of sends.
+/// The state shared by both ranks. A fault names its message by the message's number, in the order of sends; a loss
+/// also affects all later messages.
 struct World {
     fault: Option<(usize, Fault)>,
     wires: Mutex<Vec<Arc<Wire>>>,
@@ -166,7 +167,7 @@ impl NetApi for Memory {
             match fault {
                 None => part.data.copy_from_nonoverlapping(data, carried),
                 Some(Fault::MissingByte) => part.data.copy_from_nonoverlapping(data, carried - 1),
-                // The byte after the end, as if the size were rounded up.
+                // One byte too many, as if the size were rounded up.
                 Some(Fault::ByteBeyond) => part.data.copy_from_nonoverlapping(data, carried + 1),
                 Some(Fault::ByteBefore) => part.data.sub(1).copy_from_nonoverlapping(data.sub(1), carried + 1),
                 Some(Fault::Swapped) => part.data.copy_from_nonoverlapping(data.add(1), carried),
@@ -189,7 +190,7 @@ impl NetApi for Memory {
 
     unsafe fn irecv(&self, comm: &RecvComm, parts: &[Part], _optional: bool) -> Result<Option<Request>, NetError> {
         let mut wire = wire(comm.pointer()).lock().unwrap();
-        // Fewer than the sweep posts, so that it must retry.
+        // Fewer receives than the sweep posts at a time, so that it must retry.
         if wire.len() == 20 {
             return Ok(None);
         }
@@ -223,7 +224,7 @@ impl NetApi for Memory {
     }
 
     fn close_recv(&self, comm: RecvComm) -> Result<(), NetError> {
-        // The memory of receives in progress ends with their connection.
+        // The memory of receives in progress may be freed once their connection is closed.
         wire(comm.pointer()).lock().unwrap().clear();
         self.close::<Arc<Wire>>(comm.pointer());
         Ok(())
@@ -253,7 +254,7 @@ fn sweep(fault: Option<(usize, Fault)>, max_parts: i32) -> ([Result<Results, Str
         for _ in 0..2 {
             let event = until("the end of a rank", || relay.next_event(Duration::from_secs(1)));
             assert!(matches!(event, Event::Closed { .. }), "{event:?}");
-            // If one of two ranks is gone before the other, it has failed, or both are done.
+            // If one of the two ranks ends before the other, either it has failed or both are done.
             relay.abort("a rank is gone");
         }
         threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
@@ -276,7 +277,7 @@ fn exact_bytes_are_no_mismatch_and_everything_is_closed() {
 #[test]
 fn every_inexact_result_is_noticed_once_and_the_sweep_continues() {
     let clean = sweep(None, 8).1.messages.load(SeqCst);
-    // Messages of the first phase, which are in the order of their sizes, and one of the last phase.
+    // Both are messages of the first phase, whose messages are in the order of their sizes.
     for (fault, words) in [
         (Fault::FlippedBit, "was sent as"),
         (Fault::MissingByte, "was sent as"),

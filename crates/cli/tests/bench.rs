@@ -4,8 +4,8 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// Returns the path of the built plugin: `RAILWEAVE_TEST_LIB` if it is set, otherwise the library that cargo builds next
-/// to this program's tests.
+/// Returns the path of the built plugin: `RAILWEAVE_TEST_LIB` if it is set, otherwise the library that cargo builds
+/// next to this program's tests.
 fn library() -> PathBuf {
     std::env::var_os("RAILWEAVE_TEST_LIB")
         .map_or_else(|| std::env::current_exe().unwrap().with_file_name("libnccl_net_railweave.so"), PathBuf::from)

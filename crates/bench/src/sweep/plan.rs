@@ -54,7 +54,7 @@ impl Message {
         self.offered.min(self.room)
     }
 
-    /// Returns the memory for its buffer with its guards, at any alignment.
+    /// Returns the bytes of memory for its buffer with its guards, at any alignment.
     fn place_bytes(self) -> usize {
         ALIGNMENTS + GUARD_BYTES + self.room + GUARD_BYTES
     }
@@ -69,7 +69,7 @@ pub(super) struct Plan {
     pub(super) sends: Vec<Message>,
     /// The limit of outstanding receives.
     pub(super) receives_ahead: usize,
-    /// The limit of outstanding sends: all that these receives take.
+    /// The limit of outstanding sends: the most messages that `receives_ahead` receives can take.
     pub(super) sends_ahead: usize,
     /// The bytes of memory for one receive.
     pub(super) place_bytes: usize,
@@ -151,7 +151,7 @@ fn shuffled(messages: &[Message], chance: &mut Chance) -> Vec<Message> {
 pub(super) struct Chance(u64);
 
 impl Chance {
-    /// Returns a stream of its own for each purpose.
+    /// Returns the random numbers for one purpose; each purpose has its own stream.
     pub(super) fn new(seed: u64, purpose: &str) -> Self {
         Self(purpose.bytes().fold(seed, |state, byte| Self(state ^ u64::from(byte)).next()))
     }
@@ -184,7 +184,7 @@ impl Chance {
         Message { tag: self.below(1 << 16) as i32, offered, room, offset: GUARD_BYTES + self.below(OFFSETS) }
     }
 
-    /// Returns `parts` messages for one receive, all of one tag, of a few tags, or of a tag each.
+    /// Returns `parts` messages for one receive: all with one tag, with two tags, or each with its own tag.
     fn group(&mut self, parts: usize, largest: usize) -> Vec<Message> {
         let first_tag = self.below(1 << 16);
         let tags = [1, 2, parts][self.below(3)];

@@ -24,9 +24,9 @@ pub(crate) struct Faults {
     pub(crate) flip_bit: Option<usize>,
     /// This message and all later ones never arrive.
     pub(crate) lose_from: Option<usize>,
-    /// The receiver is told one byte too few.
+    /// The receiver's size of this message is one byte too small.
     pub(crate) short_size: Option<usize>,
-    /// The sender's connection fails.
+    /// The send of this message fails.
     pub(crate) fail: Option<usize>,
 }
 
@@ -289,7 +289,7 @@ impl World {
     }
 }
 
-/// Returns a net for a process alone.
+/// Returns a net for a single rank.
 pub(crate) fn alone(faults: Faults) -> (Loopback, Arc<World>) {
     let world = Arc::new(World { faults, ..World::default() });
     (Loopback(Arc::clone(&world)), world)
@@ -322,7 +322,7 @@ pub(crate) fn with_ranks(
     let rank = |stream: UnixStream| -> Result<(), String> {
         let mut link = Link::open(stream).unwrap();
         let result = play(&mut link);
-        // This is before the link closes, so that the parent sees the result when it sees the end.
+        // The flag is set before the link closes, so that the parent sees it when it sees the end of the link.
         failed.fetch_or(result.is_err(), SeqCst);
         result
     };
@@ -332,7 +332,7 @@ pub(crate) fn with_ranks(
             let event = until("the end of a rank", || relay.next_event(Duration::from_secs(1)));
             assert!(matches!(event, Event::Closed { .. }), "unexpected: {event:?}");
             if failed.load(SeqCst) {
-                // A rank that failed is not at the barrier, so the others must not wait for it.
+                // A rank that failed never reaches the barrier, so the others must stop waiting.
                 relay.abort("a rank is gone");
             }
         }
