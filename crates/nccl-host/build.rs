@@ -1,4 +1,4 @@
-//! Builds the variadic logger, which Rust cannot define yet.
+//! Builds the logger in C: it is variadic, and stable Rust cannot define a variadic function.
 
 fn main() {
     println!("cargo::rerun-if-changed=src/logger.c");

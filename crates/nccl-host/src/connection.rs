@@ -4,7 +4,7 @@ use crate::memory::HostMemory;
 use crate::net::{Comm, NetApi, NetError, RecvComm, Registration, SendComm};
 use std::ptr::NonNull;
 
-/// The slices into which a connection cuts its data.
+/// The size and the number of the slices into which a connection cuts its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepShape {
     /// Bytes of one slice, a multiple of 4.
@@ -14,9 +14,10 @@ pub struct StepShape {
 }
 
 impl StepShape {
-    /// NCCL's rings with protocol Simple: two of the eight steps of the 4 MiB buffer at a time.
+    /// The shape of NCCL's rings with protocol Simple: a slice is two of the eight steps of the 4 MiB buffer.
     pub const RING: Self = Self { slice_bytes: 1 << 20, in_flight: 4 };
-    /// NCCL's steps of 512 KiB, all eight in flight.
+    /// The shape of connections between two peers: a slice is one of NCCL's steps of 512 KiB, and all eight are in
+    /// flight.
     pub const PEER: Self = Self { slice_bytes: 1 << 19, in_flight: 8 };
 
     /// Returns the size of the staging buffer in bytes.
@@ -31,7 +32,7 @@ pub trait Side {
     /// Returns the side for a registration.
     fn comm(&self) -> Comm<'_>;
 
-    /// Closes it.
+    /// Closes the side.
     ///
     /// # Errors
     /// If the plugin returns an error.
@@ -94,7 +95,7 @@ impl<'net, N: NetApi, S: Side> Connection<'net, N, S> {
         self.peer
     }
 
-    /// Returns the slices into which it cuts its data.
+    /// Returns the shape of the slices into which it cuts its data.
     #[must_use]
     pub fn shape(&self) -> StepShape {
         self.shape
@@ -103,7 +104,7 @@ impl<'net, N: NetApi, S: Side> Connection<'net, N, S> {
     /// Returns the open side.
     ///
     /// # Panics
-    /// Never outside `close` and `drop`, which end the connection.
+    /// Only once `close` or `drop` has taken the side, after which no caller has the connection.
     #[must_use]
     pub fn side(&self) -> &S {
         self.side.as_ref().expect("open until closed")
@@ -144,14 +145,14 @@ impl<'net, N: NetApi, S: Side> Connection<'net, N, S> {
     /// If the plugin returns an error.
     pub fn deregister_user(&mut self) -> Result<(), NetError> {
         let Some(user) = self.user.take() else { return Ok(()) };
-        // SAFETY: made for this connection, and taken away here.
+        // SAFETY: the registration was made for this connection, and this is its last use.
         unsafe { self.net.dereg_mr(self.side().comm(), user) }
     }
 
     /// Ends the registrations and the connection.
     ///
     /// # Errors
-    /// If the plugin returns an error: the first. The remaining steps are done nevertheless.
+    /// If the plugin returns an error: the first one. The remaining steps are still done.
     pub fn close(mut self) -> Result<(), NetError> {
         self.finish()
     }
@@ -160,7 +161,7 @@ impl<'net, N: NetApi, S: Side> Connection<'net, N, S> {
         let user = if self.side.is_some() { self.deregister_user() } else { Ok(()) };
         let Some(side) = self.side.take() else { return Ok(()) };
         let staged = match self.staged.take() {
-            // SAFETY: made for this connection, and taken away here.
+            // SAFETY: the registration was made for this connection, and this is its last use.
             Some(staged) => unsafe { self.net.dereg_mr(side.comm(), staged) },
             None => Ok(()),
         };

@@ -1,8 +1,8 @@
 //! Loads any NCCL net plugin as NCCL does, and calls it.
 //!
-//! This is the caller's side of the API, without GPUs and without NCCL. [`Plugin`] loads a .so, [`LoadedNet`] is a
-//! started one behind [`NetApi`], and a [`connection`] keeps one side of a connection with the memory that is
-//! registered for it.
+//! This is the caller's side of the API, without GPUs and without NCCL. [`Plugin`] loads a .so, and [`LoadedNet`] is a
+//! started plugin, called through [`NetApi`]. The module [`connection`] keeps one side of a connection together with
+//! the memory that is registered for it.
 
 pub mod connection;
 pub mod counters;

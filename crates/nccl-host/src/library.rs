@@ -5,7 +5,7 @@ use std::error::Error;
 use std::ffi::{CStr, c_void};
 use std::path::{Path, PathBuf};
 
-/// Loads a library as NCCL loads plugins. Its initialisers run, so `path` is code that the caller trusts.
+/// Loads a library as NCCL loads plugins. Its initialisers run, so the caller must trust the file.
 ///
 /// # Errors
 /// If there is no such file, or the dynamic linker refuses it: [`LoadError::Unloadable`].

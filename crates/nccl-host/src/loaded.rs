@@ -14,12 +14,12 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, PoisonError};
 
-/// A plugin started for one communicator; dropping it calls the API's `finalize`. Everything made with it must be
-/// closed first, which the borrow of a `Communicator` ensures.
+/// A plugin started for one communicator; dropping it calls the API's `finalize`. Everything opened with it must be
+/// closed first. A [`Connection`](crate::connection::Connection) borrows it, which ensures that for connections.
 #[derive(Debug)]
 pub struct LoadedNet {
     plugin: Arc<Inner>,
-    /// The context of v11 on; NULL before.
+    /// The plugin's context from v11 on; NULL with an older version.
     context: *mut c_void,
     /// The configuration, which plugins may keep a pointer to.
     config: Box<UnsafeCell<CommConfig>>,
@@ -69,7 +69,7 @@ impl LoadedNet {
     /// Fuses `members`, indices of devices, into one more device and returns its index.
     ///
     /// # Errors
-    /// If the plugin returns an error, or cannot fuse, or not this many.
+    /// If the plugin returns an error or cannot fuse, or if this version of the API does not allow this many members.
     pub fn fuse(&self, members: &[i32]) -> Result<i32, NetError> {
         let version = self.plugin.table.version();
         let cannot = || NetError::CannotFuse { plugin: self.plugin.name.clone(), version };
@@ -178,7 +178,10 @@ impl LoadedNet {
         }
     }
 
-    /// Refuses receives that do not fit into one call.
+    /// Refuses parts that are larger than this version allows.
+    ///
+    /// # Panics
+    /// If there is no part, or there are more than [`MAX_PARTS`].
     fn check_parts(&self, call: &'static str, parts: &[Part]) -> Result<(), NetError> {
         assert!((1..=MAX_PARTS).contains(&parts.len()), "{call} of {} parts; allowed: 1 to {MAX_PARTS}", parts.len());
         parts.iter().try_for_each(|part| self.limit(call, part.bytes, self.plugin.table.message_limit()))
@@ -261,7 +264,7 @@ impl NetApi for LoadedNet {
         self.limit("regMr", bytes, self.plugin.table.registration_limit())?;
         let (comm, data, mut registration) = (comm.pointer(), data.as_ptr().cast(), null_mut());
         let out = &raw mut registration;
-        // The limit above makes the size of v6 and v7 fit.
+        // Used for v6 and v7 only, where the limit above ensures that the size fits.
         let int = bytes as c_int;
         // SAFETY: the caller keeps the memory in place while it is registered.
         let code = unsafe {
@@ -297,7 +300,7 @@ impl NetApi for LoadedNet {
         let (comm, data, mr) = (comm.pointer(), data.as_ptr().cast(), registration.0);
         let mut request = null_mut();
         let out = &raw mut request;
-        // The limit above makes the size of v6 to v8 fit.
+        // Used for v6 to v8 only, where the limit above ensures that the size fits.
         let int = bytes as c_int;
         // SAFETY: the caller keeps the registered data in place until the request is done. The profiler's event is
         // NULL.
@@ -329,7 +332,7 @@ impl NetApi for LoadedNet {
             data[index] = part.data.as_ptr().cast();
             mrs[index] = part.registration.0;
             sizes[index] = part.bytes;
-            // Used for v6 to v8 only, where the limit above makes it fit.
+            // Used for v6 to v8 only, where the limit above ensures that the size fits.
             ints[index] = part.bytes as c_int;
             tags[index] = part.tag;
         }
@@ -391,19 +394,19 @@ impl NetApi for LoadedNet {
 
     fn close_send(&self, comm: SendComm) -> Result<(), NetError> {
         let call = self.need("closeSend", each!(self.plugin.table, net => net.close_send))?;
-        // SAFETY: the connection is open, and this takes it away.
+        // SAFETY: the connection is open, and this is its last use.
         self.check("closeSend", unsafe { call(comm.pointer()) })
     }
 
     fn close_recv(&self, comm: RecvComm) -> Result<(), NetError> {
         let call = self.need("closeRecv", each!(self.plugin.table, net => net.close_recv))?;
-        // SAFETY: the connection is open, and this takes it away.
+        // SAFETY: the connection is open, and this is its last use.
         self.check("closeRecv", unsafe { call(comm.pointer()) })
     }
 
     fn close_listen(&self, listen: ListenComm) -> Result<(), NetError> {
         let call = self.need("closeListen", each!(self.plugin.table, net => net.close_listen))?;
-        // SAFETY: the listen is open, and this takes it away.
+        // SAFETY: the listen is open, and this is its last use.
         self.check("closeListen", unsafe { call(listen.pointer()) })
     }
 }

@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
 use std::ptr::NonNull;
 
-/// The largest number of receives that one irecv may group here; NCCL groups at most 8 with any plugin of its own.
+/// The largest number of receives that one irecv may group here; NCCL's own transports allow at most 8.
 pub const MAX_PARTS: usize = 8;
 
 /// The bytes that a listen passes to the connecting side. The plugin may write to them at each poll of connect, so they
@@ -219,8 +219,8 @@ pub trait NetApi: Sync {
     ) -> Result<Option<Request>, NetError>;
 
     /// Starts a receive of one to [`MAX_PARTS`] messages; returns `None` if it must be retried. With
-    /// `completion_optional`, the request is preset to NCCL's hint for protocols whose receivers poll flags in the
-    /// data.
+    /// `completion_optional`, the request of a single message is preset to NCCL's hint for protocols whose receivers
+    /// poll flags in the data (v9 on).
     ///
     /// # Errors
     /// If the plugin returns an error.

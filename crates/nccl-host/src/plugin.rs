@@ -32,12 +32,13 @@ pub(crate) struct Inner {
 }
 
 impl Plugin {
-    /// Loads the plugin at `path`, with API version `wanted` or the newest that it exports.
+    /// Loads the plugin at `path`, with API version `wanted`, or with the newest that it exports if `wanted` is `None`.
     ///
-    /// Loading runs the initialisers of the .so, so `path` is code that the caller trusts, as NCCL_NET_PLUGIN is.
+    /// Loading runs the initialisers of the .so, so the caller must trust that file, as a user of NCCL trusts the one
+    /// that NCCL_NET_PLUGIN names.
     ///
     /// # Errors
-    /// If the file is missing or is not a plugin, or lacks the requested version.
+    /// If the file is missing, cannot be loaded or is not a plugin, or lacks the requested version or a name.
     pub fn load(path: &Path, wanted: Option<u32>) -> Result<Self, LoadError> {
         if !path.exists() {
             return Err(LoadError::Missing { path: path.to_owned() });
@@ -75,8 +76,8 @@ impl Plugin {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Returns a plugin with the table of `version` at `table`, which no symbol of the API names, in the file `path`.
-    /// `None` for a version that does not exist.
+    /// Returns a plugin whose table of `version` lies at `table`, without a symbol of the API, in the file `path`.
+    /// `None` for a version that does not exist, or if `table` is NULL.
     ///
     /// # Safety
     /// `table` points to a table of that version, which stays loaded while the process lives.
@@ -125,7 +126,8 @@ impl Plugin {
         &self.inner.versions
     }
 
-    /// Returns the counters of every rail of this process; `None` if the plugin is not Railweave's and has none.
+    /// Returns the counters of every rail of this process; `None` if the plugin does not export them, as only
+    /// Railweave's does.
     #[must_use]
     pub fn rail_counters(&self) -> Option<Vec<RailCount>> {
         // SAFETY: the function is the plugin's, of this type, and the plugin is loaded.

@@ -189,6 +189,6 @@ impl Table {
 /// # Safety
 /// `pointer` is NULL or points to a string that ends with a NUL.
 pub(crate) unsafe fn text(pointer: *const c_char) -> Option<String> {
-    // SAFETY: by the caller's word.
+    // SAFETY: the caller promises it.
     (!pointer.is_null()).then(|| unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
 }

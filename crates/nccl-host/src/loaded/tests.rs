@@ -1,4 +1,4 @@
-//! Calls every version of a plugin of static tables, which records the calls.
+//! Calls a plugin made of static tables with every version of the API; the plugin records the calls.
 
 use super::*;
 use railweave_abi::net::calls::{
@@ -73,7 +73,7 @@ unsafe extern "C" fn listen_v11(
     unsafe { listen_v6(device, handle, listen) }
 }
 unsafe extern "C" fn connect_v6(device: c_int, handle: *mut c_void, send: *mut *mut c_void) -> NcclResult {
-    // SAFETY: the host passes 128 bytes that stay, and the pointer.
+    // SAFETY: the host passes 128 bytes that stay in place, and the pointer.
     unsafe {
         let polls = handle.cast::<u8>().add(127);
         *polls += 1;
@@ -209,7 +209,7 @@ unsafe extern "C" fn irecv_v10(
         let (bytes, tags) =
             (std::slice::from_raw_parts(bytes, n as usize), std::slice::from_raw_parts(tags, n as usize));
         let preset = (*request).addr();
-        // Tag 99 provokes the mistake of leaving the hint.
+        // With tag 99, this plugin makes the mistake of leaving the hint in place.
         if tags[0] != 99 {
             *request = null_mut();
         }
@@ -292,7 +292,8 @@ unsafe extern "C" fn properties_v12(_device: c_int, out: *mut v12::NetProperties
     OK
 }
 
-/// Fuses device 1 and others into device 2, the last one; for any other set it returns an index that no device has.
+/// Fuses a set that begins with device 1 into device 2, the last one; for any other set, writes an index that no device
+/// has.
 fn fused(members: &[c_int], device: *mut c_int) -> NcclResult {
     // SAFETY: the host passes the pointer.
     unsafe { *device = if members[0] == 1 { 2 } else { 3 } };
