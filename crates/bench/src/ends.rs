@@ -97,6 +97,7 @@ impl Ends {
     ) -> Result<RegisteredEnds<'a>, NetError> {
         let register = |comm: Comm<'_>, messages: &Messages, index: usize| {
             // SAFETY: the messages' memory outlives the connections, whose close ends the registrations at the latest.
+            // After an error the connections stay open, but then the rank's process is about to end.
             unsafe { net.reg_mr(comm, messages.start(index), messages.bytes()) }
         };
         let sends = self.sends.iter().enumerate().map(|(index, comm)| register(Comm::Send(comm), outgoing, index));

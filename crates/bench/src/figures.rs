@@ -12,7 +12,7 @@ pub(crate) const MAX_BUFFER_BYTES: usize = 256 << 20;
 pub(crate) const WARM_UP_ROUNDS: usize = 200;
 /// The largest number of round trips that one measurement times.
 const MAX_ROUNDS: usize = 200_000;
-/// The round trips between two readings of the clock.
+/// The number of round trips between two checks whether the time has passed.
 const PORTION_ROUNDS: usize = 1000;
 
 /// The median and the 99th percentile of many times.

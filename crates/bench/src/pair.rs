@@ -341,9 +341,10 @@ impl<'a, N: NetApi> Pair<'a, N> {
     pub fn try_receive(&self, offset: usize, bytes: usize) -> Result<Option<Request>, NetError> {
         let (start, registration) = self.from.slot(0);
         assert!(offset + bytes <= self.buffer_bytes, "a message inside the buffer");
-        // SAFETY: as for a send.
+        // SAFETY: the offset lies inside the buffer or at its end.
         let part = Part { data: unsafe { start.add(offset) }, bytes, tag: 0, registration };
-        // SAFETY: as for a send.
+        // SAFETY: the message lies inside the registered buffer. Receives posted ahead may share bytes of it, but
+        // nothing here reads its content.
         unsafe { self.net.irecv(self.from.side(), &[part], false) }
     }
 

@@ -49,8 +49,8 @@ impl Ranks {
         Ok(Self { children: std::mem::take(&mut children.0), relay })
     }
 
-    /// Relays until all ranks have ended, and passes every report to `on_report`. If a rank fails, or nothing comes
-    /// from any rank for `silence`, all others are told to stop, and those that do not are killed.
+    /// Relays until all ranks have ended, and passes every report to `on_report`. If a rank fails, or no rank sends
+    /// anything for `silence`, all ranks are told to stop, and those that do not are killed.
     ///
     /// # Errors
     /// If ranks fail: their failures, the likely cause first.

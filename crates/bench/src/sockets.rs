@@ -83,7 +83,8 @@ pub fn run(link: &mut Link, settings: &Settings) -> Result<Results, SocketsError
     Ok(Results { latency, bandwidth })
 }
 
-/// Connects one socket for each of the first `most` rails, from rank 0's address to rank 1's.
+/// Connects one socket for each of the first `most` rails, from rank 0 to rank 1's address. The kernel chooses rank 0's
+/// address by its routes.
 fn connect(
     link: &mut Link,
     settings: &Settings,

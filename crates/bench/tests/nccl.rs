@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A library with the names of NCCL's, exported and not. Each test chooses `WORDS`, `NAME`, `FIRST` and `COUNT`.
+/// A library with NCCL's symbols, both exported and local ones. Each test chooses `WORDS`, `NAME`, `FIRST` and `COUNT`.
 const SOURCE: &str = r#"
 #include <stddef.h>
 #include <stdio.h>

@@ -107,7 +107,7 @@ impl NetworkArguments {
         })?)
     }
 
-    /// Relays for the ranks until all have ended.
+    /// Relays between the ranks until all have ended, and passes every report to `on_report`.
     pub(crate) fn supervise(&self, ranks: Ranks, on_report: impl FnMut(usize, &[u8])) -> Result<(), RanksError> {
         // A rank that hangs inside the plugin cannot notice the stall itself. All other ranks notice theirs before this
         // limit.
@@ -159,7 +159,7 @@ impl Network {
         let most = if self.verbose { logger::INFO } else { logger::WARN };
         logger::set_sink(move |line| {
             if line.level <= most {
-                // One write per line, so that the lines of two ranks do not mix. If it fails, there is nobody to tell.
+                // One write per line, so that the lines of two ranks do not mix. If it fails, only this line is lost.
                 let text = format!("rank {rank}: {}\n", line.text.trim_end());
                 let _ = std::io::stderr().write_all(text.as_bytes());
             }

@@ -59,8 +59,9 @@ impl Side for RecvComm {
     }
 }
 
-/// One side of a connection, its staging buffer, and at times a user's buffer. Dropping it closes it, even with
-/// transfers in flight, in NCCL's order: first the registrations, then the connection, then the memory.
+/// One side of a connection, its staging buffer, and the registration of a user's buffer if there is one. Dropping it
+/// closes it, even with transfers in flight, in NCCL's order: first the registrations, then the connection, then the
+/// memory.
 #[derive(Debug)]
 pub struct Connection<'net, N: NetApi, S: Side> {
     net: &'net N,
