@@ -241,7 +241,10 @@ impl Relay {
                 Some((REPORT, body)) => return Some(Event::Report { rank, body }),
                 Some((FAILED, reason)) => return Some(Event::Failed { rank, reason: lossy(&reason) }),
                 Some((kind, _)) => {
-                    return Some(Event::Failed { rank, reason: format!("it sent a frame of the unknown kind {kind}") });
+                    return Some(Event::Failed {
+                        rank,
+                        reason: format!("it sent a frame of kind {kind}, which is unknown"),
+                    });
                 }
                 None => return Some(Event::Closed { rank }),
             }
@@ -350,7 +353,7 @@ pub enum BootstrapError {
     #[error("the parent process is gone; start the whole command again")]
     ParentGone,
     /// The parent says stop.
-    #[error("the parent process says stop: {reason}")]
+    #[error("the parent process stopped this rank: {reason}")]
     Aborted {
         /// The reason.
         reason: String,

@@ -24,12 +24,12 @@ pub struct Settings {
     pub sizes: Vec<usize>,
     /// Messages in flight for bandwidth, 1 to 32; fewer for sizes at which this many would need more than 256 MiB.
     pub in_flight: usize,
-    /// The approximate time to measure the latency, and the bandwidth of each size.
+    /// The approximate time of each measurement: of the latency, and of the bandwidth at each size.
     pub time: Duration,
     /// The approximate time to send each size before its bandwidth is measured; a traffic shaper in the path lets
     /// a burst pass first.
     pub warm_up: Duration,
-    /// The number of connections to set up for their time.
+    /// The number of connections whose set-up is timed.
     pub connects: usize,
     /// The longest time without any progress before an error.
     pub stall: Duration,

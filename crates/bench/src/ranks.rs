@@ -237,7 +237,9 @@ pub enum RanksError {
         ranks: String,
     },
     /// No rank said anything for too long.
-    #[error("no rank said anything for {seconds} s, so all were stopped; the plugin may hang inside a call: {ranks}")]
+    #[error(
+        "no rank reported anything for {seconds} s, so all were stopped; the plugin may hang inside a call: {ranks}"
+    )]
     Silent {
         /// The length of the silence.
         seconds: f64,

@@ -27,7 +27,7 @@ pub struct Settings {
     pub congestion: Option<String>,
     /// The congestion control of the sockets with both ends on this host; the kernel's own choice if `None`.
     pub congestion_inside_host: Option<String>,
-    /// The approximate time to measure the latency, and the bandwidth of each size.
+    /// The approximate time of each measurement: of the latency, and of the bandwidth at each size.
     pub time: Duration,
     /// The longest time without any progress before an error.
     pub stall: Duration,

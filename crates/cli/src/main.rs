@@ -36,9 +36,9 @@ enum Command {
     Bench(commands::bench::Arguments),
     /// Shows every setting, its value here, and the origin of the value
     Options(commands::options::Arguments),
-    /// Shows the ports, devices and rails of this machine, and what is left out and why
+    /// Shows the ports, devices and rails of this machine, and the reason for each that is left out
     Topo(commands::topo::Arguments),
-    /// The process of one rank, started by the others
+    /// The process of one rank, started by demo and bench
     #[command(name = job::SUBCOMMAND, hide = true)]
     Rank,
 }

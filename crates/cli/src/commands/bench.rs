@@ -31,14 +31,14 @@ pub(crate) struct Arguments {
     /// The number of messages in flight; NCCL keeps up to 8
     #[arg(long, value_name = "COUNT", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=32))]
     in_flight: u32,
-    /// The approximate time to measure latency, and the bandwidth of each size
+    /// The approximate time of each measurement: of the latency, and of the bandwidth at each size
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// The approximate time to send each size before its bandwidth is measured; use it if a traffic shaper is in the
-    /// path
+    /// The approximate time to send each size before its bandwidth is measured; needed if a traffic shaper is in the
+    /// path, which lets more through at first
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
     warm_up: f64,
-    /// The number of connections to set up for their time
+    /// The number of connections whose set-up is timed
     #[arg(long, value_name = "COUNT", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connects: u32,
     #[command(flatten)]
@@ -53,8 +53,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", requires = "connections")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=60))]
     idle: Option<u64>,
-    /// With --connections: starts this many processes at once, each of which opens the connections to those that follow
-    /// it, and shows the resources of each
+    /// With --connections: starts this many processes at once, opens the connections of each to the processes after it,
+    /// and shows the resources of each
     #[arg(long, value_name = "COUNT", requires = "connections", conflicts_with = "idle")]
     #[arg(value_parser = clap::value_parser!(u32).range(2..=1000))]
     processes: Option<u32>,
