@@ -321,11 +321,11 @@ options! {
             nccls("NCCL_IB_DATA_DIRECT", "0, 1 or 2", "1", nccl::data_direct),
         ],
         default: DataDirect::Only, "1",
-        help: "RDMA only: the devices that NCCL sees for an adapter that reaches GPU memory without the processor (Data \
-               Direct of ConnectX-8). With 1 it is a device of its own, `mlx5_0_dma`, in place of `mlx5_0`. With 2 \
-               NCCL sees both (one fused device then takes `mlx5_0_dma` alone). With 0 it is a device like any other. \
-               The setting counts as 0 if NCCL is older than 2.24 (net API v6 to v8), because such an NCCL cannot be \
-               told to flush on every GPU.",
+        help: "RDMA only: the devices that NCCL sees for an adapter that reaches GPU memory without the processor \
+               (Data Direct of ConnectX-8). With 1 it is a device of its own, `mlx5_0_dma`, in place of `mlx5_0`. \
+               With 2 NCCL sees both (one fused device then takes `mlx5_0_dma` alone). With 0 it is a device like \
+               any other. The setting counts as 0 if NCCL is older than 2.24 (net API v6 to v8), because such an \
+               NCCL cannot be told to flush on every GPU.",
     }
     /// The entry of its GID table that each RoCE device uses.
     gid_index: GidIndices {
@@ -341,8 +341,8 @@ options! {
         ],
         default: GidIndices::Automatic, "-1, chosen by the next four settings",
         help: "RoCE only: the entry of the GID table that a port uses (`show_gids` lists them). A single number \
-               applies to all devices; a list has one for each device that it names, and for other devices the rules of \
-               the next four settings choose.",
+               applies to all devices; a list has one for each device that it names, and for other devices the rules \
+               of the next four settings choose.",
     }
     /// The version of RoCE: 1 or 2.
     roce_version: u8 {
