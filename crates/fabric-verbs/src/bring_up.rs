@@ -47,7 +47,7 @@ pub(crate) struct RisingPair {
     pub(crate) pair: QueuePair,
     /// The number of its first packet.
     pub(crate) psn: u32,
-    /// Rights of the peer, or of itself on a loop-back lane.
+    /// The peer's access rights; on a loop-back lane, its own.
     access: c_int,
     reached: Reached,
     /// The number of times that the next change of state was refused.
@@ -65,7 +65,7 @@ impl RisingPair {
         Ok(rising)
     }
 
-    /// Returns true if it knows its peer: some attributes can be set only before (ibv_set_ece(3)).
+    /// Returns true once the kernel knows its peer; some attributes must be set before that (ibv_set_ece(3)).
     pub(crate) fn is_ready_to_receive(&self) -> bool {
         matches!(self.reached, Reached::ReadyToReceive | Reached::ReadyToSend)
     }

@@ -25,11 +25,11 @@ pub struct VerbsConfig {
     pub relaxed_ordering: RelaxedOrdering,
     /// True if the device reports the byte count of a write with an immediate. `RAILWEAVE_BYTE_COUNTS`.
     pub byte_counts: bool,
-    /// True if the lanes of a rail share one receive queue; `None` shares it among several lanes only. `RAILWEAVE_SRQ`.
+    /// True if the lanes of a rail share one receive queue; `None`: if there are several. `RAILWEAVE_SRQ`.
     pub shared_receives: Option<bool>,
     /// Retries of a refused change of a queue pair's state.
     pub modify_retries: ModifyRetries,
-    /// True if the receiver's end makes a loop-back lane for flushes: there is GPU memory to flush.
+    /// True if there is GPU memory to flush: the receiver's end then makes a loop-back lane for it.
     pub flush: bool,
 }
 
@@ -58,7 +58,7 @@ impl Default for VerbsConfig {
 pub struct ModifyRetries {
     /// Attempts after the first one. `NCCL_IB_MQP_RETRY_CNT`.
     pub count: u32,
-    /// The pause before the first retry; each later one is longer by the same. `NCCL_IB_MQP_RETRY_SLEEP_MSEC`.
+    /// The pause before the first retry; each later pause is longer by this much. `NCCL_IB_MQP_RETRY_SLEEP_MSEC`.
     pub pause: Duration,
     /// True if any error is retried, not only ETIMEDOUT. `NCCL_IB_MQP_RETRY_ALL`.
     pub any_error: bool,

@@ -1,6 +1,6 @@
-//! Data Direct: an engine of ConnectX-8 and later through which the adapter reaches GPU memory past the processor, by a
-//! PCI function of its own. NCCL's own transport (NCCL 2.30, net_ib/init.cc) shows it as a separate device,
-//! `mlx5_0_dma`.
+//! Data Direct: an engine of ConnectX-8 and later, with a PCI function of its own. Through it, the adapter reaches GPU
+//! memory without passing the processor. NCCL's own transport (NCCL 2.30, net_ib/init.cc) shows it as a separate
+//! device, `mlx5_0_dma`.
 //!
 //! Nothing here has run on such an adapter. It follows mlx5dv_get_data_direct_sysfs_path(3), mlx5dv_reg_dmabuf_mr(3)
 //! and the checks of the kernel's driver (drivers/infiniband/hw/mlx5/mr.c, reg_user_mr_dmabuf_by_data_direct).
@@ -14,8 +14,8 @@ use crate::device::Device;
 use crate::pointers::refuses_dma_bufs;
 use crate::sys::{self, Mlx5Functions};
 
-/// The vendors of devices that libmlx5 drives, as in `ibv_device_attr.vendor_id`: Mellanox's identifier of IEEE, and
-/// that of PCI.
+/// The vendors of devices that libmlx5 drives, as in `ibv_device_attr.vendor_id`: Mellanox's IEEE identifier and its
+/// PCI identifier.
 const VENDORS: [u32; 2] = [0x02c9, 0x15b3];
 
 /// The longest path that the kernel gives (PATH_MAX).
@@ -36,7 +36,7 @@ pub struct Engine {
 }
 
 impl<'a> Mlx5<'a> {
-    /// Names the library, for the dynamic linker or as a file. Loads nothing yet.
+    /// Takes the library's name for the dynamic linker, or its path. Loads nothing yet.
     pub fn new(name: &'a str) -> Self {
         Self { name, loaded: OnceCell::new() }
     }
@@ -59,10 +59,10 @@ impl<'a> Mlx5<'a> {
             return Ok(None);
         }
         let mut path = [0 as c_char; LONGEST_PATH];
-        // SAFETY: the context is open and of this library, and the place is as long as stated.
+        // SAFETY: the context is open and of this library, and the buffer is as long as stated.
         match unsafe { (functions.get_data_direct_sysfs_path)(device.context(), path.as_mut_ptr(), path.len()) } {
             0 => {}
-            // A device without such an engine, and a kernel that knows of none.
+            // The device has no such engine, or the kernel does not support any.
             libc::ENODEV | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT => return Ok(None),
             errno => return Err(io::Error::from_raw_os_error(errno.abs())),
         }
@@ -77,7 +77,7 @@ impl<'a> Mlx5<'a> {
     }
 }
 
-/// Returns true if the kernel knows no registration with mlx5's own flags.
+/// Returns true if the kernel does not support registration with mlx5's own flags.
 fn refuses(functions: &Mlx5Functions, device: &Device) -> bool {
     // SAFETY: the protection domain is open; -1 is no descriptor, so no memory is touched.
     refuses_dma_bufs(device, |pd, length| unsafe { (functions.reg_dmabuf_mr)(pd, 0, length, 0, -1, 0, 0) })

@@ -31,10 +31,10 @@ impl Device {
     ///
     /// # Errors
     /// If the list is not available: the kernel has no RDMA support, or this process has no right to it.
-    #[allow(clippy::type_complexity)] // a list of devices, each open or not: no type of its own would say it better
+    #[allow(clippy::type_complexity)] // a list of devices, each open or not: a type of its own would not be clearer
     pub fn open_all(functions: &Arc<Functions>) -> io::Result<Vec<Result<Arc<Self>, (String, io::Error)>>> {
         let mut count = 0;
-        // SAFETY: the count is a valid place; the list is freed below, once.
+        // SAFETY: the pointer to the count is valid; the list is freed below, once.
         let list = unsafe { (functions.get_device_list)(&raw mut count) };
         if list.is_null() {
             return Err(io::Error::last_os_error());
@@ -90,7 +90,7 @@ impl Device {
     pub fn attributes(&self) -> io::Result<sys::DeviceAttributes> {
         // SAFETY: all zero is a valid value of plain numbers.
         let mut attributes: sys::DeviceAttributes = unsafe { std::mem::zeroed() };
-        // SAFETY: the context is open and the place is valid.
+        // SAFETY: the context is open and the pointer is valid.
         check(unsafe { (self.functions.query_device)(self.context.as_ptr(), &raw mut attributes) })?;
         Ok(attributes)
     }
@@ -103,8 +103,8 @@ impl Device {
         let mut attributes = sys::PortAttributes::default();
         let context = self.context.as_ptr();
         // SAFETY: the context is open. If its `abi_compat` says so, it is the last field of a VerbsContext of which the
-        // last `size` bytes exist (infiniband/verbs.h, verbs_get_ctx_op). The place holds the whole structure; the
-        // older function writes only its first part.
+        // last `size` bytes exist (infiniband/verbs.h, verbs_get_ctx_op). `attributes` has room for the whole
+        // structure; the older function writes only its first part.
         check(unsafe {
             let extended = (*context).abi_compat as usize == usize::MAX;
             let whole = context.byte_sub(std::mem::offset_of!(sys::VerbsContext, context)).cast::<sys::VerbsContext>();
@@ -123,17 +123,17 @@ impl Device {
     pub fn port_speed_mbps(&self, port: u8) -> Option<u64> {
         let query = self.functions.query_port_speed?;
         let mut hundreds = 0;
-        // SAFETY: the context is open and the place is valid.
+        // SAFETY: the context is open and the pointer is valid.
         let result = unsafe { query(self.context.as_ptr(), u32::from(port), &raw mut hundreds) };
         (result == 0 && hundreds > 0).then(|| hundreds.saturating_mul(100))
     }
 
-    /// Entry `index` of the port's GID table with its type, one of `sys::GID_TYPE_*`, and its network interface; `None`
-    /// if the entry is empty. Older libraries do not know types: then `kind` is `None`.
+    /// Returns entry `index` of the port's GID table with its type, one of `sys::GID_TYPE_*`, and its network
+    /// interface; `None` if the entry is empty. Older libraries do not know types: then `kind` is `None`.
     pub fn gid(&self, port: u8, index: u32) -> Option<Gid> {
         if let Some(query) = self.functions.query_gid_ex {
             let mut entry = sys::GidEntry::default();
-            // SAFETY: the context is open, the place is valid, and its length is passed.
+            // SAFETY: the context is open, the pointer is valid, and the entry's length is passed.
             let result = unsafe {
                 let length = size_of::<sys::GidEntry>();
                 query(self.context.as_ptr(), u32::from(port), index, &raw mut entry, 0, length)
@@ -145,13 +145,13 @@ impl Device {
                     return (entry.gid.0 != [0; 16]).then_some(Gid { bytes: entry.gid.0, index, kind, interface });
                 }
                 libc::ENODATA => return None,
-                // A kernel before 5.11, or a container without the right: asks the older way.
+                // A kernel before 5.11, or a container without the right: ask the older way.
                 _ => {}
             }
         }
         let mut gid = sys::Gid::default();
         let number = c_int::try_from(index).ok()?;
-        // SAFETY: the context is open and the place is valid.
+        // SAFETY: the context is open and the pointer is valid.
         let result = unsafe { (self.functions.query_gid)(self.context.as_ptr(), port, number, &raw mut gid) };
         (result == 0 && gid.0 != [0; 16]).then_some(Gid { bytes: gid.0, index, kind: None, interface: None })
     }
@@ -177,7 +177,7 @@ impl Device {
     /// Takes and acknowledges the next event; `None` if none is pending. Call it only after [`Self::event_descriptor`].
     pub fn next_event(&self) -> Option<Event> {
         let mut event = sys::AsyncEvent { element: sys::AsyncElement { port_num: 0 }, event_type: 0 };
-        // SAFETY: the context is open and the place is valid; the descriptor does not block.
+        // SAFETY: the context is open and the pointer is valid; the descriptor does not block.
         if unsafe { (self.functions.get_async_event)(self.context.as_ptr(), &raw mut event) } != 0 {
             return None;
         }

@@ -10,10 +10,10 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Returns the placement of `length` bytes at `address`, on a system with pages of `page` bytes. `offset` is where
-    /// they begin in the dma-buf, or where the page in which they begin starts, as NCCL's own transport passes it
-    /// (net_ib/reg.cc). With `whole_pages` the range begins and ends with a page, as Data Direct needs it
-    /// (mlx5dv_reg_dmabuf_mr(3)). Returns `None` if the offset is neither.
+    /// Returns the placement of `length` bytes at `address`, on a system with pages of `page` bytes. `offset` is the
+    /// place in the dma-buf of the first byte, or of the start of its page, as NCCL's own transport passes it
+    /// (net_ib/reg.cc). Returns `None` if it is neither. With `whole_pages`, the range begins and ends on page
+    /// boundaries, as Data Direct requires (mlx5dv_reg_dmabuf_mr(3)).
     pub(crate) fn new(address: u64, length: usize, offset: u64, page: u64, whole_pages: bool) -> Option<Self> {
         let within = address % page;
         let starts_page = match offset % page {

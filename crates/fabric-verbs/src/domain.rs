@@ -37,11 +37,11 @@ pub struct VerbsDomain {
     pub(crate) max_write: u32,
     /// The engine through which dma-bufs are registered, if the port has one.
     pub(crate) engine: Option<Engine>,
-    /// Takes messages that are worth logging and are no errors.
+    /// Takes messages that are worth logging but are not errors.
     inform: fn(&str),
-    /// True once it was logged that the device makes no shared receive queue.
+    /// True once the log says that the device makes no shared receive queue.
     told_of_queues: AtomicBool,
-    /// True once the driver has refused relaxed ordering: it is not asked for it again.
+    /// True once the driver has refused relaxed ordering; later registrations do not ask for it.
     pub(crate) refuses_relaxed: AtomicBool,
 }
 
@@ -84,9 +84,9 @@ impl VerbsDomain {
         Ok(attributes)
     }
 
-    /// Returns the GIDs that a new connection may use, best first, from the port's table as it is now: an address that
-    /// came or went moves the others' indices. If the table has no entry at the moment, or only entries that were
-    /// excluded before, the previous GIDs stay in use. Never returns none.
+    /// Reads the port's GID table again and returns the GIDs that a new connection may use, best first: an address that
+    /// is added or removed moves the others' indices. If the table has no entry at the moment, or only entries that
+    /// were excluded before, the previous GIDs stay in use. The result is never empty.
     pub(crate) fn gids(&self, attributes: &sys::PortAttributes) -> Vec<PortGid> {
         let mut gids = self.gids.lock().unwrap_or_else(PoisonError::into_inner);
         *gids = self.table.renewed(attributes.gid_tbl_len, &gids);

@@ -1,10 +1,10 @@
-//! The end point by which the other end reaches a lane: the 48 bytes of a queue pair in LANES (docs/wire.md).
+//! A lane's endpoint, by which the peer reaches it: the 48 bytes of a queue pair in LANES (docs/wire.md).
 
 use railweave_fabric::{LaneEndpoint, LinkLayer, SetupError};
 
 use crate::sys;
 
-/// This end knows ECE.
+/// This end supports ECE.
 const HAS_ECE: u8 = 1;
 /// The port requires a global route header on every packet.
 const WANTS_GRH: u8 = 2;

@@ -1,4 +1,4 @@
-//! A device's asynchronous events in words.
+//! A device's asynchronous events, described for the log.
 
 use std::ffi::c_int;
 use std::io;
@@ -39,7 +39,7 @@ impl EventSource for DeviceEvents {
     }
 }
 
-/// Events that every set-up or close of a connection brings; nobody needs to know of them.
+/// Returns true for an event that every set-up or close of a connection causes: it is not reported.
 fn is_of_no_consequence(event: Event) -> bool {
     matches!(
         event.kind,
@@ -61,8 +61,8 @@ fn describe(device: &str, event: Event) -> PortEvent {
     PortEvent { is_fault, failed, message: format!("{place}: {what} (event {})", event.kind) }
 }
 
-/// Returns the meaning of a kind of event (ibv_get_async_event(3)): is it a fault, has its subject failed for good, and
-/// the message.
+/// Returns the meaning of a kind of event (ibv_get_async_event(3)): true if it is a fault, true if its subject has
+/// failed for good, and the message.
 fn meaning(kind: c_int) -> (bool, bool, &'static str) {
     match kind {
         sys::EVENT_PORT_ERR => (
@@ -155,7 +155,7 @@ mod tests {
         }
         assert_eq!(failed(sys::EVENT_CQ_ERR, About::CompletionQueue(8)), part(Piece::CompletionQueue(8)));
         assert_eq!(failed(sys::EVENT_SRQ_ERR, About::ReceiveQueue(9)), part(Piece::ReceiveQueue(9)));
-        // Railweave makes no work queue that this could mean.
+        // Railweave makes no such work queue.
         assert_eq!(failed(sys::EVENT_WQ_FATAL, About::Device), None);
         assert_eq!(failed(sys::EVENT_DEVICE_SPEED_CHANGE, About::Device), None);
         for kind in [sys::EVENT_PORT_ERR, sys::EVENT_LID_CHANGE, sys::EVENT_GID_CHANGE, sys::EVENT_PORT_ACTIVE] {

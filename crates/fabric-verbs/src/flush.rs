@@ -49,7 +49,7 @@ impl FlushLane {
         })
     }
 
-    /// Connects it to itself, or continues to.
+    /// Connects it to itself, or continues to do so.
     pub(crate) fn connect(&mut self, path: &Path<'_>, classes: Classes) -> Result<Connecting, SetupError> {
         let link_layer = path.domain.link_layer;
         let own = Endpoint {

@@ -1,4 +1,4 @@
-//! Rules over a port's GID table: the entries that lanes may use, and the one that reaches a peer. Nothing here reads
+//! Rules for a port's GID table: the entries that lanes may use, and the one that reaches a peer. Nothing here reads
 //! the table.
 
 use std::fmt::Write;
@@ -16,11 +16,11 @@ pub struct PortGid {
     pub bytes: [u8; 16],
     /// Its place in the table.
     pub index: u32,
-    /// The version of RoCE of its packets, 1 or 2; `None` on InfiniBand and if the machine does not say.
+    /// The version of RoCE of its packets, 1 or 2; `None` on InfiniBand, or if the machine does not report it.
     pub version: Option<u8>,
     /// Length of its network's prefix in bits, in the address's own family.
     pub prefix_len: u8,
-    /// The network interface that it belongs to, if the machine says and discovery has asked.
+    /// The network interface that it belongs to, if the machine reports it and discovery asked.
     pub interface: Option<String>,
     /// True if its address is on an interface of this network namespace. A table that containers share holds the
     /// addresses of all of them.
@@ -74,12 +74,12 @@ impl Default for GidRules {
 
 /// Returns the entries of `gids` that lanes may use, best first; none if the rules leave none.
 ///
-/// On InfiniBand that is one entry: the one with a FLID if there is one, otherwise the first of the table. On RoCE it
-/// is the entry that the user names; otherwise every entry of the right version, family and range that is not
-/// link-local IPv6: those of this network namespace first, then IPv4 before IPv6, link-local IPv4 last, and equals in
-/// the table's order. If there is none, link-local IPv6 entries are taken: adapters on one Ethernet segment reach each
-/// other by them. If the machine does not tell versions, the last of several equal GIDs is taken for version 2, because
-/// the kernel lists version 1 first.
+/// InfiniBand ports have one: the entry with a FLID if there is one, otherwise the table's first. RoCE ports have the
+/// entry that the user names. If the user names none, they have every entry of the right version, family and range that
+/// is not link-local IPv6: those of this network namespace first, then IPv4 before IPv6 and link-local IPv4 last, each
+/// group in the table's order. If there is none, link-local IPv6 entries are used: adapters on one Ethernet segment
+/// reach each other by them. If the machine does not report versions, the last of several equal GIDs is taken for
+/// version 2, because the kernel lists version 1 first.
 pub fn eligible(gids: &[PortGid], link_layer: LinkLayer, rules: &GidRules) -> Vec<PortGid> {
     let at = |index: u32| gids.iter().find(move |gid| gid.index == index);
     if link_layer == LinkLayer::InfiniBand {
@@ -215,7 +215,7 @@ fn common_bits(one: [u8; 16], other: [u8; 16]) -> u32 {
     (u128::from_be_bytes(one) ^ u128::from_be_bytes(other)).leading_zeros()
 }
 
-/// Returns a GID as people write it: as an IPv4 address if it is one.
+/// Formats a GID as an address: IPv4 if it is a mapped one.
 pub(crate) fn show_gid(gid: [u8; 16]) -> String {
     Ipv6Addr::from(gid).to_canonical().to_string()
 }

@@ -15,7 +15,7 @@ const DEFAULT_IPV4_PREFIX: u8 = 24;
 /// The prefix length of an IPv6 address that is on no interface of this host, and of every InfiniBand GID.
 const DEFAULT_IPV6_PREFIX: u8 = 64;
 
-/// The entries that a queue pair can name, from the first: the index is a byte (`sgid_index`, ibv_modify_qp(3)), while
+/// The number of leading entries that a queue pair can name: its index is a byte (`sgid_index`, ibv_modify_qp(3)), but
 /// tables may be longer (rxe's have 1,024 places).
 const NAMED: u32 = 256;
 
@@ -42,7 +42,7 @@ pub struct GidTable {
     pub rules: GidRules,
     /// The addresses of this host.
     pub addresses: HostAddresses,
-    /// The kernel's files on the entries.
+    /// Reads an entry's RoCE version from the kernel's files.
     pub versions: RoceVersions,
     /// Narrows the entries that the rules leave, unless it admits none of them.
     pub filter: Option<GidFilter>,
@@ -74,13 +74,13 @@ impl GidTable {
         }
     }
 
-    /// Returns the entries that lanes may use now, best first. Returns those used before if the current ones are no
-    /// substitute: an address may be gone for a moment only, and an entry that the rules or the filter excluded while
-    /// it was there does not take its place.
+    /// Returns the entries that lanes may use now, best first. Returns the previous ones if the current ones are no
+    /// substitute: an address may be gone only for a moment, and an entry that the rules or the filter excluded while
+    /// the address was there does not take its place.
     pub(crate) fn renewed(&self, length: i32, before: &[PortGid]) -> Vec<PortGid> {
         let now = self.eligible(length);
         let is_worse = |excludes: &dyn Fn(&PortGid) -> bool| now.iter().all(excludes) && !before.iter().all(excludes);
-        // An entry that the user names is used as it is, and so is that of an InfiniBand port.
+        // An entry that the user names is used as it is, and so is an InfiniBand port's only entry.
         let by_rules = self.link_layer == LinkLayer::Roce && self.rules.index.is_none();
         let excluded = |gid: &PortGid| self.filter.as_ref().is_some_and(|filter| !filter(gid));
         let keeps = now.is_empty() || by_rules && is_worse(&PortGid::is_link_local) || is_worse(&excluded);

@@ -32,7 +32,7 @@ pub(crate) fn id_of(wr_id: u64) -> WorkId {
     WorkId(wr_id & ((1 << WorkId::BITS) - 1))
 }
 
-/// Returns the receives per lane without a shared queue: one of several lanes never needs the whole pool.
+/// Returns the number of receives per lane without a shared queue: with several lanes, none needs the whole pool.
 pub(crate) fn own_receives(spec: &RailSpec) -> u32 {
     if spec.lanes > 1 { spec.receive_depth.min(spec.lane_receives) } else { spec.receive_depth }
 }
@@ -53,7 +53,7 @@ pub(crate) struct Lane {
     /// Signalled requests that are not complete yet.
     owed: u16,
     pub(crate) broken: bool,
-    /// Bytes that a request may carry in itself.
+    /// Bytes that a request may carry inline.
     inline: u32,
     /// Its own posted receives; counted only with several lanes and no shared queue.
     pub(crate) receives: u32,
@@ -74,7 +74,7 @@ impl Lane {
         }
     }
 
-    /// Free places in the send queue of `depth` places.
+    /// Returns the number of free places in the send queue of `depth` places.
     #[inline]
     pub(crate) fn room(&self, depth: u32) -> u32 {
         depth - u32::from(self.posted.wrapping_sub(self.completed))
@@ -102,7 +102,7 @@ impl Lane {
     }
 
     /// Notes that the signalled request with this number is complete. Requests of a lane complete in order, so all
-    /// before it are complete too.
+    /// earlier ones are complete too.
     #[inline]
     pub(crate) fn handle_completed(&mut self, number: u16) {
         self.completed = number.wrapping_add(1);

@@ -1,6 +1,6 @@
 //! Rails over RDMA: InfiniBand and RoCE through libibverbs, which is loaded at run time.
 //!
-//! The hardware edge is a ladder. [`sys`] holds C's types and functions; [`Device`], `queues` and `memory` own the
+//! The crate has three layers. [`sys`] holds C's types and functions; [`Device`], `queues` and `memory` own the
 //! library's objects and destroy them in the right order; [`VerbsDomain`] and [`VerbsRail`] are the fabric. [`gid`]
 //! chooses the GIDs that a lane uses. `discovery`, above this crate, finds the ports of a machine.
 

@@ -13,7 +13,7 @@ use crate::domain::VerbsDomain;
 use crate::queues::ProtectionDomain;
 use crate::sys;
 
-/// Memory that one port may read and write. Dropping it ends that.
+/// Memory that one port may read and write. Dropping it deregisters the memory.
 pub struct VerbsRegistration {
     mr: NonNull<sys::Mr>,
     local_key: u32,
@@ -79,7 +79,7 @@ pub(crate) fn register(
     if mr.as_ref().is_err_and(unknown) && flags & sys::ACCESS_RELAXED_ORDERING != 0 && ordering != RelaxedOrdering::On {
         flags &= !sys::ACCESS_RELAXED_ORDERING;
         mr = ask(domain, &memory, flags)?;
-        // If it also fails without the flag, the reason is another; and a dma-buf's failure says nothing about other
+        // If it also fails without the flag, the flag was not the reason. A dma-buf's failure says nothing about other
         // memory.
         if mr.is_ok() && memory.kind() == MemoryKind::Host {
             domain.refuses_relaxed.store(true, Ordering::Relaxed);
@@ -139,7 +139,7 @@ fn refused(port: &str, memory: &Memory, flags: c_int, error: &io::Error) -> Regi
         length: memory.length(),
         access: flags,
         relaxed: flags & sys::ACCESS_RELAXED_ORDERING != 0,
-        // Errors of the library itself also come as kernel error numbers.
+        // The library's own errors are kernel error numbers too.
         errno: error.raw_os_error().unwrap_or(libc::EIO),
     }
 }

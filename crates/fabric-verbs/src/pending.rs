@@ -19,9 +19,9 @@ const INLINE_BYTES: u32 = 64;
 
 struct PendingLane {
     qp: RisingPair,
-    /// This end's ECE: first its offer, then what both ends agreed on.
+    /// This end's ECE: its offer; once connected, the agreed one at the receiver's end, `None` at the sender's.
     ece: Option<sys::Ece>,
-    /// True if it was set on the queue pair.
+    /// True if the peer's ECE was set on the queue pair.
     has_ece: bool,
     /// Set once it is connected.
     peer: Option<Endpoint>,
@@ -128,13 +128,13 @@ impl VerbsPendingRail {
         Ok(connecting)
     }
 
-    /// One end point per lane, for the peer.
+    /// Returns one endpoint per lane, for the peer.
     pub fn endpoints(&self) -> Vec<LaneEndpoint> {
         self.lanes.iter().map(|lane| self.endpoint(lane).encode()).collect()
     }
 
-    /// Connects the lanes to the peer's end points, or continues to: after a pause the caller calls again with the same
-    /// end points. May block.
+    /// Connects the lanes to the peer's endpoints, or continues to do so: after a pause the caller calls again with the
+    /// same endpoints. May block.
     ///
     /// # Errors
     /// If a lane cannot be brought up; the error names the peer, the port and the attribute.
@@ -153,7 +153,7 @@ impl VerbsPendingRail {
                 return Err(SetupError::LinkLayers { port: self.domain.name.clone(), ours, theirs });
             }
             if index == 0 && self.spec.role == Role::Receiver {
-                // The sender has chosen; this end's answer has not been sent yet.
+                // The sender has chosen its GID; this end has not sent its own endpoints yet.
                 self.gid = for_peer(&self.gids, peer.gid).clone();
             }
             if self.lanes[index].peer.is_some() {
@@ -214,9 +214,9 @@ fn classes(domain: &VerbsDomain, spec: &RailSpec) -> Classes {
     }
 }
 
-/// Makes a shared receive queue if the rail has a use for one and the device allows it. With `None` each lane has
-/// receives of its own: it learns of its queue pair's death, because its receives come back then, and needs one object
-/// less.
+/// Makes a shared receive queue if the rail has a use for one and the device allows it. With `None`, each lane has
+/// receives of its own. It then notices the failure of its queue pair, because its receives complete with an error, and
+/// needs one object less.
 fn shared_receives(domain: &VerbsDomain, spec: &RailSpec) -> Option<SharedReceives> {
     let is_wanted = spec.receive_depth > 0 && domain.config.shared_receives.unwrap_or(spec.lanes > 1);
     if !is_wanted {
@@ -226,9 +226,9 @@ fn shared_receives(domain: &VerbsDomain, spec: &RailSpec) -> Option<SharedReceiv
     shared.inspect_err(|error| domain.tell_of_queues(error)).ok()
 }
 
-/// Sets the peer's ECE if both ends know it; returns true if it is set.
+/// Sets the peer's ECE if both ends have ECE of the same vendor; returns true if it is set.
 fn set_ece(path: &Path<'_>, lane: &mut PendingLane, peer: &Endpoint) -> Result<bool, SetupError> {
-    // The meaning of the options is the vendor's business.
+    // Each vendor defines options of its own.
     let of_one_maker = |theirs: &sys::Ece| lane.ece.is_some_and(|ours| ours.vendor_id == theirs.vendor_id);
     let Some(ece) = peer.ece.filter(of_one_maker) else {
         return Ok(false);

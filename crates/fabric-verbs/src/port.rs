@@ -27,7 +27,7 @@ pub struct VerbsPort {
     pub gids: Vec<PortGid>,
     /// The table in which they are looked up.
     pub table: GidTable,
-    /// The engine through which dma-bufs are registered, if this is the port with its Data Direct engine.
+    /// The engine through which dma-bufs are registered; `None` unless this is the Data Direct port.
     pub engine: Option<Engine>,
 }
 

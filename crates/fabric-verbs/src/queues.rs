@@ -1,4 +1,4 @@
-//! The objects of libibverbs, owned: each is destroyed when dropped and keeps alive what it was made from.
+//! Owned objects of libibverbs: each is destroyed when dropped and keeps the objects alive that it was made from.
 
 use std::ffi::c_int;
 use std::io;
@@ -85,7 +85,7 @@ impl CompletionQueue {
     /// Takes completions into `out` and returns their number. A broken queue is an error.
     #[inline]
     pub(crate) fn poll(&mut self, out: &mut [MaybeUninit<sys::Wc>]) -> Result<usize, c_int> {
-        // SAFETY: the queue is valid and the place holds `out.len()` completions.
+        // SAFETY: the queue is valid, and `out` has room for `out.len()` completions.
         let count = unsafe { (self.poll)(self.cq.as_ptr(), out.len() as c_int, out.as_mut_ptr().cast()) };
         usize::try_from(count).map_err(|_| count)
     }
@@ -145,7 +145,7 @@ impl SharedReceives {
     #[inline]
     pub(crate) unsafe fn post(&mut self, chain: *mut sys::RecvWr) -> c_int {
         let mut bad = MaybeUninit::uninit();
-        // SAFETY: the queue is valid, the chain is by the caller's promise.
+        // SAFETY: the queue is valid; so is the chain, by the caller's promise.
         unsafe { (self.post)(self.srq.as_ptr(), chain, bad.as_mut_ptr()) }
     }
 }
@@ -250,12 +250,12 @@ impl QueuePair {
     /// none.
     pub(crate) fn ece(&self) -> Option<sys::Ece> {
         let mut ece = sys::Ece::default();
-        // SAFETY: the queue pair and the place are valid.
+        // SAFETY: the queue pair and the pointer are valid.
         let result = unsafe { (self.pd.device.functions().query_ece?)(self.qp.as_ptr(), &raw mut ece) };
         (result == 0).then_some(ece)
     }
 
-    /// Sets the peer's enhanced connection establishment, before the change to RTR.
+    /// Sets the peer's options for enhanced connection establishment, before the change to RTR.
     pub(crate) fn set_ece(&mut self, mut ece: sys::Ece) -> io::Result<()> {
         let Some(set) = self.pd.device.functions().set_ece else {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
@@ -272,25 +272,25 @@ impl QueuePair {
     #[inline]
     pub(crate) unsafe fn post(&mut self, chain: *mut sys::SendWr) -> c_int {
         let mut bad = MaybeUninit::uninit();
-        // SAFETY: the queue pair is valid, the chain is by the caller's promise.
+        // SAFETY: the queue pair is valid; so is the chain, by the caller's promise.
         unsafe { (self.post_send)(self.qp.as_ptr(), chain, bad.as_mut_ptr()) }
     }
 
     /// Posts a chain of receives of its own.
     ///
     /// # Safety
-    /// Those of [`SharedReceives::post`].
+    /// The conditions of [`SharedReceives::post`].
     #[inline]
     pub(crate) unsafe fn post_receives(&mut self, chain: *mut sys::RecvWr) -> c_int {
         let mut bad = MaybeUninit::uninit();
-        // SAFETY: the queue pair is valid, the chain is by the caller's promise.
+        // SAFETY: the queue pair is valid; so is the chain, by the caller's promise.
         unsafe { (self.post_receive)(self.qp.as_ptr(), chain, bad.as_mut_ptr()) }
     }
 }
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // A queue pair that goes on sending to a peer that is gone can keep the kernel from destroying it: soft-RoCE
+        // A queue pair that keeps sending to a peer that is gone can keep the kernel from destroying it: soft-RoCE
         // waits for its own packets. In the error state it sends nothing more. If even this change is refused, there is
         // nothing to stop.
         let mut error = sys::QpAttributes { qp_state: sys::QPS_ERR, ..Default::default() };

@@ -23,8 +23,8 @@ const REFILL: usize = 64;
 /// Completions taken at once.
 const POLL: usize = 16;
 
-/// The kind of a work request, in the top bits of its `wr_id`: a failed completion tells nothing else. `lanes::send_id`
-/// makes the id of a write.
+/// The kind of a work request, in the top bits of its `wr_id`: a failed completion has no valid opcode
+/// (ibv_poll_cq(3)). `lanes::send_id` makes the id of a write.
 const RECEIVE: u64 = 1 << 63;
 const FLUSH: u64 = 1 << 62;
 const _: () = assert!(MAX_LANES << LANE_AT <= FLUSH as usize);
@@ -51,13 +51,13 @@ pub struct VerbsRail {
     domain: Arc<VerbsDomain>,
     requests: Box<WorkRequests>,
     depth: u32,
-    /// The most receives that the pool holds, and the number of these that are not posted.
+    /// The most receives that the pool holds; `missing` of them are not posted.
     pool_depth: u32,
     missing: u32,
     /// The most receives that each lane holds, with several lanes and no shared queue.
     lane_depth: u32,
     max_write: u32,
-    /// True for one lane, as in most rails: it takes every receive, and `missing` counts those of its queue.
+    /// True if there is one lane, as in most rails: it takes every receive, and `missing` counts its queue's.
     is_plain: bool,
     any_broken: bool,
     /// Failures that are not reported yet; empty unless a lane is broken.
@@ -150,7 +150,7 @@ impl VerbsRail {
     }
 
     /// Handles the library's refusal of work for which there is room, on the queue pair with this number: a lane's, or
-    /// the flushes'.
+    /// the loop-back lane's.
     #[cold]
     fn post_failed(&mut self, index: usize, number: u32, errno: i32) -> Result<(), PostError> {
         let port = self.domain.name.clone();
@@ -402,7 +402,7 @@ impl Rail for VerbsRail {
                 left -= some;
             }
         } else {
-            // Any lane may bring any of the pool's immediates, up to the most that one lane brings.
+            // Any of the pool's immediates may arrive on any lane, up to the most that one lane can take.
             let wanted = wanted.min(self.lane_depth);
             for index in 0..self.lanes.count() {
                 while self.lanes[index].receives < wanted {

@@ -20,7 +20,7 @@ unsafe extern "C" {
 /// The reason why libibverbs cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LibraryError {
-    /// None of the names leads to a library.
+    /// No name leads to a library.
     #[error("{reason}; install libibverbs (rdma-core), or name its file in {}", SettingId::Library.nccls())]
     NotFound {
         /// The dynamic linker's message about each name.
