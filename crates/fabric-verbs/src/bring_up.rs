@@ -70,7 +70,7 @@ impl RisingPair {
         matches!(self.reached, Reached::ReadyToReceive | Reached::ReadyToSend)
     }
 
-    /// Goes on to RTS. Does not sleep: the next call retries a change of state that was refused for now.
+    /// Moves it on to RTS. Does not sleep: if a change of state must be retried, the next call does so.
     pub(crate) fn rise(
         &mut self,
         path: &Path<'_>,

@@ -41,8 +41,8 @@ impl<'a> Mlx5<'a> {
         Self { name, loaded: OnceCell::new() }
     }
 
-    /// Returns the engine of a device that takes dma-bufs; `None` if it has none, or if the library predates Data
-    /// Direct.
+    /// Returns the engine of a device that takes dma-bufs; `None` if it has none, or if libmlx5 is missing or predates
+    /// Data Direct.
     ///
     /// # Errors
     /// If the kernel does not say which PCI function the engine is.

@@ -137,7 +137,7 @@ pub fn reason_for_none(gids: &[PortGid], link_layer: LinkLayer, rules: &GidRules
     text + "; " + &advice(&obstacles, rules)
 }
 
-/// Returns the one of `gids` that shares a network with the peer's GID, otherwise the first.
+/// Returns the first of `gids` that shares a network with the peer's GID; if none does, the first of all.
 ///
 /// # Panics
 /// When `gids` is empty; a port that discovery found has at least one.

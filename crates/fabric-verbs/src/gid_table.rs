@@ -80,7 +80,7 @@ impl GidTable {
     pub(crate) fn renewed(&self, length: i32, before: &[PortGid]) -> Vec<PortGid> {
         let now = self.eligible(length);
         let is_worse = |excludes: &dyn Fn(&PortGid) -> bool| now.iter().all(excludes) && !before.iter().all(excludes);
-        // An entry that the user names is used as it is, and so is an InfiniBand port's only entry.
+        // A link-local entry is no worse if the user names it or if the port is an InfiniBand port.
         let by_rules = self.link_layer == LinkLayer::Roce && self.rules.index.is_none();
         let excluded = |gid: &PortGid| self.filter.as_ref().is_some_and(|filter| !filter(gid));
         let keeps = now.is_empty() || by_rules && is_worse(&PortGid::is_link_local) || is_worse(&excluded);

@@ -32,7 +32,8 @@ pub(crate) fn id_of(wr_id: u64) -> WorkId {
     WorkId(wr_id & ((1 << WorkId::BITS) - 1))
 }
 
-/// Returns the number of receives per lane without a shared queue: with several lanes, none needs the whole pool.
+/// Returns the number of receives per lane without a shared queue: one of several lanes needs no more than it can bring
+/// immediates.
 pub(crate) fn own_receives(spec: &RailSpec) -> u32 {
     if spec.lanes > 1 { spec.receive_depth.min(spec.lane_receives) } else { spec.receive_depth }
 }

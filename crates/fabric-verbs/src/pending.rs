@@ -50,7 +50,8 @@ impl VerbsPendingRail {
         let flushes = spec.role == Role::Receiver && domain.config.flush;
         let shared = shared_receives(domain, spec);
         let own_receives = if shared.is_some() { 0 } else { own_receives(spec) };
-        // When a lane breaks, everything posted on it completes, signalled or not.
+        // The queue has a place for every request, because all that are posted on a lane complete when it breaks,
+        // signalled or not.
         let lanes = u32::from(spec.lanes);
         let receives = if shared.is_some() { spec.receive_depth } else { own_receives * lanes };
         let entries = lanes * spec.send_depth + receives + if flushes { FlushLane::DEPTH } else { 0 };
@@ -104,7 +105,7 @@ impl VerbsPendingRail {
             mtu: self.attributes.active_mtu as u8,
             wants_grh: self.attributes.flags & sys::QPF_GRH_REQUIRED != 0,
             gid: self.gid.bytes,
-            // The acceptor returns as much of the connector's offer as it can keep.
+            // The acceptor returns as much of the connector's offer as its device supports.
             ece: lane.ece,
         }
     }

@@ -15,10 +15,10 @@ pub fn takes_dma_bufs(device: &Device) -> bool {
     !refuses_dma_bufs(device, |pd, length| unsafe { register(pd, 0, length, 0, -1, 0) })
 }
 
-/// Returns true if the kernel or the device's driver does not know dma-bufs. `register` tries to register this many
-/// bytes behind an invalid descriptor. If dma-bufs are known, the call fails with EBADF or with the driver's first
-/// objection; otherwise with EOPNOTSUPP or EPROTONOSUPPORT. NCCL's own transport uses the same two codes (NCCL 2.30,
-/// net_ib/gdr.cc).
+/// Returns true if the kernel or the device's driver does not know dma-bufs, or if no protection domain is left to find
+/// out. `register` tries to register this many bytes behind an invalid descriptor. If dma-bufs are known, the call
+/// fails with EBADF or with the driver's first objection; otherwise with EOPNOTSUPP or EPROTONOSUPPORT. NCCL's own
+/// transport uses the same two codes (NCCL 2.30, net_ib/gdr.cc).
 pub(crate) fn refuses_dma_bufs(device: &Device, register: impl FnOnce(*mut sys::Pd, usize) -> *mut sys::Mr) -> bool {
     let functions = device.functions();
     // SAFETY: the context is open for as long as the device lives.

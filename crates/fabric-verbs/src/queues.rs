@@ -77,7 +77,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Identifies it among the open ones.
+    /// Returns an identifier that no other open queue has.
     pub(crate) fn id(&self) -> u64 {
         self.cq.as_ptr().addr() as u64
     }
@@ -133,7 +133,7 @@ impl SharedReceives {
         }
     }
 
-    /// Identifies it among the open ones.
+    /// Returns an identifier that no other open queue has.
     pub(crate) fn id(&self) -> u64 {
         self.srq.as_ptr().addr() as u64
     }

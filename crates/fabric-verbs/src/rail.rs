@@ -263,7 +263,7 @@ impl VerbsRail {
         }
     }
 
-    /// Reports completions that the library has filled: several, or failed ones. The next poll reports lanes that
+    /// Reports completions that the library has filled in: several, or failed ones. The next poll reports lanes that
     /// broke.
     #[inline(never)]
     fn report_all(&mut self, filled: &[MaybeUninit<sys::Wc>], reports: &mut impl Reports) {
@@ -342,8 +342,9 @@ impl Rail for VerbsRail {
         let requests = &mut *self.requests;
         let (send, piece) = (&mut requests.sends[CHAIN - 1], &mut requests.pieces[CHAIN - 1]);
         state.fill(lane, write, send, piece);
-        // SAFETY: the last of the linked requests has no next. The maker of the `fabric::Memory` promised that the
-        // source is registered until completion.
+        // SAFETY: the last of the linked requests has no next. The source is a piece of registered memory
+        // (`LocalSlice`), which may be read for as long as its registration lives (`Memory::from_raw`); the adapter
+        // refuses the key of one that has ended.
         match unsafe { state.qp.post(send) } {
             0 => Ok(()),
             errno => self.lane_failed(index, errno),

@@ -72,13 +72,13 @@ fn over_the_named_device() {
     let functions = Arc::new(Functions::load(&["libibverbs.so.1"]).unwrap());
     let port = ports(&functions, true).into_iter().find(|port| port.facts.device == name);
     let port = port.unwrap_or_else(|| panic!("there is no usable port on {name}"));
-    // A lane whose peer is gone should not take half a minute to fail: 16.8 ms, seven times. Soft-RoCE takes a retry
-    // count of 7 as forever.
+    // A lane whose peer is gone should not take half a minute to fail: 16.8 ms, seven times. Soft-RoCE retries forever
+    // with a retry count of 7.
     let config = VerbsConfig { timeout: 12, retry_count: 6, ..VerbsConfig::default() };
     run_all(&mut Loopback { port, config, real: true });
 }
 
-/// Runs the suite over a machine that represents many; nothing of it may be left.
+/// Runs the suite over a machine of the fake libibverbs, and checks that every object was destroyed.
 fn over(machine: &str, shared_receives: Option<bool>) {
     let library = railweave_fake_ibverbs::build();
     let fake = FakeVerbs::load(&library).unwrap();

@@ -1,5 +1,5 @@
-//! Memory behind dma-bufs, through an engine that reaches it past the processor (Data Direct) and without one. No such
-//! adapter has run this.
+//! Memory behind dma-bufs, reached through a Data Direct engine and without one. None of this has run on such an
+//! adapter.
 
 mod common;
 

@@ -59,7 +59,7 @@ fn the_answer_is_what_the_acceptor_was_left_with() {
 }
 
 #[test]
-fn where_one_end_knows_none_none_is_set() {
+fn without_ece_at_one_end_none_is_set() {
     let offer = Some((NVIDIA, 0x3000_0007));
     for (near, far) in [(offer, None), (None, offer), (None, None)] {
         let machine = machine_with(near, far);

@@ -15,7 +15,7 @@ fn wish() -> Wish {
 }
 
 #[test]
-fn the_lane_is_connected_to_itself_and_may_be_read_alone() {
+fn the_lane_is_connected_to_itself_and_allows_only_reads() {
     for (description, is_global) in [
         (ROCE, 1),
         (INFINIBAND, 0),
@@ -128,7 +128,7 @@ fn a_flush_of_memory_that_is_not_there_breaks_the_rail_once() {
 
 #[test]
 fn a_flush_that_the_library_refuses_is_a_failure_with_its_reason() {
-    // Data and CTS post nothing at this end.
+    // The test posts no data and no CTS, so the flush is the first call.
     let machine = Machine::new(&format!("faults = ['post_send:1:EIO']\n{ROCE}"));
     let mut pair = machine.pair(&wish());
     let target = pair.far.block(1000, Access::DATA);

@@ -14,7 +14,7 @@ use railweave_fabric_verbs::VerbsConfig;
 const OLD: &str = "[[device]]\nname = 'a'\nwithholds_pages = true\n[[device.port]]\n\
     [[device]]\nname = 'b'\nwithholds_pages = true\n[[device.port]]\n";
 
-/// The signal that ends a child that does this; `None` if it exits normally.
+/// Returns the signal that ends a child that runs `act`; `None` if it exits normally.
 fn signal_of_a_child(act: impl FnOnce()) -> Option<i32> {
     // SAFETY: the child touches memory and ends, without a lock or an allocation.
     let child = unsafe { libc::fork() };
@@ -37,7 +37,7 @@ fn a_child_has_all_that_lies_beside_registered_memory() {
     let pair = machine.pair(&common::Wish::default());
     let mut neighbours: Vec<Box<[u8]>> = Vec::new();
     let mut blocks = Vec::new();
-    // The sizes of a flush target, of records and of a CTS ring, between allocations of their sizes.
+    // Blocks of the sizes of a flush target, of records and of a CTS ring, between ordinary allocations.
     for round in 0..40 {
         for length in [64, 16 << 10, 32 << 10] {
             neighbours.push(vec![round; length - 16].into());
@@ -57,7 +57,7 @@ fn a_child_has_all_that_lies_beside_registered_memory() {
 }
 
 #[test]
-fn a_child_has_memory_again_that_is_registered_no_more() {
+fn a_child_gets_memory_again_once_it_is_deregistered() {
     let machine = Machine::new(OLD);
     machine.prepare_for_forks();
     let domain = open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();

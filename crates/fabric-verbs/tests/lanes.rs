@@ -1,4 +1,4 @@
-//! The attributes of a lane's queue pairs on their way up, at both ends; bytes then pass.
+//! The attributes of a lane's queue pairs at both ends when they are brought up; then bytes pass.
 
 mod common;
 
@@ -57,7 +57,7 @@ fn packet_numbers_are_random() {
     assert!(numbers.len() == 10 && numbers.iter().all(|number| *number < 1 << 24), "{numbers:x?}");
     numbers.sort_unstable();
     numbers.dedup();
-    // Ten of 2^24 are alike once in 370,000 runs.
+    // Two of ten random numbers below 2^24 are equal once in 370,000 runs.
     assert_eq!(numbers.len(), 10, "{numbers:x?}");
     drop(pairs);
 }
@@ -231,7 +231,7 @@ fn a_port_on_two_subnets_uses_the_address_on_the_subnet_of_its_peer() {
         (&["10.0.1.1", "10.0.2.1"], &["10.0.2.2", "10.0.3.2"], 1, 0),
         // The receiver offers its best, which the sender does not share, and then follows the sender.
         (&["10.0.1.1", "10.0.2.1"], &["10.0.9.2", "10.0.1.2"], 0, 1),
-        // The sender's best would do too, but the sender does not use it.
+        // The sender's best would reach the receiver's second, but the sender follows the receiver's offer.
         (&["10.0.1.1", "10.0.2.1"], &["10.0.2.2", "10.0.1.2"], 1, 0),
         (&["10.0.1.1", "10.0.2.1"], &["10.0.8.2", "10.0.9.2"], 0, 0),
         (&["fd00:1::1", "fd00:2::1"], &["fd00:2::2"], 1, 0),

@@ -123,7 +123,7 @@ fn a_dma_buf_that_cannot_be_registered_is_told_with_what_to_load() {
 fn gpu_memory_that_the_adapter_cannot_reach_is_told_with_what_to_load() {
     let machine = Machine::new(ROCE);
     let domain = domain(&machine, RelaxedOrdering::WhereKnown);
-    // SAFETY: nothing touches this memory: it is a GPU's address without the kernel's help.
+    // SAFETY: nothing touches this memory, because its registration fails: the kernel does not know the address.
     let memory = unsafe { Memory::from_raw(0x10_0000, 4096, MemoryKind::Cuda) };
     let refused = domain.register(memory, Access::DATA).err().unwrap();
     let RegisterError::Refused { kind, address, errno, .. } = refused else { panic!("{refused:?}") };
@@ -146,7 +146,7 @@ fn what_the_kernel_refuses_is_told_with_its_remedy() {
             let domain = domain(&machine, RelaxedOrdering::WhereKnown);
             let access = if function == "reg_mr" { Access::CONTROL } else { Access::DATA };
             if function == "reg_mr_iova2" && error == "EINVAL" {
-                // Perhaps only relaxed ordering is unknown.
+                // Perhaps the driver only does not know relaxed ordering, so the call is repeated without it.
                 domain.register(Memory::from_region(&region), access).unwrap();
                 continue;
             }

@@ -210,7 +210,7 @@ fn each_pause_is_longer_than_the_one_before_and_each_change_of_state_has_its_own
         ("modify_qp/RTR:1-4:ETIMEDOUT", &[100, 200, 300, 400][..]),
         ("modify_qp/RTS:1-2:ETIMEDOUT", &[100, 200]),
         ("modify_qp/RTR:1-2:ETIMEDOUT', 'modify_qp/RTS:1-2:ETIMEDOUT", &[100, 200, 100, 200]),
-        // Both ends were refused when they were opened; this is the second call of the far end.
+        // Each end was refused once when it was opened; this is the far end's second refusal.
         ("modify_qp/INIT:1-3:ETIMEDOUT", &[200]),
     ] {
         machine.fail(&format!("faults = ['{fault}']\n"));
@@ -221,7 +221,7 @@ fn each_pause_is_longer_than_the_one_before_and_each_change_of_state_has_its_own
 }
 
 #[test]
-fn it_is_tried_as_often_as_the_setting_says_and_after_any_error_if_it_says_so() {
+fn a_change_of_state_is_retried_as_the_settings_say() {
     let machine = Machine::new(ROCE);
     let ports = ["a", "b"].map(|name| machine.port(name));
     let retries = |count, any_error| ModifyRetries { count, pause: Duration::from_millis(1), any_error };

@@ -1,7 +1,7 @@
 //! The functions of libibverbs, found in the library at run time by name and version.
 //!
-//! A lookup without a version would find the oldest one (IBVERBS_1.0), whose structures differ; and a process may
-//! already hold another library of that name.
+//! dlsym(3) finds a function's default version, which a later library may change together with the structures that it
+//! takes. dlvsym(3) finds the version whose structures are declared here, or none.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 

@@ -362,7 +362,7 @@ pub struct RdmaTarget {
     pub rkey: u32,
 }
 
-/// `struct ibv_send_wr`: ibv_post_send(3). Of its unions, only the members for RDMA; the rest keeps its length.
+/// `struct ibv_send_wr`: ibv_post_send(3). Its unions have only the members for RDMA; `others` keeps their length.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SendWr {

@@ -34,7 +34,7 @@ pub(crate) fn strict(description: &str) -> String {
     })
 }
 
-/// One machine at a time: the library's state is the process's.
+/// One machine at a time, because the library's state belongs to the process.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// The messages of domains since the machine was made.
@@ -156,7 +156,7 @@ impl Default for Wish {
 }
 
 impl Wish {
-    /// With the same configuration at both ends.
+    /// Returns a wish with the same configuration at both ends.
     pub(crate) fn of(config: VerbsConfig) -> Self {
         Self { sender: config, receiver: config, ..Self::default() }
     }
