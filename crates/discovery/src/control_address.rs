@@ -16,7 +16,7 @@ use crate::tcp_ports::discover;
 /// Returns the addresses that the control port listens on; `None` for all of this host's.
 ///
 /// # Errors
-/// If the options name none, or leave out one at which TCP lanes are dialled.
+/// If the options name no address of this host, or leave out one at which TCP lanes are dialled.
 pub(crate) fn listens_on(
     options: &Options,
     interfaces: &[Interface],
@@ -24,7 +24,7 @@ pub(crate) fn listens_on(
 ) -> Result<Option<Vec<IpAddr>>, Error> {
     let ports = ports.iter().map(|port| &port.facts);
     let Some(list) = &options.control_address.value else {
-        // If all of these are loopback, no other host can use the port.
+        // If all of these are loopback addresses, no other host could use the port, so it listens only there.
         let out_of_band = options.oob_interface.value.iter().flat_map(|filter| named(interfaces, filter));
         let out_of_band = out_of_band.map(|interface| interface.address);
         let addresses: BTreeSet<IpAddr> = ports.map(|facts| facts.address).chain(out_of_band).collect();
@@ -33,7 +33,8 @@ pub(crate) fn listens_on(
     };
     let of_interfaces = interfaces.iter().filter(|interface| interface.is_up && !needs_interface(interface.address));
     let of_interfaces = of_interfaces.map(|interface| (interface.name.as_str(), interface.address));
-    // TCP lanes come in at the ports' own addresses. The kernel answers for loopback addresses that no interface lists.
+    // TCP lanes arrive at the ports' own addresses. Some may be loopback addresses that no interface lists; the kernel
+    // accepts connections at these too.
     let mut rails = ports.filter(|facts| facts.link_layer == LinkLayer::Tcp);
     let of_rails = rails.clone().map(|facts| (facts.device.as_str(), facts.address));
     let mut chosen: Vec<IpAddr> = Vec::new();
@@ -58,11 +59,11 @@ pub(crate) fn listens_on(
     Ok(Some(chosen))
 }
 
-/// Returns the first address of an interface that the options name for control sessions, otherwise the first that
-/// leads anywhere. Only addresses that the control port listens on count.
+/// Returns the best address of the interfaces that the options name for control sessions; if they name none, the first
+/// address that other hosts may reach, IPv4 before IPv6. Only addresses that the control port listens on count.
 ///
 /// # Errors
-/// If there is no interface of that name.
+/// If the options name an interface that is not up here, or at which the control port does not listen.
 pub(crate) fn out_of_band(
     options: &Options,
     interfaces: &[Interface],
@@ -74,7 +75,7 @@ pub(crate) fn out_of_band(
         let usable = || usable.iter().filter(|port| is_heard(port.address));
         let best = usable().find(|port| port.address.is_ipv4()).or_else(|| usable().next());
         let best = best.map(|port| after_ports(port.address, port.prefix_len));
-        // A list of nothing but loopback still names the address at which this host can be reached.
+        // If the control port listens only on loopback addresses, the first of them still reaches this host.
         let only = || listens_on?.first().map(|address| after_ports(*address, if address.is_ipv4() { 8 } else { 128 }));
         return Ok(best.or_else(only));
     };
@@ -116,8 +117,8 @@ fn named<'a>(interfaces: &'a [Interface], filter: &'a RailFilter) -> impl Iterat
     interfaces.iter().filter(is_named)
 }
 
-/// Returns true if an address says too little without its interface: each interface has IPv6 link-local addresses of
-/// its own.
+/// Returns true if an address is ambiguous without its interface: each interface has IPv6 link-local addresses of its
+/// own.
 fn needs_interface(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }

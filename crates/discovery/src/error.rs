@@ -32,7 +32,7 @@ impl Refusal {
         }
     }
 
-    /// No port was selected; names the list that selected none.
+    /// Returns the refusal if no port was selected. It names the list that selected none.
     pub(crate) fn of_selection(none: &NoUsablePort, filter: &Setting<Option<RailFilter>>) -> Self {
         Self::NoPort(match &filter.value {
             Some(list) => format!("{}={list}: {none}", filter.source),

@@ -78,7 +78,7 @@ pub(crate) fn discover(
     Ok(found)
 }
 
-/// The reason why there are no RDMA ports to look at.
+/// The reason why no RDMA device was found.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoDevice {
     /// The library cannot list devices.
@@ -240,7 +240,7 @@ fn lanes(width: u8) -> Option<u32> {
 }
 
 /// Returns the speed of one lane of a link, in Mbit/s, from the encoded speed (`ibv_port_attr.active_speed`). Speeds
-/// above NDR do not fit there: ibv_query_port_speed(3) or sysfs tells XDR.
+/// above NDR do not fit there; ibv_query_port_speed(3) or sysfs reports XDR.
 fn lane_mbps(speed: u8) -> Option<u32> {
     match speed {
         1 => Some(2_500),
@@ -254,7 +254,7 @@ fn lane_mbps(speed: u8) -> Option<u32> {
     }
 }
 
-/// Returns the bytes that an `enum ibv_mtu` stands for; for other values, the least that a port may have.
+/// Returns the bytes that an `enum ibv_mtu` means; for other values, the smallest MTU that a port may have.
 fn mtu_bytes(mtu: i32) -> u32 {
     match mtu {
         2..=5 => 128 << mtu,

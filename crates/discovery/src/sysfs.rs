@@ -118,7 +118,7 @@ impl RdmaDevice<'_> {
         let text = self.port_file(port, "rate")?;
         let (number, unit) = text.split_once(' ')?;
         let gigabits: f64 = number.parse().ok().filter(|_| unit.starts_with("Gb/sec"))?;
-        // The cast cannot go wrong: it saturates.
+        // The cast saturates.
         Some((gigabits * 1000.0) as u32).filter(|speed| *speed > 0)
     }
 

@@ -10,7 +10,7 @@ use railweave_fabric::{Discovery, LeftOut, LinkLayer, PointerSupport, PortFacts,
 use crate::interface::Interface;
 use crate::sysfs::NetDevice;
 
-/// Facts that sysfs does not have are taken to be those of ordinary Ethernet.
+/// The MTU of an interface for which sysfs has none: that of ordinary Ethernet.
 const DEFAULT_MTU: u32 = 1500;
 const LOOPBACK_MTU: u32 = 65_536;
 
@@ -45,8 +45,8 @@ pub(crate) fn discover(root: &Path, interfaces: &[Interface]) -> Discovery {
     found
 }
 
-/// Returns a port for an address of this host that no packet leaves by: `127.0.0.0/8` and `::1`. No interface needs to
-/// list it; the kernel answers for all of `127.0.0.0/8`. For trials of several rails on one machine.
+/// Returns a port for a loopback address, through which no packet leaves this host: `127.0.0.0/8` and `::1`. No
+/// interface needs to list it; the kernel answers for all of `127.0.0.0/8`. For trials of several rails on one machine.
 pub(crate) fn loopback_port(address: IpAddr) -> PortFacts {
     PortFacts {
         name: format!("lo@{address}"),

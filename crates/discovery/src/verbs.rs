@@ -73,9 +73,9 @@ pub(crate) fn find(
     })
 }
 
-/// Leaves out ports whose GIDs are all link-local, unless the user's list admits no other port or the user named the
-/// GID: nothing shows that such a port leads where those with addresses lead. If all ports are like that, they are
-/// used, as in NCCL's own transport.
+/// Leaves out ports whose GIDs are all link-local, because nothing shows that they reach the same peers as ports with
+/// addresses. They stay if the user's list admits no port with an address, as in NCCL's own transport, or if the user
+/// named the GID.
 fn leave_out_link_local(options: &Options, ports: &mut Vec<VerbsPort>, mut left_out: Vec<LeftOut>) -> Vec<LeftOut> {
     let is_link_local_only = |port: &VerbsPort| {
         let is_link_local = matches!(port.facts.address, IpAddr::V6(v6) if v6.is_unicast_link_local());
@@ -179,7 +179,7 @@ fn open(ports: &[VerbsPort], chosen: &ChosenPort) -> Result<OpenPort, String> {
     OpenPort::new(port.clone()).map_err(|error| error.to_string())
 }
 
-/// Warns if a list names a port that is not there: it may be wrong, or meant for several kinds of host.
+/// Warns if a list names a port that is not in use: the list may be wrong, or meant for several kinds of host.
 fn warn_of_missing_ports(filter: &Setting<Option<RailFilter>>, ports: &[ChosenPort], say: Say<'_>) {
     let Some(list) = filter.value.as_ref().filter(|list| !list.exclude) else { return };
     for item in &list.items {

@@ -14,7 +14,7 @@ use railweave_fake_ibverbs::{FakeVerbs, Open, build_without};
 use super::{DiscoveryRules, NoDevice, VerbsDiscovery, discover};
 use crate::tree::Tree;
 
-/// One machine at a time: the library's state is the process's.
+/// One machine at a time, because the library's state belongs to the process.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A machine, held by one test at a time: the library and a file system's root.
@@ -278,7 +278,7 @@ fn an_older_library_leaves_the_types_of_gids_to_sysfs() {
         [[device.port]]\n{table}"
         ),
     );
-    // A container without these files: the kernel's order tells.
+    // A container may lack these files: then the kernel's order decides.
     assert_eq!(port(&machine.discover(), "a0").gids[0].index, 3);
     let types = "sys/class/infiniband/a0/ports/1/gid_attrs/types";
     for (index, kind) in [(0, "IB/RoCE v1"), (1, "RoCE v2"), (2, "RoCE v2"), (3, "IB/RoCE v1")] {
@@ -289,7 +289,7 @@ fn an_older_library_leaves_the_types_of_gids_to_sysfs() {
 }
 
 #[test]
-fn a_refused_query_of_types_is_no_end() {
+fn a_refused_query_of_types_does_not_end_discovery() {
     let machine = Machine::new(
         "faults = ['query_gid_ex:*:EOPNOTSUPP']\n\
         [[device]]\nname = 'a0'\n[[device.port]]\ngid.2 = ['10.1.0.1', 'roce2', 0]\n",

@@ -1,5 +1,4 @@
-//! Adapters that reach GPU memory past the processor, as libmlx5 and the kernel describe them. No such adapter has run
-//! this.
+//! Adapters with Data Direct, as libmlx5 and the kernel describe them. None of this has run on such an adapter.
 
 use std::path::PathBuf;
 
@@ -76,7 +75,7 @@ fn a_connectx_8_has_an_engine_and_no_other_adapter_has_one() {
 }
 
 #[test]
-fn without_all_that_it_takes_the_adapter_is_like_any_other() {
+fn an_adapter_that_lacks_a_requirement_of_data_direct_is_like_any_other() {
     let engine = "data_direct = '/devices/x'\n[[device.port]]\n";
     let cases = [
         (&[][..], format!("[[device]]\nname = 'a'\nprofile = 'connectx-8'\ndma_buf = false\n{engine}"), "no dma-bufs"),
