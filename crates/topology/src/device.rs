@@ -30,7 +30,7 @@ pub struct Device {
     /// The first port's number, or a higher one if another function of the same adapter has it already: NCCL treats
     /// devices of equal guid and number as the same port.
     pub port_number: u8,
-    /// The memory that all its ports take; `data_direct` if it is true for any of them.
+    /// The kinds of memory that all its ports support; `data_direct` is true if it is true for any of them.
     pub pointers: PointerSupport,
     /// NCCL's rail id if all its ports have the same, otherwise `None`.
     pub rail_id: Option<i16>,

@@ -26,7 +26,7 @@ enum Promise {
     Neighbour,
     /// This host has it too: the peer is on this host, or every host has this address (docker0).
     Own,
-    /// Offered for control sessions, not of a port.
+    /// Offered for control sessions.
     OutOfBand,
     /// Perhaps reachable through a router.
     Routed,
@@ -64,8 +64,8 @@ pub fn dial_order(handle: &[DialAddress], own: &[NetworkAddress]) -> Vec<usize> 
 
 fn promise(theirs: &NetworkAddress, purpose: AddressPurpose, own: &[NetworkAddress]) -> Promise {
     if purpose == AddressPurpose::NamedOutOfBand {
-        // Loopback too: a user who names it has all processes on one host; elsewhere the connection is refused
-        // immediately.
+        // Even a loopback address: a user who names one has all processes on one host. On other hosts the connection is
+        // refused immediately.
         Promise::Named
     } else if theirs.is_loopback() {
         Promise::Loopback

@@ -30,7 +30,7 @@ impl NetworkAddress {
         if self.prefix_len.min(other.prefix_len) == 0 {
             return false;
         }
-        // This is so if the addresses agree in the bits of the longer prefix.
+        // That is true if the addresses agree in the bits of the longer prefix.
         let length = u32::from(self.prefix_len.max(other.prefix_len));
         match (self.address, other.address) {
             (IpAddr::V4(ours), IpAddr::V4(theirs)) => (ours.to_bits() ^ theirs.to_bits()).leading_zeros() >= length,

@@ -103,7 +103,8 @@ enum Bond {
     Routed,
 }
 
-/// The reason why two ports are not a pair. With a later variant they came closer to being one, so it says more.
+/// The reason why two ports are not a pair. Ports with a later variant are closer to a pair, so that variant is
+/// reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Obstacle {
     NoPort,
@@ -123,8 +124,8 @@ enum Obstacle {
 /// equal addresses are the same address.
 ///
 /// * Ports of different link layers or of different planes never pair.
-/// * With `same_network`, equal addresses pair first. Otherwise they never pair (every host has docker0's), nor do
-///   loopback addresses and IPv6 link-local ones of TCP, which also need an interface.
+/// * With `same_network`, equal addresses pair first. Otherwise they never pair, because every host has docker0's
+///   address. Neither do loopback addresses, nor IPv6 link-local addresses on TCP, which also need an interface.
 /// * IPv6 link-local GIDs of RoCE with the same prefix count as on one subnet: they are offered only if the user names
 ///   them or the host's ports have no others, and adapters on one Ethernet segment reach each other by them. They reach
 ///   nothing beyond it.

@@ -275,7 +275,7 @@ fn without_a_rail_the_refusal_says_what_there_was() {
 }
 
 #[test]
-fn the_refusal_ends_with_what_helps_against_what_is_in_the_way() {
+fn the_refusal_ends_with_a_remedy_for_the_obstacle() {
     for (connector, acceptor, remedy) in [
         ("10.0.0.1/24", "10.0.0.2/24 roce", "choose ports of one kind"),
         ("10.0.0.1/24", "2001:db8::1/64", "addresses of one family"),
