@@ -80,7 +80,8 @@ pub enum Warning {
 }
 
 impl Warning {
-    /// Returns true if the user should change a variable. Mere information should not stand among the warnings.
+    /// Returns true if the user should change a variable. Otherwise it is only information, and should not be shown as
+    /// a warning.
     pub fn needs_attention(&self) -> bool {
         !matches!(self, Warning::WithoutEffect(_))
     }

@@ -114,8 +114,8 @@ impl FilterItem {
     }
 
     /// Parses an item, ignoring rail and plane ids that do not fit into NCCL's numbers (int16_t in `misc/utils.cc` of
-    /// NCCL 2.30), because the port is useful without them. The text next to the item says what is wrong with the first
-    /// such id; like the error, it is the end of a sentence that begins with the list.
+    /// NCCL 2.30), because the port is useful without them. The string that is returned with the item says what is
+    /// wrong with the first such id; like the error, it is the end of a sentence that begins with the list.
     pub(crate) fn parse_whatever_its_ids(item: &str) -> Result<(FilterItem, Option<String>), String> {
         let shown = printable(item);
         if item.starts_with(['^', '=']) {
@@ -240,7 +240,7 @@ impl fmt::Display for FilterItem {
     }
 }
 
-/// Parses a number of digits alone: an index or a length has no sign.
+/// Parses a number that has only digits: an index or a length has no sign.
 fn whole<T: FromStr>(text: &str) -> Option<T> {
     Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
 }

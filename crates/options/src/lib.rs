@@ -5,9 +5,10 @@
 //! `cargo xtask docs` makes `docs/options.md` from it.
 //!
 //! Each setting is read from its variables in order of precedence: `RAILWEAVE_*`, then the `MPIB_*` and `NCCL_MESH_*`
-//! names of earlier plugins, then NCCL's own `NCCL_*`, then the default. Only the first that is set counts; an
-//! empty value counts as unset. An invalid value is an error in the first two kinds of variables, and a [`Warning`] in
-//! the third, because NCCL continues whatever its variables hold (`nccl.rs`).
+//! names of earlier plugins, then NCCL's own `NCCL_*`, then the default. Only the first that is set counts. An empty
+//! value counts as unset, except that an empty `RAILWEAVE_KEY_FILE` is an error. An invalid value is an error in the
+//! first two kinds of variables, and a [`Warning`] in the third, because NCCL continues whatever its variables hold
+//! (`nccl.rs`).
 //!
 //! This crate does not decide if a value suits this host (an interface may not exist, this build may lack a fabric).
 //! Discovery does, and names the variable by the setting's [`Source`].

@@ -17,7 +17,7 @@ fn names(setting: SettingId) -> SettingNames {
             SettingNames { own, nccls: entry.all_variables().last().unwrap_or(own) }
         }
         None => {
-            // NCCL's alone. The test below ensures that no other setting is called by its plain name.
+            // `DmaBuf` is a setting of NCCL alone. The test below ensures that every other setting is in the table.
             let name = if setting == SettingId::DmaBuf { "NCCL_DMABUF_ENABLE" } else { setting.key() };
             SettingNames { own: name, nccls: name }
         }

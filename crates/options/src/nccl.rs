@@ -62,7 +62,7 @@ impl Reading<i64> {
         }
     }
 
-    /// Limits the number to 0 (which any negative number is for NCCL) and `high`.
+    /// Limits the number to `high`. A negative number counts as 0, as it does for NCCL.
     fn counted(self, high: i64) -> Self {
         match self.value {
             Some(number) if number < 0 => Self::noted(0, "counts as 0, as it does for NCCL"),
@@ -155,7 +155,7 @@ pub(crate) fn pkey_index(text: &str) -> Reading<u16> {
     number(text).only(0, u16::MAX.into()).map(|number| number as u16)
 }
 
-/// Reads a number of bits of an IPv4 address; -1 is the interface's.
+/// Reads the prefix length of an IPv4 network; -1 leaves it to the interface.
 pub(crate) fn prefix_length(text: &str) -> Reading<Option<u8>> {
     match number(text) {
         Reading { value: Some(0), .. } => Reading::default("names no subnet"),
@@ -231,8 +231,7 @@ pub(crate) fn library(text: &str) -> Reading<String> {
     Reading::of(rdma::library(text))
 }
 
-/// Reads a list of names, without the items that cannot be names here and without the ids that cannot be ids; a list
-/// with nothing left counts as the default.
+/// Reads a list of ports, ignoring invalid items and invalid ids. A list without a valid item counts as the default.
 pub(crate) fn filter(text: &str) -> Reading<Option<RailFilter>> {
     let (exclude, list) = leading(text.trim(), '^');
     let (exact, list) = leading(list, '=');
@@ -260,7 +259,7 @@ pub(crate) fn filter(text: &str) -> Reading<Option<RailFilter>> {
 }
 
 /// The variables of NCCL's IB transport (NCCL 2.30, `src/transport/net_ib` and `src/misc/ibvwrap.cc`) that no setting
-/// of Railweave reads, because they control parts of that transport that Railweave does in another way.
+/// of Railweave reads, because they control parts of that transport that Railweave implements in another way.
 const WITHOUT_EFFECT: [&str; 8] = [
     "NCCL_IB_MERGE_NICS",
     "NCCL_IB_OOO_RQ",
@@ -272,8 +271,8 @@ const WITHOUT_EFFECT: [&str; 8] = [
     "NCCL_IB_WARN_RAIL_LOCAL",
 ];
 
-/// Returns true if a variable of NCCL's IB transport has no effect here. Those of its failover and recovery are many,
-/// and share a prefix.
+/// Returns true if a variable of NCCL's IB transport has no effect here. The many variables of its failover and
+/// recovery share a prefix.
 pub(crate) fn is_without_effect(name: &str) -> bool {
     WITHOUT_EFFECT.contains(&name) || name.starts_with("NCCL_IB_RESILIENCY_")
 }

@@ -215,7 +215,7 @@ pub(crate) fn is_blank(value: &OsStr) -> bool {
 /// The result of a lookup.
 enum Text<T> {
     Unset,
-    /// Set, but invalid: the default replaces it.
+    /// Set, but invalid, or a request for the default: the default is used.
     Useless,
     Value(T),
 }

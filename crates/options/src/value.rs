@@ -42,7 +42,7 @@ impl fmt::Display for Fabric {
 /// The congestion control of TCP sockets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Congestion {
-    /// The kernel's choice, except inside a host, where the choice is one that does not pace.
+    /// The kernel's choice, except inside a host, where it is `reno`, which does not pace.
     #[default]
     Auto,
     /// The kernel's choice.
@@ -52,7 +52,7 @@ pub enum Congestion {
 }
 
 impl Congestion {
-    /// Parses a word or a name, of which the kernel takes 15 characters (linux/tcp.h, `TCP_CA_NAME_MAX`).
+    /// Parses a word or a name, of which the kernel takes 15 characters (Linux, include/net/tcp.h, `TCP_CA_NAME_MAX`).
     pub(crate) fn parse(text: &str) -> Result<Congestion, String> {
         let name = text.trim();
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');

@@ -1,6 +1,5 @@
 //! Odd values of NCCL's own variables: the value that each counts as here, next to its meaning for NCCL 2.30
-//! (`src/misc/param.cc`, `src/misc/utils.cc`, `src/misc/ibvwrap.cc`, `src/transport/net_ib`). None of them stops
-//! anything.
+//! (`src/misc/param.cc`, `src/misc/utils.cc`, `src/misc/ibvwrap.cc`, `src/transport/net_ib`). None of them is an error.
 
 use railweave_options::{Entry, Options, TABLE};
 
@@ -423,10 +422,10 @@ fn nccls_own_odd_values_stop_nothing() {
     }
 }
 
-/// A kind of odd value, and the test if a row is of that kind.
+/// A kind of odd value, and a function that returns true for a row of that kind.
 type Kind = (&'static str, fn(&Row) -> bool);
 
-/// The kinds that users' scripts have for every number.
+/// The kinds of odd value that are tested for every variable that holds a number.
 const KINDS: [Kind; 6] = [
     ("-1", |(text, ..)| *text == "-1"),
     ("-2", |(text, ..)| *text == "-2"),

@@ -115,7 +115,8 @@ fn rails_and_the_interface_out_of_band() {
     let options = good(&[("RAILWEAVE_OOB_IF", "eth1"), ("MPIB_OOB_IF", "eno1")]);
     assert_eq!(options.oob_interface.source, Source::Variable("RAILWEAVE_OOB_IF"));
 
-    // An odd variable that two settings read causes one warning, unless neither reads it.
+    // Two settings may read this variable. An odd value causes one warning, or none if both have a value from another
+    // variable.
     odd(&[("NCCL_SOCKET_IFNAME", "^")]);
     odd(&[("NCCL_SOCKET_IFNAME", "^"), ("RAILWEAVE_RAILS", "eth0")]);
     good(&[("NCCL_SOCKET_IFNAME", "^"), ("RAILWEAVE_RAILS", "eth0"), ("MPIB_OOB_IF", "eno1")]);
@@ -241,7 +242,7 @@ fn the_gid_of_a_port() {
 
 #[test]
 fn numbers_for_rdma_have_the_adapters_ranges() {
-    /// A setting's variable, NCCL's, the default, the least, the most, and what is just beyond.
+    /// A setting's variable, NCCL's, the default, the smallest and the largest value, and the values just beyond them.
     type Range = (&'static str, &'static str, &'static str, &'static str, &'static str, [&'static str; 2]);
     let ranges: [Range; 9] = [
         ("RAILWEAVE_ACK_TIMEOUT", "NCCL_IB_TIMEOUT", "20", "0", "31", ["-1", "32"]),
