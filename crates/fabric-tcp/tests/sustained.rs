@@ -1,4 +1,5 @@
-//! Both ends on threads of their own, as in two processes, with buffers that cut nearly every frame into pieces.
+//! Both ends on threads of their own, as in two processes, with ordinary buffers and with buffers so small that they
+//! cut nearly every frame into pieces.
 
 mod pairs;
 

@@ -67,7 +67,7 @@ impl Drop for Pages {
 pub fn page_size() -> usize {
     // SAFETY: sysconf touches no memory.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    // sysconf(3) does not fail here. If it did, 64 KiB would be a multiple of every page size that Linux has.
+    // sysconf(3) does not fail here. If it did, 64 KiB would be a multiple of every page size of x86_64 and aarch64.
     usize::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(0x1_0000).max(align_of::<Line>())
 }
 

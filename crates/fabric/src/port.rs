@@ -91,7 +91,7 @@ impl PortFacts {
 pub enum AddressPurpose {
     /// The address of a port.
     Port,
-    /// An address for control sessions that belongs to no port.
+    /// An address for control sessions, which may also be the address of a port.
     OutOfBand,
     /// Like [`Self::OutOfBand`], but named by the user of the announcing host, whose ports are RDMA ports. It is
     /// dialled first: if the ports' networks do not carry TCP, trying their addresses first would waste time.

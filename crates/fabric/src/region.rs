@@ -91,7 +91,7 @@ impl Region {
         }
     }
 
-    /// Copies `bytes` into the region, starting at `offset`. The last word is written with release.
+    /// Copies `bytes` into the region, starting at `offset`. Each word is written with release.
     ///
     /// # Panics
     /// When the range lies outside the region.

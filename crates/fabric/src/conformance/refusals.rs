@@ -33,7 +33,7 @@ fn refuse<H: Harness>(
     assert!(bench.far.received().is_empty(), "a refused write delivered its immediate");
 }
 
-/// Waits until both ends have reported the lane dead, and checks that each reports it once and stays dead.
+/// Waits until the lane's death is reported, and checks that no end reports it twice and that the lane stays dead.
 fn expect_failure<H: Harness>(bench: &mut Bench<'_, H>) {
     // On a one-sided fabric the peer need not notice that a write was refused.
     bench.until("the failure, at both ends", |bench| {
