@@ -18,7 +18,7 @@ pub enum Error {
 
 /// The reason why a fabric cannot be used.
 pub(crate) enum Refusal {
-    /// It has no usable port here; another fabric may. The reason is a sentence without its end.
+    /// It has no usable port here; another fabric may. The reason is a sentence without its full stop.
     NoPort(String),
     /// The user's request cannot be met, on this fabric or another.
     Wrong(Error),

@@ -43,7 +43,7 @@ pub struct OutOfBand {
     pub address: IpAddr,
     /// Length of its network's prefix in bits, in the address's own family.
     pub prefix_len: u8,
-    /// True if it is dialled before the ports' own addresses, because the user named it for ports of RDMA.
+    /// True if it is dialled before the ports' own addresses, because the user named it for RDMA ports.
     pub comes_first: bool,
 }
 

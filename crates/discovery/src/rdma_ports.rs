@@ -1,5 +1,5 @@
-//! The RDMA ports of this host that can be rails. Facts and the obvious exclusions only: filters, order and pairing are
-//! topology's.
+//! The RDMA ports of this host that can be rails. This module collects facts and makes the obvious exclusions; filters,
+//! order and pairing belong to topology.
 
 #[cfg(test)]
 mod machines;
@@ -27,8 +27,8 @@ pub(crate) struct DiscoveryRules<'a> {
     pub(crate) merge_vfs: bool,
     /// The way in which ports with a Data Direct engine are shown.
     pub(crate) data_direct: DataDirect,
-    /// The library of NVIDIA's adapters, by a name that the dynamic linker finds or by its file. It is loaded if a
-    /// device could have such an engine.
+    /// The library of NVIDIA's adapters: its name for the dynamic linker, or its path. It is loaded if a device could
+    /// have such an engine.
     pub(crate) mlx5_library: &'a str,
 }
 

@@ -161,7 +161,7 @@ impl<'a> PciBus<'a> {
 
 /// The files of the kernel modules that let an adapter reach GPU memory by its CUDA address: nv_peer_mem and its
 /// successor under the kernel's registry of such modules, in MLNX_OFED and in distributions' kernels, and
-/// nvidia_peermem as an ordinary module. The same three as NCCL's own transport (NCCL 2.30, net_ib/gdr.cc).
+/// nvidia_peermem as an ordinary module. NCCL's own transport checks the same three (NCCL 2.30, net_ib/gdr.cc).
 const PEER_MEMORY: [&str; 3] = [
     "sys/kernel/mm/memory_peers/nv_mem/version",
     "sys/kernel/mm/memory_peers/nv_mem_nc/version",

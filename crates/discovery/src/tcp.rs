@@ -34,8 +34,8 @@ pub(crate) fn find(options: &Options, interfaces: &[Interface], say: Say<'_>) ->
     })
 }
 
-/// Makes loopback addresses ports if the list names them, for trials, or if there is no list and nothing else is
-/// usable.
+/// Adds a port for each loopback address that the list names, for trials; for 127.0.0.1 if there is no list and no
+/// other address is usable.
 fn add_loopback(discovery: &mut Discovery, filter: Option<&RailFilter>, say: Say<'_>) {
     let named = filter.filter(|filter| !filter.exclude).into_iter().flat_map(|filter| &filter.items);
     let mut addresses: Vec<IpAddr> = named

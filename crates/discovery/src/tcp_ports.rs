@@ -1,5 +1,5 @@
-//! The addresses of this host that can be rails. Facts and the obvious exclusions only: filters, order and pairing are
-//! topology's.
+//! The addresses of this host that can be rails. This module collects facts and makes the obvious exclusions; filters,
+//! order and pairing belong to topology.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Lanes that break: the message of the completion, once for each lane, and the lanes that go on.
+//! Lanes that break: each reports its failure once, and the other lanes keep working.
 
 mod common;
 
@@ -116,7 +116,7 @@ fn what_the_adapter_of_the_peer_refuses_is_told() {
     let (from, to) = (pair.near.block(100, Access::SOURCE), pair.far.block(100, Access::SOURCE));
     let failure = outcome(&mut pair, from.source(100), to.place());
     assert_eq!(failure.status, WorkStatus::RemoteAccess, "memory that nobody may write: {failure}");
-    // Ends that differ in the size of their packets: one end's peer was reported with a smaller MTU than it has.
+    // The ends disagree on the size of packets: the far end is given a smaller MTU than the near end has.
     let (a, b) = (machine.port("a"), machine.port("b"));
     let spec = |role| RailSpec {
         role,

@@ -91,7 +91,7 @@ fn over(machine: &str, shared_receives: Option<bool>) {
     assert_eq!(fake.open(), Open::default(), "something was not destroyed");
 }
 
-// The fake libibverbs is one world for all threads of a process, so one test plays all machines.
+// All threads of a process share one fake libibverbs, so one test runs all machines.
 #[test]
 fn over_machines_of_every_kind() {
     for (machine, shared_receives) in [

@@ -25,7 +25,7 @@ fn signal_of_a_child(act: impl FnOnce()) -> Option<i32> {
     }
     assert!(child > 0, "a child was forked");
     let mut status = 0;
-    // SAFETY: the child's number is fork's, and the status is a place of this function.
+    // SAFETY: the child's number came from fork, and the pointer to the status is valid.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))
 }

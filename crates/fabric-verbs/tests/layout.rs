@@ -1,5 +1,5 @@
-//! The hand-kept types and constants against the installed `<infiniband/verbs.h>`: a C compiler for the processor that
-//! this test is built for (`CC`, with its arguments; otherwise `cc`) asserts that the header's sizes, offsets and
+//! The handwritten types and constants against the installed `<infiniband/verbs.h>`: a C compiler for the processor
+//! that this test is built for (`CC`, with its arguments; otherwise `cc`) asserts that the header's sizes, offsets and
 //! values are ours. Without the header or a C compiler the test says so and passes; with CI=true it fails.
 
 #![allow(clippy::cast_lossless, reason = "the constants are of several types, of which usize has no From")]

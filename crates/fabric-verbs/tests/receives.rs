@@ -1,4 +1,4 @@
-//! Receives in a queue of their lane, or in one that the lanes of a rail share.
+//! Receives in their lane's own queue, or in one that the lanes of a rail share.
 
 mod common;
 

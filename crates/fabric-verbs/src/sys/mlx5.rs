@@ -11,7 +11,7 @@ pub const REG_DMABUF_ACCESS_DATA_DIRECT: c_int = 1;
 /// The functions of one loaded libmlx5.
 #[derive(Clone, Copy)]
 pub struct Mlx5Functions {
-    /// mlx5dv_is_supported(3): true if the device is one of this library. The other functions take only such devices.
+    /// mlx5dv_is_supported(3): true if libmlx5 drives the device. The other functions take only such devices.
     pub is_supported: unsafe extern "C" fn(device: *mut Device) -> bool,
     /// mlx5dv_get_data_direct_sysfs_path(3), from rdma-core 54 on.
     pub get_data_direct_sysfs_path:
@@ -32,7 +32,7 @@ impl Mlx5Functions {
     /// Loads the library of this name, for the life of the process.
     ///
     /// # Errors
-    /// If there is no such library, or one that predates Data Direct.
+    /// If there is no such library, or it predates Data Direct.
     pub fn load(name: &str) -> Result<Self, LibraryError> {
         let library = Loaded::open(&[name])?;
         // SAFETY: a function of this name and version has this type in every libmlx5 (rdma-core,

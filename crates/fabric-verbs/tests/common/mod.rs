@@ -45,7 +45,7 @@ pub(crate) fn listen(text: &str) {
     SAID.lock().unwrap().push(text.to_owned());
 }
 
-/// A machine, held by one test at a time. When it is dropped, nothing of the library may be open.
+/// A machine, held by one test at a time. When it is dropped, no object of the library may be open.
 pub(crate) struct Machine {
     pub(crate) fake: FakeVerbs,
     functions: Arc<Functions>,
@@ -265,7 +265,7 @@ impl End {
         failed_work(failures.remove(0).2)
     }
 
-    /// The failures that polling reports until nothing more comes, each with its lane and its work.
+    /// The failures that 20 polls report, each with its lane and its work.
     pub(crate) fn failures(&mut self) -> Vec<(u8, Option<WorkId>, RailError)> {
         let mut failures = Vec::new();
         for _ in 0..20 {
