@@ -269,7 +269,7 @@ fn a_gid_table_is_read_again_for_each_connection() {
     let mut new = Pair::open(&a, &b, &Wish::default()).unwrap();
     assert_eq!((index_of(&machine, "a"), index_of(&machine, "b")), (4, 4));
     new.exchange();
-    // Another address altogether.
+    // An entirely different address.
     drop(new);
     machine.fake.set_gid("a", 1, 4, None).unwrap();
     old = Pair::open(&a, &b, &Wish::default()).unwrap();

@@ -18,7 +18,7 @@ fn domain(machine: &Machine, relaxed_ordering: RelaxedOrdering) -> Arc<VerbsDoma
     open(&machine.port("a"), VerbsConfig { relaxed_ordering, ..VerbsConfig::default() }, |_| ()).unwrap()
 }
 
-/// The function that registers the next block: the one whose failure shows.
+/// Returns the function that registers the next block: the one whose failure is noticed.
 fn function_for(machine: &Machine, domain: &VerbsDomain, access: Access) -> &'static str {
     let region = Arc::new(Region::new(100));
     let mut used = Vec::new();
@@ -173,7 +173,7 @@ fn an_adapter_that_refused_relaxed_ordering_is_not_asked_for_it_again() {
     let machine = Machine::new("[[device]]\nname = 'a'\nprofile = 'plain'\n[[device.port]]\n");
     let region = Arc::new(Region::new(100));
     let domain = domain(&machine, RelaxedOrdering::WhereKnown);
-    // A second request for it would fail with EIO, which no driver returns for an unknown flag.
+    // A second request for relaxed ordering would fail with EIO, which no driver returns for an unknown flag.
     machine.fail("faults = ['reg_mr_iova2:1:EINVAL', 'reg_mr_iova2:*:EIO']\n");
     for _ in 0..3 {
         domain.register(Memory::from_region(&region), Access::DATA).unwrap();
@@ -196,7 +196,7 @@ fn the_limit_of_the_device_is_told_as_one() {
 fn a_range_that_is_none_is_not_handed_to_the_library() {
     let machine = Machine::new(&format!("faults = ['reg_mr:*:EIO', 'reg_mr_iova2:*:EIO']\n{ROCE}"));
     let domain = domain(&machine, RelaxedOrdering::WhereKnown);
-    // SAFETY: it is refused before anybody looks at it.
+    // SAFETY: the memory is refused before anything reads it.
     let memory = unsafe { Memory::from_raw(u64::MAX - 10, 100, MemoryKind::Host) };
     let refused = domain.register(memory, Access::DATA).err().unwrap();
     assert_eq!((matches!(refused, RegisterError::Range { .. }), refused.fault()), (true, Fault::Protocol));

@@ -187,7 +187,7 @@ pub(crate) fn pkey_index(text: &str) -> Result<u16, String> {
         .and_then(|number| u16::try_from(number).map_err(|_| "is out of range".into()))
 }
 
-/// Parses a prefix length; -1 leaves the choice to the interface, and 0 bits would name no subnet.
+/// Parses a prefix length; -1 leaves the choice to the interface. 0 is an error, because it names no subnet.
 pub(crate) fn prefix_length(text: &str) -> Result<Option<u8>, String> {
     match number::whole(text, -1, 32)? {
         0 => Err("names no subnet".into()),

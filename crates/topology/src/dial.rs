@@ -17,7 +17,7 @@ pub struct DialAddress {
     pub purpose: AddressPurpose,
 }
 
-/// The promise of an address; earlier variants are tried first.
+/// The class of an address, most promising first; earlier variants are tried first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Promise {
     /// Named by the peer's user for this very purpose.
@@ -116,7 +116,7 @@ mod tests {
         let handle = ["10.9.0.1/24", "10.1.0.1/24", "192.168.0.1/24!"];
         assert_eq!(order(&handle, &["10.1.0.7/24"]), [2, 1, 0]);
         assert_eq!(order(&handle, &["192.168.0.7/24"]), [2, 0, 1]);
-        // A named loopback address too, but no address that cannot be dialled.
+        // So does a named loopback address; an address that cannot be dialled is left out even if it is named.
         assert_eq!(order(&["10.1.0.1/24", "127.0.0.1/8!"], &["10.1.0.7/24"]), [1, 0]);
         assert_eq!(order(&["10.1.0.1/24", "fe80::1/64!"], &["10.1.0.7/24"]), [0]);
     }

@@ -1,4 +1,4 @@
-//! Addresses with their networks: tests for a common subnet, and for the kinds that lead nowhere.
+//! Addresses with their networks: tests for a common subnet, and for special kinds of address.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Each rule of pairing, with a neighbour that must fail; then properties of any pairing.
+//! Each rule of pairing, with a near miss that must fail; then properties of any pairing.
 
 use std::net::{IpAddr, Ipv6Addr};
 
