@@ -51,8 +51,8 @@ pub(crate) fn listens_on(
     }
     if let Some(port) = rails.find(|facts| !chosen.contains(&facts.address)) {
         return Err(Error::Configuration(format!(
-            "RAILWEAVE_CONTROL_ADDRESS={list} leaves out {} ({}), at which lanes of that rail come in; name it too, or \
-             leave it out of RAILWEAVE_RAILS",
+            "RAILWEAVE_CONTROL_ADDRESS={list} leaves out {} ({}), at which the lanes of that rail are dialled; name it \
+             too, or leave it out of RAILWEAVE_RAILS",
             port.address, port.name
         )));
     }

@@ -83,7 +83,9 @@ fn reason_against(root: &Path, interface: &Interface, all: &[Interface]) -> Opti
         return Some(format!("the interface is down; `ip link show {device}` says more"));
     }
     if sysfs.is_virtual_bridge() {
-        return Some("a bridge for containers or virtual machines, whose address other hosts have too".to_owned());
+        return Some(
+            "a bridge for containers or virtual machines; other hosts have bridges with the same address".to_owned(),
+        );
     }
     let IpAddr::V6(v6) = interface.address else { return None };
     if v6.is_unicast_link_local() {

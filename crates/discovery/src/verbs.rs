@@ -110,8 +110,8 @@ fn data_direct(options: &Options, mode: Mode, forces_flushes: bool, say: Say<'_>
         DataDirect::Only | DataDirect::Both if !forces_flushes => {
             if wanted.source != Source::Default {
                 say(Note::Information(format!(
-                    "Data Direct (from {}) is not used: it needs a flush on every GPU, which this NCCL (net API v6 to \
-                     v8) cannot be told to do; take NCCL 2.24 or later, or set RAILWEAVE_DATA_DIRECT=0",
+                    "Data Direct (from {}) is not used: it needs a flush on every GPU, and this NCCL (net API v6 to \
+                     v8) cannot be told to do one; use NCCL 2.24 or later, or set RAILWEAVE_DATA_DIRECT=0",
                     wanted.source
                 )));
             }
@@ -191,8 +191,8 @@ fn warn_of_missing_ports(filter: &Setting<Option<RailFilter>>, ports: &[ChosenPo
         if !ports.iter().any(is_there) {
             let source = filter.source;
             say(Note::Warning(format!(
-                "{item} (from {source}) names no RDMA port in use; `railweave topo` lists these, and why others are \
-                 left out"
+                "{item} (from {source}) names no RDMA port in use; `railweave topo` lists the ports in use, and \
+                 the reason for each that is left out"
             )));
         }
     }

@@ -30,7 +30,7 @@ const RESTING: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum KeyError {
     /// There is no such registration.
-    #[error("key {0:#010x} is not registered here, or no longer")]
+    #[error("key {0:#010x} is not (or no longer) registered here")]
     Unknown(u32),
     /// The range is not inside the registration.
     #[error(

@@ -225,7 +225,7 @@ fn invalid_headers_end_the_lane() {
     }
     let mut victim = Victim::new();
     victim.send(&long(MAX_WRITE));
-    victim.expect_refusal("not registered");
+    victim.expect_refusal("registered here");
     assert_eq!(victim.peer.read(&mut [0; 100]).unwrap(), 0, "the peer is not told");
     assert!(victim.is_untouched());
 }
@@ -340,7 +340,7 @@ fn memory_deregistered_while_a_payload_arrives_is_not_written() {
     victim.until("the first half", |victim| word(victim, 39_992) == u64::from_ne_bytes([0xee; 8]));
     victim.registration = None;
     victim.send(&[0xee; 40_000]);
-    victim.expect_refusal("not registered here");
+    victim.expect_refusal("registered here");
     assert_eq!(word(&victim, 40_000), 0, "deregistered memory was written");
 }
 

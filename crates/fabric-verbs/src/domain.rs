@@ -97,7 +97,7 @@ impl VerbsDomain {
     pub(crate) fn tell_of_queues(&self, error: &io::Error) {
         if !self.told_of_queues.swap(true, Ordering::Relaxed) {
             (self.inform)(&format!(
-                "{}: the device gives no shared receive queue ({error}), so each lane has receives of its own",
+                "{}: the device cannot create a shared receive queue ({error}), so each lane has receives of its own",
                 self.name
             ));
         }

@@ -92,8 +92,8 @@ fn meaning(kind: c_int) -> (bool, bool, &'static str) {
         sys::EVENT_CQ_ERR => (
             true,
             true,
-            "a completion queue overflowed or failed; look at the kernel log, and report it with the job's log if that \
-             says nothing",
+            "a completion queue overflowed or failed; look at the kernel log; if it has no reason, report this with \
+             the job's log",
         ),
         sys::EVENT_SRQ_ERR => {
             (true, true, "a receive queue failed; look at the kernel log, and at the adapter's firmware")
@@ -104,12 +104,13 @@ fn meaning(kind: c_int) -> (bool, bool, &'static str) {
         sys::EVENT_GID_CHANGE => (
             false,
             false,
-            "the port's GID table changed: an address came or went; connections over an address that went fail",
+            "the port's GID table changed: an address was added or removed; connections over a removed one fail",
         ),
         sys::EVENT_WQ_FATAL => (
             true,
             false,
-            "a work queue failed, of which Railweave has none; look at the kernel log, and at the adapter's firmware",
+            "a work queue failed, although Railweave creates none; look at the kernel log, and at the adapter's \
+             firmware",
         ),
         sys::EVENT_DEVICE_SPEED_CHANGE => (
             false,
@@ -118,7 +119,7 @@ fn meaning(kind: c_int) -> (bool, bool, &'static str) {
              still split by the speed at the start",
         ),
         sys::EVENT_PATH_MIG | sys::EVENT_PATH_MIG_ERR => {
-            (false, false, "the queue pair changed to another path, or could not; Railweave gives it one alone")
+            (false, false, "the queue pair changed to another path, or could not, although Railweave gives it only one")
         }
         sys::EVENT_PKEY_CHANGE => (false, false, "the port's partition keys changed"),
         sys::EVENT_SM_CHANGE => (false, false, "the port has a new subnet manager"),

@@ -176,7 +176,7 @@ impl Obstacle {
             (Self::LinkLocal, _) => "link-local".to_owned(),
             (Self::Version(version), _) => format!("RoCE v{version}, not v{}", rules.roce_version),
             (Self::Range, Some(range)) => format!("not in {}/{}", range.address, range.prefix_len),
-            (Self::Family | Self::Range, _) => "not of the family that is asked for".to_owned(),
+            (Self::Family | Self::Range, _) => "not of the requested address family".to_owned(),
         }
     }
 }

@@ -66,7 +66,7 @@ impl GidTable {
         if !has_others || self.link_layer != LinkLayer::Roce {
             reason
         } else if entries.is_empty() {
-            "its GID table has entries beyond 255 alone, which a queue pair cannot name; remove the addresses of its \
+            "its GID table has only entries above 255, which a queue pair cannot name; remove the addresses of its \
              network interface and add them again (`ip address`), so that they get the first free entries"
                 .to_owned()
         } else {

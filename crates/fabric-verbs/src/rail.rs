@@ -361,7 +361,7 @@ impl Rail for VerbsRail {
         }
         let Some(flush) = &mut self.flush else {
             return Err(PostError::Invalid(format!(
-                "{} has no loop-back lane: the device does not say that it takes GPU memory",
+                "{} has no loop-back lane: the device does not report that it accepts GPU memory",
                 self.domain.name
             )));
         };

@@ -55,7 +55,7 @@ fn a_host_with_ipv6_only_is_as_good_unless_ipv4_is_asked_for() {
     assert_eq!(roce(&table, GidRules::default()), [3]);
     assert_eq!(roce(&table, GidRules { family: Some(Family::Ipv6), ..GidRules::default() }), [3]);
     let reason = why(&table, GidRules { family: Some(Family::Ipv4), ..GidRules::default() });
-    for part in ["3 (fd00::1 is not of the family", "1 (fe80::1 is not of the family", "set address_family to"] {
+    for part in ["3 (fd00::1 is not of the requested", "1 (fe80::1 is not of the requested", "set address_family to"] {
         assert!(reason.contains(part), "{reason}");
     }
 }

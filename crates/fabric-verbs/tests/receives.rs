@@ -70,7 +70,10 @@ fn a_device_that_gives_no_shared_queue_gives_each_lane_as_many_receives_and_says
         drop(pair.far.domain.open_rail(&RailSpec { lanes, ..RECEIVER }).unwrap());
         let said = machine.said();
         assert_eq!(said.len(), 1, "{said:?}");
-        assert_says(&said[0], &["b: the device gives no shared receive queue (", "each lane has receives of its own"]);
+        assert_says(
+            &said[0],
+            &["b: the device cannot create a shared receive queue (", "each lane has receives of its own"],
+        );
     }
 }
 

@@ -99,7 +99,7 @@ impl fmt::Display for Warning {
             Warning::Otherwise(error) => error.fmt(f),
             Warning::WithoutEffect(variables) => write!(
                 f,
-                "without effect here, because they are for NCCL's own IB transport alone: {}",
+                "without effect here, because they apply only to NCCL's own IB transport: {}",
                 variables.join(", ")
             ),
         }

@@ -211,8 +211,8 @@ options! {
                bytes, the same on every host, and only the user who runs the job may have access to it (mode 0600 or \
                0400). Take 32 random bytes, as from `head -c 32 /dev/urandom`, rather than words: a process that dials \
                an address proves its key first, and words can be guessed from that proof. Processes prove to each \
-               other that they have the key, and one without it gets no further. Data is neither encrypted nor signed: \
-               anybody who can change packets between the hosts can change the data of the job.",
+               other that they have the key, and a process without it is refused. Data is neither encrypted nor \
+               signed: anybody who can change packets between the hosts can change the data of the job.",
     }
     /// The time that one step of the handshake may take: 100 ms to 3600 s.
     handshake_timeout: Duration {
@@ -274,7 +274,7 @@ options! {
         help: "TCP only: the congestion control of each lane (`TCP_CONGESTION`). `auto` is `reno` inside one network \
                namespace, where nothing is lost, and otherwise the kernel's choice; `kernel` is the kernel's choice \
                everywhere. If the kernel's choice is `bbr`, which paces what it sends, and the network between the \
-               hosts is theirs alone and loses nothing, `cubic` is faster.",
+               hosts carries nothing else and loses nothing, `cubic` is faster.",
     }
     /// The traffic class of the data, 0 to 255; `None` leaves it to what NCCL asks for.
     traffic_class: Option<u8> {

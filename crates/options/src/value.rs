@@ -251,7 +251,7 @@ impl fmt::Display for PortRange {
 /// Parses the size of a socket's buffers. With less than 64 KiB, Linux's loopback moves a few kilobytes per timer tick.
 pub(crate) fn socket_buffer(text: &str) -> Result<u64, String> {
     match number::bytes(text, 256 << 20)? {
-        bytes @ 1..0x1_0000 => Err(format!("is {bytes} bytes, with which TCP crawls")),
+        bytes @ 1..0x1_0000 => Err(format!("is {bytes} bytes, which makes TCP very slow")),
         bytes => Ok(bytes),
     }
 }

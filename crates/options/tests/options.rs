@@ -519,7 +519,7 @@ fn what_nccls_own_transport_alone_understands_is_named_in_one_line() {
     assert!(!warnings[0].needs_attention());
     assert_eq!(
         warnings[0].to_string(),
-        "without effect here, because they are for NCCL's own IB transport alone: NCCL_IB_MERGE_NICS, NCCL_IB_OOO_RQ, \
+        "without effect here, because they apply only to NCCL's own IB transport: NCCL_IB_MERGE_NICS, NCCL_IB_OOO_RQ, \
          NCCL_IB_RESILIENCY_PORT_FAILOVER"
     );
     // A variable that a setting reads is not named.

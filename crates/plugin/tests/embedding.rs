@@ -420,7 +420,7 @@ fn strangers_cannot_take_every_descriptor_nor_keep_a_peer_out() {
         assert!(descriptors() <= before + held.len() + 101, "{} files", descriptors());
         let (send, recv) = (connect(&net, 0, &handle), accept(&net, &listening));
         Pair { from: &net, to: &net, send, recv }.exchange(1, 1000);
-        assert!(!warnings_with(&["has not said what it is", "while more wait"]).is_empty(), "{:?}", warnings());
+        assert!(!warnings_with(&["has not said what it is", "more peers wait"]).is_empty(), "{:?}", warnings());
         drop(held);
     });
 }

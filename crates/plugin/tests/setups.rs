@@ -151,7 +151,7 @@ fn a_session_whose_offers_wait_makes_room_last() {
         waiting.ask(1);
         waiting.until_read();
         let crowd: Vec<Stranger> = (0..PLACES + 8).map(|_| Stranger::dial(&handle)).collect();
-        let made_place = &["has not said what it is", "others, while more wait"];
+        let made_place = &["has not said what it is", "others, and more peers wait"];
         until("somebody of the crowd makes room", || (warnings_with(made_place).len() >= 8).then_some(()));
         // This frees a place for the offer that waits.
         drop(first);

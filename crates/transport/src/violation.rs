@@ -48,7 +48,7 @@ pub enum ImmediateFault {
     #[error("an earlier immediate of the slot had another size_q")]
     OtherSize,
     /// Its rail, or its lane, has already sent all its immediates for the slot.
-    #[error("the rail has spoken for this slot before")]
+    #[error("the rail has already sent an immediate for this slot")]
     SpokenBefore,
     /// The record that it announces is not there.
     #[error("no completion record was written for the slot")]
@@ -132,7 +132,7 @@ mod tests {
             (ImmediateFault::OwnRailMissing, "the mask lacks the rail that it came on"),
             (ImmediateFault::OtherMask, "an earlier immediate of the slot had another mask"),
             (ImmediateFault::OtherSize, "an earlier immediate of the slot had another size_q"),
-            (ImmediateFault::SpokenBefore, "the rail has spoken for this slot before"),
+            (ImmediateFault::SpokenBefore, "the rail has already sent an immediate for this slot"),
             (ImmediateFault::NoRecord, "no completion record was written for the slot"),
             (ImmediateFault::GroupWithoutRecord, "a grouped receive needs a completion record"),
             (

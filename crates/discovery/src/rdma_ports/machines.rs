@@ -261,7 +261,7 @@ fn entries_that_a_queue_pair_cannot_name_are_left_out() {
     let indices: Vec<u32> = port(&found, "a0").gids.iter().map(|gid| gid.index).collect();
     assert_eq!((names(&found), indices), (vec!["a0"], vec![255]));
     assert_eq!(port(&found, "a0").facts.address, IpAddr::from([10, 2, 0, 1]));
-    for (name, words) in [("b0", "has entries beyond 255 alone"), ("c0", "7 (10.4.0.1 is RoCE v1, not v2)")] {
+    for (name, words) in [("b0", "has only entries above 255"), ("c0", "7 (10.4.0.1 is RoCE v1, not v2)")] {
         let reason = reason(&found, name);
         assert!(reason.contains(words) && reason.contains("a queue pair cannot name"), "{name}: {reason}");
     }

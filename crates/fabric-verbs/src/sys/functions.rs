@@ -27,7 +27,7 @@ pub enum LibraryError {
         reason: String,
     },
     /// The library is too old, or not libibverbs.
-    #[error("{library} has no function {symbol} of version {version}; a libibverbs of rdma-core 17 or later has")]
+    #[error("{library} has no function {symbol} of version {version}; rdma-core 17 or later has it")]
     MissingSymbol {
         /// The library.
         library: String,

@@ -15,7 +15,7 @@ pub enum RailError {
     Work(WorkFailure),
     /// The adapter accepts no work although its queue has room.
     #[error(
-        "{port}: the adapter takes no work on queue pair {number:#x} ({}); look at the kernel log of this host",
+        "{port}: the adapter accepts no work on queue pair {number:#x} ({}); look at the kernel log of this host",
         os(*errno)
     )]
     TakesNoWork {
@@ -39,8 +39,8 @@ pub enum RailError {
     },
     /// The peer sent a message; only writes are allowed.
     #[error(
-        "{port}: the peer sent a message of opcode {opcode:#x} ({bytes} bytes) where only writes with immediates may \
-         come; it breaks the protocol"
+        "{port}: the peer sent a message of opcode {opcode:#x} ({bytes} bytes) where only writes with immediates are \
+         allowed; it breaks the protocol"
     )]
     NotAWrite {
         /// This end's port.
@@ -89,7 +89,7 @@ pub enum RailError {
     },
     /// The memory that a write was posted from is no longer registered.
     #[error(
-        "memory was deregistered before what was posted from it had been sent: {why}; deregister only after the send \
+        "memory was deregistered before data posted from it had been sent: {why}; deregister only after the send \
          has completed"
     )]
     SourceGone {
@@ -203,7 +203,7 @@ impl SocketTrouble {
         match self {
             Self::PeerGone => "the peer's process has probably ended; look at its log",
             Self::Silent => "the peer's host does not answer; check it and the path to it",
-            Self::Unreachable => "there is no path to the peer any more; check cables, switches and routes",
+            Self::Unreachable => "there is no longer a path to the peer; check cables, switches and routes",
             Self::Unmapped => "registered memory was unmapped; deregister memory before it is freed",
             Self::Other => "see this host's kernel log",
         }
@@ -374,8 +374,8 @@ impl WorkStatus {
                  firmware"
             }
             Self::RemoteAccess => {
-                "the peer's memory is not registered for this, or no longer; look for a deregMr or a free there during \
-                 a transfer"
+                "the peer's memory is not (or no longer) registered for this; look for a deregMr or a free there \
+                 during a transfer"
             }
             Self::RemoteOperation => "the peer's adapter failed; look at its kernel log",
             Self::ReceiverNotReady => {
@@ -428,8 +428,8 @@ mod tests {
             (
                 RailError::TakesNoWork { port: port(), number: 0x12, errno: libc::EIO },
                 Fault::Local,
-                "a: the adapter takes no work on queue pair 0x12 (Input/output error (os error 5)); look at the kernel \
-                 log of this host",
+                "a: the adapter accepts no work on queue pair 0x12 (Input/output error (os error 5)); look at the \
+                 kernel log of this host",
             ),
             (
                 RailError::QueueGone { port: port(), code: -5 },
@@ -440,7 +440,7 @@ mod tests {
             (
                 RailError::NotAWrite { port: port(), opcode: 0x80, bytes: 9 },
                 Fault::Protocol,
-                "a: the peer sent a message of opcode 0x80 (9 bytes) where only writes with immediates may come; it \
+                "a: the peer sent a message of opcode 0x80 (9 bytes) where only writes with immediates are allowed; it \
                  breaks the protocol",
             ),
             (
@@ -458,7 +458,7 @@ mod tests {
             (
                 socket(libc::EHOSTUNREACH),
                 Fault::Peer,
-                "sending failed: No route to host (os error 113); there is no path to the peer any more; check cables, \
+                "sending failed: No route to host (os error 113); there is no longer a path to the peer; check cables, \
                  switches and routes",
             ),
             (
@@ -511,7 +511,7 @@ mod tests {
             (
                 RailError::SourceGone { why: why() },
                 Fault::Protocol,
-                "memory was deregistered before what was posted from it had been sent: key 0x7 is not registered; \
+                "memory was deregistered before data posted from it had been sent: key 0x7 is not registered; \
                  deregister only after the send has completed",
             ),
             (

@@ -337,7 +337,7 @@ impl fmt::Display for Transition {
                  index ({index}, show_gids)"
             )
         } else {
-            write!(out, "check the GID index ({index}, show_gids) and that both ports are of one network")
+            write!(out, "check the GID index ({index}, show_gids) and that both ports are on one network")
         }
     }
 }
@@ -482,7 +482,7 @@ mod tests {
             transition(TargetState::ReadyToSend { timeout: 20, retries: 7 }, 1, libc::EINVAL),
             "QP transition failed: queue pair 0x12 of a (GID 10.0.0.1) to RTS for the peer's 0x34 (GID 10.0.0.2), \
              timeout 20, retry count 7: Invalid argument (os error 22); check the GID index (gid_index, show_gids) and \
-             that both ports are of one network"
+             that both ports are on one network"
         );
     }
 }

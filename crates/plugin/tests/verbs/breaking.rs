@@ -245,7 +245,7 @@ fn an_adapter_that_takes_no_work_fails_the_call_that_brought_it() {
                 receives.map(|_| ()).and(sends).err()
             });
             assert_eq!(code::<()>(Err(failed)), NcclResult::SYSTEM_ERROR, "{fault}");
-            said_once(&[&format!("{call}: rail 0"), "mlx5_0: the adapter takes no work", "kernel log"]);
+            said_once(&[&format!("{call}: rail 0"), "mlx5_0: the adapter accepts no work", "kernel log"]);
             pair.release_outgoing(from);
             pair.release_incoming(to);
             pair.close();
@@ -265,7 +265,7 @@ fn a_rail_that_takes_no_work_fails_the_send_of_which_another_has_its_part_alread
         let _recv = pair.irecv(&[to.part(7)]);
         let failed = until("a failure", || pair.try_isend(&from, 1_000_000, 7).map(|_| ()).err());
         assert_eq!(code::<()>(Err(failed)), NcclResult::SYSTEM_ERROR);
-        said_once(&["isend: rail 1", "mlx5_1: the adapter takes no work", "kernel log"]);
+        said_once(&["isend: rail 1", "mlx5_1: the adapter accepts no work", "kernel log"]);
         pair.release_outgoing(from);
         pair.release_incoming(to);
         pair.close();
