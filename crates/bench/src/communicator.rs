@@ -294,8 +294,8 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         let targets = std::iter::repeat_n(next, rings).chain(peers());
         let mut connects = Vec::new();
         for (index, peer) in targets.enumerate() {
-            // The peer's listens are in the order of our own, with the places of ranks after the peer moved down by
-            // one.
+            // The peer listens in the same order as this rank, but leaves itself out instead of this rank: ranks after
+            // the peer move down by one place.
             let place = if index < rings { index } else { rings + if rank < peer { rank } else { rank - 1 } };
             let bytes = all[peer].get(place * HANDLE_MAX_BYTES..(place + 1) * HANDLE_MAX_BYTES);
             let bytes = bytes.and_then(|bytes| bytes.try_into().ok());

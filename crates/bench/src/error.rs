@@ -59,7 +59,7 @@ pub enum CommunicatorError {
     WrongData {
         /// The number of connections that carried one message each, in order.
         connections: usize,
-        /// The difference, over all messages one after the other.
+        /// The difference, in all these messages one after the other.
         mismatch: Mismatch,
     },
     /// A call after an error.

@@ -53,7 +53,7 @@ pub struct Results {
 const RECEIVES_AHEAD: usize = 4;
 /// The number of repetitions of a bandwidth measurement; the result is their median.
 const REPETITIONS: usize = 7;
-/// The connections that warm up the set-up.
+/// The number of connections set up first as a warm-up.
 const WARM_UP_CONNECTS: usize = 2;
 
 /// Runs the benchmark; both ranks of `link` call this together and get the same results. `progress` is called with each
@@ -199,7 +199,7 @@ impl<'a, N: NetApi> Pair<'a, N> {
         Ok(times)
     }
 
-    /// Finishes the oldest of some receives.
+    /// Finishes the oldest of these receives.
     fn finish_first(&mut self, requests: &mut VecDeque<Request>) -> Result<(), CommunicatorError> {
         match requests.pop_front() {
             Some(first) => self.finish(&first, "a receive of 8 bytes"),
@@ -247,7 +247,7 @@ impl<'a, N: NetApi> Pair<'a, N> {
         Ok(Bandwidth { bytes, in_flight, gigabits_per_second: rates[REPETITIONS / 2] })
     }
 
-    /// Returns the time of one message of a burst.
+    /// Sends a burst and returns its average time per message.
     fn time_of_one(&mut self, count: usize, bytes: usize, in_flight: usize) -> Result<Duration, CommunicatorError> {
         let begin = Instant::now();
         self.burst(count, bytes, in_flight)?;
@@ -294,7 +294,7 @@ impl<'a, N: NetApi> Pair<'a, N> {
         Ok(())
     }
 
-    /// Tests the first of some requests, and removes it if it is done.
+    /// Tests the first of these requests, and removes it if it is done.
     ///
     /// # Errors
     /// If the plugin returns an error.
@@ -322,7 +322,7 @@ impl<'a, N: NetApi> Pair<'a, N> {
     /// If the plugin returns an error.
     ///
     /// # Panics
-    /// If they are not inside the buffer.
+    /// If the bytes are not inside the buffer.
     pub fn try_send(&self, offset: usize, bytes: usize) -> Result<Option<Request>, NetError> {
         let (start, registration) = self.to.slot(0);
         assert!(offset + bytes <= self.buffer_bytes, "a message inside the buffer");
@@ -337,7 +337,7 @@ impl<'a, N: NetApi> Pair<'a, N> {
     /// If the plugin returns an error.
     ///
     /// # Panics
-    /// If they are not inside the buffer.
+    /// If the bytes are not inside the buffer.
     pub fn try_receive(&self, offset: usize, bytes: usize) -> Result<Option<Request>, NetError> {
         let (start, registration) = self.from.slot(0);
         assert!(offset + bytes <= self.buffer_bytes, "a message inside the buffer");

@@ -143,7 +143,7 @@ impl<'a, 'net, N: NetApi> Sending<'a, 'net, N> {
     }
 
     /// # Safety
-    /// That of `run`.
+    /// As for `run`.
     unsafe fn progress(&mut self, net: &N, buffers: Buffers, fed: usize) -> Result<bool, CommunicatorError> {
         let mut moved = false;
         while let Some(slice) = self.stream.slices.get(self.posted)
@@ -160,7 +160,7 @@ impl<'a, 'net, N: NetApi> Sending<'a, 'net, N> {
                     if !self.staged {
                         assert!(bytes <= self.connection.shape().slice_bytes, "a slice fits its slot");
                         // SAFETY: both places have room for the slice; the slot's last request is done, because no
-                        // more than `in_flight` are out.
+                        // more than `in_flight` requests are pending.
                         unsafe { slot.copy_from_nonoverlapping(data, bytes) };
                         self.staged = true;
                     }
@@ -219,7 +219,7 @@ impl<'a, 'net, N: NetApi> Receiving<'a, 'net, N> {
     }
 
     /// # Safety
-    /// That of `run`.
+    /// As for `run`.
     unsafe fn progress(&mut self, net: &N, buffers: Buffers) -> Result<bool, CommunicatorError> {
         let mut moved = false;
         while let Some(slice) = self.stream.slices.get(self.posted)
@@ -242,7 +242,7 @@ impl<'a, 'net, N: NetApi> Receiving<'a, 'net, N> {
                 }
             };
             // SAFETY: the buffer lies inside its registration and is not touched until the request is done: a slot
-            // because no more than `in_flight` requests are out, the user's because the caller promises it.
+            // because no more than `in_flight` requests are pending, the user's because the caller promises it.
             let request = unsafe { net.irecv(self.connection.side(), &[part], false) }?;
             let Some(request) = request else { break };
             self.requests.push_back(request);
@@ -268,7 +268,7 @@ impl<'a, 'net, N: NetApi> Receiving<'a, 'net, N> {
     /// put it there.
     ///
     /// # Safety
-    /// That of `run`, and the request of slice `done` is done.
+    /// As for `run`; and the request of slice number `self.done` is done.
     unsafe fn take_in(&self, buffers: Buffers, bytes: i64) -> Result<(), CommunicatorError> {
         let slice = self.stream.slices[self.done];
         let expected = slice.length * ELEMENT_BYTES;
@@ -280,8 +280,8 @@ impl<'a, 'net, N: NetApi> Receiving<'a, 'net, N> {
             return Ok(());
         }
         let (slot, _) = self.connection.slot(self.done);
-        // SAFETY: the slot is aligned to a float32, as slices are multiples of it, holds this many, and the plugin is
-        // done with it; the plan fits the output, and nothing else uses this part of it now.
+        // SAFETY: the slot is aligned for float32, because the size of a slot is a multiple of 4; it has room for this
+        // many, and the plugin is done with it; the plan fits the output, and nothing else uses this part of it now.
         let (received, output) = unsafe {
             let received = std::slice::from_raw_parts(slot.cast::<f32>().as_ptr(), slice.length);
             let output = buffers.at(Place::Output, slice.offset).as_ptr();

@@ -1,5 +1,5 @@
-//! The raw limit of TCP between two ranks: plain sockets, a sender and a receiver that spin as the plugin does, the
-//! same sizes, and buffers used in turn. Compare a plugin over TCP with this, from the same run.
+//! The raw limit of TCP between two ranks: plain sockets, a sender and a receiver that spin as the benchmark of a
+//! plugin does, the same sizes, and buffers used in turn. Compare a plugin over TCP with this, from the same run.
 
 use crate::bootstrap::{BootstrapError, Link};
 use crate::error::RAN_OUT;
@@ -206,7 +206,7 @@ fn move_all(
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 spins = spins.wrapping_add(1);
-                // The clock is rarely read: that costs as much as an empty read.
+                // The clock is read rarely, because that costs as much as an empty read.
                 if spins.is_multiple_of(4096) {
                     check(*idle.get_or_insert_with(Instant::now), stall, abort, "moving bytes")?;
                 }

@@ -17,7 +17,8 @@ fn run(programs: &[String], silence: Duration) -> Result<(), RanksError> {
     ranks.unwrap().run(silence, |rank, _| panic!("rank {rank} reports nothing"))
 }
 
-/// Returns a rank that ends with `status` once it is told to stop: at the first byte after the first frame.
+/// Returns the program of a rank that ends with `status` once it is told to stop, which is at the first byte after the
+/// first frame.
 fn until_told(status: i32) -> String {
     format!("head -c {} > /dev/null; exit {status}", START_BYTES + 1)
 }

@@ -135,7 +135,7 @@ impl Table {
         }
     }
 
-    /// Returns the plugin's name, to which the table points.
+    /// Returns the pointer to the plugin's name.
     pub(crate) fn name(self) -> *const c_char {
         each!(self, net => net.name)
     }

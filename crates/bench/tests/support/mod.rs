@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// The faults, by the number of the message in the order of sends over the whole world.
+/// The faults. Each names a message by its number, in the order of all sends of the world.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     /// One bit of this message's data is flipped.
