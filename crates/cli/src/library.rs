@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 /// The installed name, then the name of cargo's output.
 const NAMES: [&str; 2] = ["libnccl-net-railweave.so", "libnccl_net_railweave.so"];
 
-/// Finds the plugin that belongs to this program: next to it, in `../lib`, or in a build directory below the current
-/// one.
+/// Returns `given`, the user's choice. If it is `None`, finds the plugin that belongs to this program: next to it, in
+/// `../lib`, or in a build directory below the current one.
 pub(crate) fn find(given: Option<&Path>) -> Result<PathBuf, String> {
     if let Some(given) = given {
         return Ok(given.to_owned());

@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
 /// One setting in the output of `--json`.
 #[derive(Serialize)]
 struct ShownSetting {
-    /// The variable that wins over all others.
+    /// The variable that takes precedence over all others.
     variable: &'static str,
     /// Its value, as written in a variable.
     value: String,
