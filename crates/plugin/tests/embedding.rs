@@ -108,7 +108,7 @@ fn what_a_child_does_with_its_parents_connections_changes_nothing_for_the_parent
 }
 
 #[test]
-fn a_child_is_told_at_once_whatever_its_parents_threads_were_in() {
+fn the_calls_of_a_child_fail_at_once_whatever_its_parents_threads_were_doing() {
     alone(&[TWO_RAILS, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")], || {
         let (_plugin, net) = start();
         let (listening, handle) = listen(&net, 0);

@@ -415,7 +415,7 @@ fn a_traffic_class_of_the_environment_chooses_no_service_level() {
     );
 }
 
-/// Two adapters that reach GPU memory without the processor.
+/// Two adapters with Data Direct engines.
 const DATA_DIRECT: &str = "\
 [[device]]
 name = 'mlx5_0'

@@ -106,7 +106,8 @@ fn a_send_with_a_tag_that_no_open_buffer_has_gets_no_request_and_disturbs_nothin
         let to = [pair.incoming(10_000), pair.incoming(10_000)];
         let recv = pair.irecv(&[to[0].part(1), to[1].part(2)]);
         let second = pair.isend(&from[1], 500, 2);
-        // Tag 3 matches no buffer, and that of 2 is taken; the slot is not full, so nothing may be received either.
+        // Tags 3 and -1 match no buffer, and that of tag 2 is taken; the slot is not full, so nothing may be received
+        // either.
         for tag in [3, 2, -1].into_iter().cycle().take(300) {
             assert!(pair.try_isend(&from[0], 9000, tag).unwrap().is_none());
             assert!(pair.test_recv(&recv).unwrap().is_none());

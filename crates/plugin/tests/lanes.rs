@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 #[test]
-fn a_lane_that_is_not_awaited_or_is_there_already_hears_nothing() {
+fn a_lane_that_is_not_awaited_or_already_has_its_socket_gets_no_answer() {
     alone(&[TWO_RAILS], || {
         let (_plugin, net) = start();
         let (_listening, handle) = listen(&net, 0);

@@ -1,5 +1,5 @@
 //! Calls that NCCL must not make: an error code and a line, never a crash. The loader's types do not allow them, so
-//! these call the table itself.
+//! these tests call the table itself.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn v12() -> &'static v12::Net {
     table(c"ncclNetPlugin_v12")
 }
 
-/// Checks that the call fails with one more warning, which begins with the call's name and has these words.
+/// Checks that the call fails with one more warning, which names the call and has these words.
 fn refused(call: &str, words: &str, run: impl FnOnce() -> NcclResult) {
     let before = warnings().len();
     assert_eq!(run(), NcclResult::INTERNAL_ERROR, "{call}");

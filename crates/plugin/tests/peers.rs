@@ -226,8 +226,8 @@ fn a_session_that_is_closed_before_hello_is_dialled_again_until_its_deadline() {
             let mut handle = Stranger::handle(listener.local_addr().unwrap());
             let begin = Instant::now();
             assert!(net.connect(0, &mut handle).expect("connect begins").is_none());
-            // The first session is closed with its preface unread, the second after its HELLO: a socket that makes room
-            // is closed whatever it has sent.
+            // The first session is closed with its preface unread, the second after its HELLO: a process that needs
+            // room closes a socket whatever it has sent.
             drop(Stranger::accept(&listener));
             let mut second = Stranger::accept(&listener);
             second.expect_preface();

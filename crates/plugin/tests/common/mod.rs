@@ -75,7 +75,7 @@ pub(crate) fn control_threads() -> usize {
         let tasks = std::fs::read_dir("/proc/self/task").expect("/proc is mounted");
         tasks.filter_map(|task| Some(task.ok()?.path())).collect()
     };
-    // While a thread ends, a listing may miss others. Two listings that agree are right.
+    // While a thread ends, a listing may miss others. Two listings in a row that agree are taken as complete.
     let (mut tasks, mut again) = (list(), list());
     while tasks != again {
         (tasks, again) = (again, list());

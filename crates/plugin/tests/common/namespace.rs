@@ -7,8 +7,8 @@ use std::process::Command;
 /// The variable that is set inside the namespaces.
 const INSIDE: &str = "RAILWEAVE_TEST_INSIDE";
 
-/// Runs `body` in a process with this further namespace (unshare(1): `--net`, `--pid`), by starting this test's program
-/// again. Skips it with a message if users may not create namespaces.
+/// Runs `body` in a process with a user namespace and this other one (unshare(1): `--net`, `--pid`), by starting this
+/// test's program again. Skips it with a message if users may not create namespaces.
 pub(crate) fn in_namespace(kind: &str, body: impl FnOnce()) {
     if env::var_os(INSIDE).is_some() {
         return body();

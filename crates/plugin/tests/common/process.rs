@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 const ROLE: &str = "RAILWEAVE_TEST_ROLE";
 const PEER: &str = "peer";
 
-/// A scenario's last line, so that a program that ran no test is not taken for one that succeeded.
+/// A scenario's last line, so that a program that ran no test is not mistaken for one that succeeded.
 const OVER: &str = "the scenario came to its end";
 
-/// In the settings of a peer: removes the variable.
+/// A value in the settings of a peer that removes the variable.
 pub(crate) const UNSET: &str = "(unset)";
 
 /// The exit status of a test program with a failed test.

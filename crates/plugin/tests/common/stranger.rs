@@ -27,7 +27,7 @@ pub(crate) struct Stranger {
     pub(crate) port: (LinkLayer, Ipv4Addr),
 }
 
-/// The values until the other side's HELLO.
+/// The values used until the other side's HELLO arrives.
 const OVER_TCP: (u64, u8, u8) = (0, 1, 1);
 const PORT: (LinkLayer, Ipv4Addr) = (LinkLayer::Tcp, Ipv4Addr::new(127, 0, 0, 9));
 
