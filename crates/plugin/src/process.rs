@@ -1,5 +1,5 @@
 //! The state of the process and of each context. NCCL's `init` and `finalize` count users here.
-#![allow(clippy::disallowed_types, reason = "contexts and connects are service threads' business")]
+#![allow(clippy::disallowed_types, reason = "service threads make contexts and connect; the data path does not")]
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;

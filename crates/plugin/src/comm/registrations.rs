@@ -3,7 +3,7 @@
 //! NCCL registers the same buffers for each of hundreds of connections, and users' buffers once more for every part of
 //! them (`regIsGlobal`). A range inside a registered range of the same kind shares that registration. A registration
 //! ends as soon as its last user is dropped.
-#![allow(clippy::disallowed_types, reason = "registration is service threads' business")]
+#![allow(clippy::disallowed_types, reason = "service threads register memory; the data path does not")]
 
 use std::collections::BTreeMap;
 use std::mem::discriminant;

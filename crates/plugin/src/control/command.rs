@@ -1,5 +1,5 @@
 //! Commands of service threads to the control thread, and the listeners that both know.
-#![allow(clippy::disallowed_types, reason = "service threads and the control thread talk here")]
+#![allow(clippy::disallowed_types, reason = "service threads and the control thread exchange commands here")]
 
 use std::collections::HashMap;
 use std::net::IpAddr;

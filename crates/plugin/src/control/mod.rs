@@ -1,7 +1,7 @@
 //! The control thread: one per process, started on first need and joined at the last `finalize`. It accepts, dials,
 //! shakes hands, keeps the sessions, and drains closed connections. Of an open connection's data path it touches only
 //! the debt to the peer, and only while no call uses the connection (`settling`).
-#![allow(clippy::disallowed_types, reason = "service threads and the control thread talk here")]
+#![allow(clippy::disallowed_types, reason = "service threads and the control thread exchange commands here")]
 
 mod agenda;
 mod clock;

@@ -1,5 +1,5 @@
 //! A connect that NCCL polls and the control thread completes.
-#![allow(clippy::disallowed_types, reason = "connects are service threads' business")]
+#![allow(clippy::disallowed_types, reason = "service threads connect; the data path does not")]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

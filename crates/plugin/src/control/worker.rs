@@ -1,7 +1,7 @@
 //! The threads for calls that may block in a fabric: verbs calls may take seconds while the kernel looks up an address,
 //! or waits for a queue pair's last packets. One sets connections up: a handshake goes there with a message and comes
 //! back with its next actions. The other frees ended handshakes and connections, so that no set-up waits for that.
-#![allow(clippy::disallowed_types, reason = "the control thread and its workers talk here")]
+#![allow(clippy::disallowed_types, reason = "the control thread and its workers exchange jobs here")]
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
