@@ -38,13 +38,6 @@ impl Shares {
     pub fn pieces(&self) -> Pieces {
         Pieces { bytes: self.bytes, rails: self.mask.iter(), offset: 0 }
     }
-
-    /// Returns the first active rail, which carries the completion record if one is needed; `None` if no rail was
-    /// usable.
-    #[inline]
-    pub fn leader(&self) -> Option<RailId> {
-        self.mask.first()
-    }
 }
 
 /// The pieces of one message, from [`Shares::pieces`].
@@ -85,7 +78,6 @@ mod tests {
             pieces,
             [Piece { rail: rail(1), offset: 0, bytes: 256 }, Piece { rail: rail(3), offset: 256, bytes: 100 }]
         );
-        assert_eq!(shares.leader(), Some(rail(1)));
     }
 
     #[test]
@@ -93,6 +85,5 @@ mod tests {
         let pieces: Vec<Piece> = Shares::whole(0, rail(2)).pieces().collect();
         assert_eq!(pieces, [Piece { rail: rail(2), offset: 0, bytes: 0 }]);
         assert_eq!(Shares::default().pieces().count(), 0);
-        assert_eq!(Shares::default().leader(), None);
     }
 }
