@@ -420,11 +420,10 @@ impl<F: Fabric> RecvConnection<F> {
     /// `end`.
     #[cold]
     fn raise_limit(&mut self, end: u64) -> bool {
-        if self.head.since(self.oldest) > SLOTS as u32 {
-            // The slots of older receives were opened again, so those receives are complete.
-            self.oldest = self.head.before(SLOTS as u32);
-        }
-        while self.oldest != self.head {
+        // The slots of older receives were opened again, so those receives are complete.
+        self.oldest = self.head.before(self.head.since(self.oldest).min(SLOTS as u32));
+        // This ends with the newest receive at the latest: its entries and the new ones are few.
+        loop {
             let oldest = self.inbox.slots.get(self.oldest.slot());
             self.entry_limit = oldest.first_entry + cts::ENTRIES;
             if end <= self.entry_limit {
@@ -435,8 +434,6 @@ impl<F: Fabric> RecvConnection<F> {
             }
             self.oldest = self.oldest.next();
         }
-        self.entry_limit = self.cts.next() + cts::ENTRIES;
-        true
     }
 
     /// Returns `None` for a receive that could not be posted. Polls the rails first, because arrivals make room.

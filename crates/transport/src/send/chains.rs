@@ -36,9 +36,7 @@ impl<F: Fabric> SendConnection<F> {
             return self.no_room();
         }
         // The message is certain to go out only from here on: a retry redoes everything above.
-        if self.filling.count != 0 {
-            self.filling.filled = filled;
-        }
+        self.filling.filled = filled;
         self.requests.take(request, size);
         if size < message.size {
             self.note_truncated(message.tag, message.size, receive);
