@@ -410,10 +410,8 @@ mod tests {
         let mut split = split(&[1, 1, 2], 8192);
         // A quarter of these messages is due to each of the first two rails, half of them to the last one, which is
         // ahead by the other half.
-        let mut sent = 0;
-        while split.split(4096, rails(0b111)).mask == rails(0b100) {
-            sent += 4096;
-        }
+        let stays = |_: &u64| split.split(4096, rails(0b111)).mask == rails(0b100);
+        let sent = 4096 * (0..1000).take_while(stays).count() as u64;
         assert!((2 * (256 << 10)..2 * (256 << 10) + 3 * SETTLE_BYTES).contains(&sent), "moved after {sent} bytes");
         assert_eq!(split.small_rail, rail(0), "the first of those with the largest due");
     }

@@ -268,3 +268,41 @@ macro_rules! both_ends {
     };
 }
 pub(crate) use both_ends;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(path: &FastPath) -> [bool; 4] {
+        [0, 999, 1000, 1001].map(|bytes| path.takes(bytes))
+    }
+
+    #[test]
+    fn the_fast_path_takes_messages_below_its_limit_while_it_is_open() {
+        let mut path = FastPath::new(1000);
+        assert_eq!(taken(&path), [true, true, false, false]);
+        path.close();
+        assert_eq!(taken(&path), [false; 4]);
+        path.open();
+        assert_eq!(taken(&path), [true, true, false, false]);
+    }
+
+    #[test]
+    fn a_fast_path_that_has_ended_never_opens_again() {
+        let mut path = FastPath::new(1000);
+        path.end();
+        assert_eq!(taken(&path), [false; 4]);
+        path.open();
+        assert_eq!(taken(&path), [false; 4]);
+    }
+
+    #[test]
+    fn the_first_report_that_ends_a_connection_is_kept() {
+        let broke = |bits| Fatal::Broke(Violation::ToSender { bits, bytes: 0 });
+        let mut place = None;
+        Fatal::keep(&mut place, || broke(1));
+        Fatal::keep(&mut place, || broke(2));
+        let kept = place.expect("one was kept");
+        assert!(matches!(*kept, Fatal::Broke(Violation::ToSender { bits: 1, .. })));
+    }
+}

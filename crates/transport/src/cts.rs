@@ -331,6 +331,8 @@ fn check(entry: &CtsEntry, reserved: u8, slot: Slot, index: usize, count: usize)
 
 #[cfg(test)]
 mod tests {
+    use railweave_fabric::RailSet;
+
     use super::*;
 
     fn entry(slot: u8, buffer: u8, buffers: u8) -> CtsEntry {
@@ -371,6 +373,62 @@ mod tests {
             assert_eq!(taken(&mut stream, slot), Ok(vec![]), "entry {number} is an old one");
             entry(slot, 0, 1).store(&ring, number);
             assert_eq!(taken(&mut stream, slot), Ok(vec![entry(slot, 0, 1)]));
+        }
+    }
+
+    #[test]
+    fn the_only_buffer_of_a_slot_is_seen_before_it_is_taken() {
+        let ring = Arc::new(Region::new(STREAM_BYTES));
+        let mut stream = CtsStream::new(Arc::clone(&ring));
+        let slot = |number: u64| Slot::new(number as u8);
+        for number in 0..2 * ENTRIES {
+            let entry = CtsEntry { size: MAX_MESSAGE_BYTES, ..entry(number as u8, 0, 1) };
+            assert!(stream.single(slot(number), entry.tag).is_none());
+            entry.store(&ring, number);
+            assert!(stream.single(slot(number), entry.tag + 1).is_none(), "another tag");
+            assert!(stream.single(slot(number + 1), entry.tag).is_none(), "another slot");
+            let single = stream.single(slot(number), entry.tag).expect("it is there");
+            let shown = stream.shown(7, 8);
+            assert_eq!((single.address, single.size), (entry.address, entry.size));
+            assert_eq!((shown.address, shown.size), (7, 8));
+            for rail in RailSet::ALL {
+                assert_eq!([single.key(rail), shown.key(rail)], [entry.keys[rail]; 2]);
+            }
+            stream.take_single();
+        }
+        entry(0, 0, 2).store(&ring, 2 * ENTRIES);
+        assert!(stream.single(Slot::new(0), 0xdead_beef).is_none(), "the first of two");
+    }
+
+    #[test]
+    fn every_32nd_cts_of_a_rail_is_signalled() {
+        let mut rail = CtsRail::new(1, 2);
+        let signalled: Vec<u32> = (1..=100)
+            .filter(|_| {
+                let signals = rail.signals();
+                rail.count();
+                signals
+            })
+            .collect();
+        assert_eq!(signalled, [32, 64, 96]);
+    }
+
+    #[test]
+    fn each_entry_of_a_group_must_fit() {
+        let ring = || Arc::new(Region::new(STREAM_BYTES));
+        let misfits = [entry(1, 1, 2), entry(0, 0, 2), entry(0, 2, 2), entry(0, 1, 3), entry(0, 1, 1)];
+        for bad in misfits {
+            let ring = ring();
+            entry(0, 0, 2).store(&ring, 0);
+            bad.store(&ring, 1);
+            assert!(taken(&mut CtsStream::new(ring), 0).is_err(), "{bad:?}");
+        }
+        // The reserved bits of either entry.
+        for place in 0..2 {
+            let ring = ring();
+            (0..2).for_each(|buffer| entry(0, buffer, 2).store(&ring, u64::from(buffer)));
+            ring.line(place)[2].fetch_or((1_u64 << 56).to_le(), Ordering::Relaxed);
+            assert!(taken(&mut CtsStream::new(ring), 0).is_err(), "entry {place}");
         }
     }
 

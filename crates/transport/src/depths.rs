@@ -38,3 +38,27 @@ impl Depths {
 pub(crate) fn longest_chain(writes: u32) -> u32 {
     MAX_BUFFERS as u32 * writes + 1
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_send_queue_holds_the_longest_group_and_its_record() {
+        let depth = |max_write| Depths::new(Role::Sender, 1, false, max_write).send;
+        let cut = |max_write: u64| (0..MAX_MESSAGE_BYTES).step_by(max_write as usize).count();
+        assert_eq!(depth(4 << 20) as usize, MAX_BUFFERS * cut(4 << 20) + 1);
+        assert_eq!(depth(3 << 20) as usize, MAX_BUFFERS * cut(3 << 20) + 1, "the last write may be shorter");
+        assert_eq!(depth(1 << 30) as usize, SLOTS, "each slot needs a write at least");
+    }
+
+    #[test]
+    fn there_is_a_receive_for_each_immediate_of_all_slots() {
+        let depths = |lanes, striped| {
+            let Depths { receive, lane_receive, .. } = Depths::new(Role::Receiver, lanes, striped, 4096);
+            (receive as usize, lane_receive as usize)
+        };
+        assert_eq!(depths(3, false), (SLOTS, SLOTS), "one for each slot, on any of the lanes");
+        assert_eq!(depths(3, true), (3 * SLOTS, SLOTS), "one for each slot and lane");
+    }
+}

@@ -117,3 +117,113 @@ fn remembered(address: u64) -> usize {
     // collide.
     (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize % REMEMBERED
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryKeys;
+
+    /// Rails of the tests, all of which can flush.
+    const RAILS: RailSet = RailSet::first_of(4);
+
+    fn keys(host: bool) -> MemoryKeys {
+        MemoryKeys { local: [0; MAX_RAILS], remote: [1, 2, 3, 4, 5, 6, 7, 8], host }
+    }
+
+    fn buffer(address: u64, size: u64, keys: &MemoryKeys) -> Incoming<'_> {
+        Incoming { address, size, tag: 0, keys }
+    }
+
+    /// Begins a flush of buffers in GPU memory. Returns the rails over which it goes.
+    fn rails_of(flushes: &mut Flushes, addresses: &[u64], flushing: RailSet) -> RailSet {
+        let keys = keys(false);
+        let buffers: Vec<_> = addresses.iter().map(|address| buffer(*address, 1, &keys)).collect();
+        let Some(index) = flushes.begin(&buffers, flushing).expect("there is a request") else {
+            return RailSet::EMPTY;
+        };
+        let flush = flushes.requests[index];
+        for rail in flush.unposted {
+            assert!(addresses.contains(&flush.targets[rail].address));
+            assert_eq!(flush.targets[rail].key, keys.remote[rail]);
+        }
+        flushes.requests[index].unposted = RailSet::EMPTY;
+        assert!(flushes.finish(index) && !flushes.is_in_progress(index));
+        flush.unposted
+    }
+
+    #[test]
+    fn a_flush_goes_over_the_rails_that_wrote_and_can_flush() {
+        let mut flushes = Flushes::new();
+        let (first, second) = (RailSet::from_bits(0b0011), RailSet::from_bits(0b0110));
+        flushes.remember(0x1000, first);
+        flushes.remember(0x2000, second);
+        assert_eq!(rails_of(&mut flushes, &[0x1000], RAILS), first);
+        assert_eq!(rails_of(&mut flushes, &[0x1000, 0x2000], RAILS), first | second);
+        assert_eq!(rails_of(&mut flushes, &[0x2000], RailSet::from_bits(0b1100)), RailSet::from_bits(0b0100));
+        assert_eq!(rails_of(&mut flushes, &[0x2000], RailSet::from_bits(0b1000)), RailSet::EMPTY);
+        assert_eq!(rails_of(&mut flushes, &[0x3000], RAILS), RAILS, "nobody knows which rails wrote there");
+        flushes.remember(0x1000, second);
+        assert_eq!(rails_of(&mut flushes, &[0x1000], RAILS), second, "the last message counts");
+        flushes.remember(0x1000, RailSet::EMPTY);
+        assert_eq!(rails_of(&mut flushes, &[0x1000], RAILS), RAILS);
+    }
+
+    #[test]
+    fn only_gpu_memory_with_bytes_needs_a_flush() {
+        let (mut flushes, host, gpu) = (Flushes::new(), keys(true), keys(false));
+        for needless in [buffer(0x1000, 1, &host), buffer(0x1000, 0, &gpu), buffer(0x1000, 0, &host)] {
+            assert_eq!(flushes.begin(&[needless], RAILS).map_err(drop), Ok(None));
+        }
+        let both = [buffer(0x1000, 1, &host), buffer(0x2000, 1, &gpu)];
+        assert_eq!(flushes.begin(&both, RAILS).map_err(drop), Ok(Some(0)));
+        assert_eq!(flushes.requests[0].targets[RailId::default()].address, 0x2000);
+    }
+
+    #[test]
+    fn the_rails_of_buffers_at_regular_distances_are_remembered() {
+        for shift in [12, 13, 16, 20, 21, 24, 30] {
+            let mut flushes = Flushes::new();
+            let address = |number: u64| 0x7f00_0000_0000 + (number << shift);
+            let rails = |number: u64| RailSet::from_bits(1 << (number % 4));
+            (0..64).for_each(|number| flushes.remember(address(number), rails(number)));
+            let is_known = |number: &u64| rails_of(&mut flushes, &[address(*number)], RAILS) == rails(*number);
+            let known = (0..64).filter(is_known).count();
+            assert!(known >= 48, "of 64 buffers that are 2^{shift} bytes apart, only {known} are remembered");
+        }
+    }
+
+    #[test]
+    fn each_use_of_a_request_has_a_generation_that_fits_its_work_id() {
+        let mut flushes = Flushes::new();
+        let mut seen = Vec::new();
+        for last in [0, 1, 0xff_fffe, 0xff_ffff] {
+            flushes.requests[0].generation = last;
+            rails_of(&mut flushes, &[0x1000], RAILS);
+            let generation = flushes.requests[0].generation;
+            let work = WorkKind::Flush { request: 0, generation };
+            assert_eq!(WorkKind::from_id(work.id()), Some(work));
+            assert_ne!(generation, last);
+            seen.push(generation);
+        }
+        assert_eq!(seen, [1, 2, 0xff_ffff, 0]);
+    }
+
+    #[test]
+    fn a_flush_is_done_once_it_is_on_every_rail_and_each_is_done() {
+        let (mut flushes, gpu, rail) = (Flushes::new(), keys(false), RailId::default());
+        let index = flushes.begin(&[buffer(0x1000, 1, &gpu)], RAILS).expect("there is a request").expect("needed");
+        let generation = flushes.requests[index].generation;
+        assert!(flushes.is_in_progress(index) && !flushes.finish(index), "it is on no rail");
+        flushes.requests[index].unposted = RailSet::from_bits(0b01);
+        flushes.requests[index].outstanding = 1;
+        flushes.handle_sent(index, generation, rail);
+        assert!(!flushes.finish(index), "one rail has had no room yet");
+        flushes.requests[index].unposted = RailSet::EMPTY;
+        flushes.requests[index].outstanding = 2;
+        flushes.handle_sent(index, generation, rail);
+        assert!(!flushes.finish(index), "one rail is not done");
+        flushes.handle_sent(index, generation, rail);
+        assert!(flushes.finish(index) && !flushes.is_in_progress(index));
+        assert!(!flushes.is_in_progress(FLUSHES), "there is no such request");
+    }
+}

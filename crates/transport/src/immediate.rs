@@ -45,8 +45,7 @@ impl ImmediateLayout {
     /// Returns the size_q of a message, all ones if the message is too large for it.
     #[inline]
     pub fn size_q(self, bytes: u64) -> u32 {
-        let units = bytes.div_ceil(GRANULE);
-        if units < u64::from(self.all_ones) { units as u32 } else { self.all_ones }
+        bytes.div_ceil(GRANULE).min(u64::from(self.all_ones)) as u32
     }
 
     /// Encodes an immediate.
@@ -108,6 +107,17 @@ mod tests {
             assert_eq!(layout.size_q(bytes), size_q, "{bytes} bytes");
         }
         assert_eq!(layout.size_q(u64::MAX), 0xffff);
+    }
+
+    #[test]
+    fn a_size_that_only_a_record_can_hold_is_never_whole() {
+        let layout = ImmediateLayout::new(8);
+        let alone = RailSet::from_bits(1);
+        let says = |bytes| {
+            let size_q = layout.size_q(u64::from(bytes));
+            layout.says_whole(layout.encode(Immediate { slot: Slot::new(3), mask: alone, size_q }), alone, bytes)
+        };
+        assert_eq!([0xfffe * 128, 0xfffe * 128 + 1, 0xffff * 128].map(says), [true, false, false]);
     }
 
     proptest! {

@@ -73,3 +73,30 @@ impl ReceiveCredits {
         self.slots = covered as i32 - open as i32;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_costs_the_receives_that_its_immediates_take() {
+        for immediates in 0..8 {
+            let mut credits = ReceiveCredits { slots: 100 };
+            credits.handle_opened();
+            assert_eq!(credits.slots, 99, "it reserves one");
+            (0..immediates).for_each(|_| credits.handle_taken());
+            credits.handle_completed();
+            assert_eq!(credits.slots, 100 - immediates);
+        }
+    }
+
+    #[test]
+    fn the_last_credit_can_be_used_and_no_more() {
+        let mut credits = ReceiveCredits { slots: 1 };
+        assert!(credits.is_any());
+        credits.handle_opened();
+        assert!(!credits.is_any());
+        credits.handle_taken();
+        assert!(!credits.is_any());
+    }
+}

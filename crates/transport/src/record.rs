@@ -92,4 +92,23 @@ mod tests {
         assert_eq!(theirs.take(slot, 2), Some([5, 6, 0, 0, 0, 0, 0, 0]));
         assert_eq!(theirs.take(slot, 2), None, "the next use of the slot needs a record of its own");
     }
+
+    #[test]
+    fn records_lie_one_after_the_other_and_fill_their_memory() {
+        let offsets: Vec<usize> = (0..=u8::MAX).map(|slot| offset(Slot::new(slot))).collect();
+        let expected: Vec<usize> = (0..RECORDS_BYTES).step_by(64).collect();
+        assert_eq!(offsets, expected);
+    }
+
+    #[test]
+    fn a_size_that_no_buffer_can_have_is_no_record() {
+        let taken = |sizes: &[u64]| {
+            let region = Arc::new(Region::new(RECORDS_BYTES));
+            let theirs = Records::new(Arc::clone(&region));
+            RecordSource::new(region).fill(Slot::new(1), sizes);
+            theirs.take(Slot::new(1), sizes.len()).is_some()
+        };
+        assert!(taken(&[0, crate::MAX_MESSAGE_BYTES]));
+        assert!(!taken(&[crate::MAX_MESSAGE_BYTES + 1, 0]) && !taken(&[0, crate::MAX_MESSAGE_BYTES + 1]));
+    }
 }

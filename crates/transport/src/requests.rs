@@ -175,6 +175,7 @@ mod tests {
         for sequence in 0..=255 {
             assert!(requests.is_slot_free(at(sequence)) && requests.find_free(at(sequence)).is_some());
             assert_eq!(requests.post_one(at(sequence), 1, u64::from(sequence) / 10), sequence as u8);
+            assert!(!requests.is_slot_free(at(256 + sequence)) && requests.is_owed(at(256 + sequence)));
         }
         assert_eq!(requests.find_free(at(256)), None);
         assert_eq!(requests.release(70), None);

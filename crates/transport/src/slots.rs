@@ -156,7 +156,7 @@ impl Slots {
     pub(crate) fn handle_part(&mut self, from: Source, bits: u32, bytes: u32) -> Result<bool, Box<ImmediateFault>> {
         let immediate = self.layout.decode(bits);
         let receive = &mut self.slots[immediate.slot];
-        let is_striped = from.stripes > 1 && stripes(immediate.size_q, self.layout.all_ones());
+        let is_striped = from.stripes != 1 && stripes(immediate.size_q, self.layout.all_ones());
         if let Some(fault) = receive.wrong_with(&immediate, self.came_up, from, is_striped) {
             return Err(Box::new(fault));
         }
@@ -292,6 +292,11 @@ mod tests {
         Source { rail: RailId::new(rail).unwrap(), lane: 0, stripes: 1 }
     }
 
+    /// Returns the state of the open slot.
+    fn state(slots: &Slots) -> State {
+        slots.get(Slot::new(SLOT)).state
+    }
+
     /// Returns an immediate of the rails in `mask` for a message of `bytes` bytes; `None` if its record says them.
     fn bits(slots: &Slots, slot: u8, mask: u8, bytes: Option<u64>) -> u32 {
         let size_q = bytes.map_or(slots.layout.all_ones(), |bytes| slots.layout.size_q(bytes));
@@ -341,6 +346,101 @@ mod tests {
         let bits = bits(&slots, SLOT, 0b11, Some(1024));
         assert_eq!(slots.handle_part(source(0), bits, 1000), Ok(false));
         assert_eq!(slots.handle_part(source(1), bits, 24), Ok(true));
-        assert_eq!((slots.get(Slot::new(SLOT)).state, slots.get(Slot::new(SLOT)).sizes[0]), (State::Complete, 1024));
+        assert_eq!((state(&slots), slots.get(Slot::new(SLOT)).sizes[0]), (State::Complete, 1024));
+    }
+
+    #[test]
+    fn an_immediate_that_says_that_it_is_alone_completes_its_receive() {
+        let alone = RailSet::from_bits(0b10);
+        for flushable in [false, true] {
+            let mut slots = waiting(&[1024]);
+            slots.get_mut(Slot::new(SLOT)).flushable = flushable;
+            let bits = bits(&slots, SLOT, 0b10, Some(1024));
+            assert!(slots.handle_whole(alone, bits, 1024));
+            let receive = slots.get(Slot::new(SLOT));
+            assert_eq!((receive.state, receive.sizes[0], receive.expected), (State::Complete, 1024, alone));
+            assert!(!slots.handle_whole(alone, bits, 1024), "it is complete");
+        }
+    }
+
+    #[test]
+    fn an_immediate_that_is_not_a_whole_message_is_left_to_the_checks() {
+        let alone = RailSet::from_bits(0b01);
+        for (slot, capacities, mask, size, bytes) in [
+            (SLOT + 1, &[1024][..], 0b01, Some(1024), 1024),
+            (SLOT, &[1024, 1024], 0b01, Some(1024), 1024),
+            (SLOT, &[1023], 0b01, Some(1024), 1024),
+            (SLOT, &[1024], 0b11, Some(1024), 1024),
+            (SLOT, &[1024], 0b01, Some(1024), 512),
+            (SLOT, &[1024], 0b01, None, 1024),
+        ] {
+            let mut slots = waiting(capacities);
+            let bits = bits(&slots, slot, mask, size);
+            assert!(!slots.handle_whole(alone, bits, bytes), "slot {slot}, {capacities:?}, {mask}, {size:?}, {bytes}");
+            assert_eq!(state(&slots), State::Open);
+        }
+        let mut slots = waiting(&[1024]);
+        let bits = bits(&slots, SLOT, 0b11, Some(1024));
+        assert_eq!(slots.handle_part(source(0), bits, 0), Ok(false));
+        assert!(!slots.handle_whole(RailSet::from_bits(0b11), bits, 1024), "another immediate has come before");
+    }
+
+    #[test]
+    fn a_striped_rail_has_reported_once_each_of_its_lanes_has() {
+        const BYTES: u64 = 64 << 10;
+        let from = |rail, lane| Source { lane, stripes: 3, ..source(rail) };
+        let mut slots = waiting(&[BYTES]);
+        let bits = bits(&slots, SLOT, 0b11, Some(BYTES));
+        for (rail, lane) in [(0, 1), (1, 2), (0, 0), (1, 1), (1, 0)] {
+            assert_eq!(slots.handle_part(from(rail, lane), bits, 10_000), Ok(false));
+            let again = slots.handle_part(from(rail, lane), bits, 10_000);
+            assert_eq!(again, Err(Box::new(ImmediateFault::SpokenBefore)), "lane {lane} of rail {rail}");
+        }
+        assert_eq!(slots.handle_part(from(0, 2), bits, (BYTES - 50_000) as u32), Ok(true));
+        assert_eq!(state(&slots), State::Complete);
+    }
+
+    #[test]
+    fn a_short_message_of_a_striped_connection_comes_on_one_lane() {
+        let mut slots = waiting(&[1024]);
+        let bits = bits(&slots, SLOT, 0b11, Some(1024));
+        let from = |rail| Source { lane: 2, stripes: 3, ..source(rail) };
+        assert_eq!(slots.handle_part(from(0), bits, 512), Ok(false));
+        assert_eq!(slots.handle_part(from(1), bits, 512), Ok(true));
+    }
+
+    #[test]
+    fn a_receive_that_was_reported_early_is_free_once_its_data_is_there() {
+        let mut slots = waiting(&[1024]);
+        slots.report_early(Slot::new(SLOT));
+        let bits = bits(&slots, SLOT, 0b01, Some(1024));
+        assert!(!slots.handle_whole(RailSet::from_bits(0b01), bits, 1024));
+        assert_eq!(slots.handle_part(source(0), bits, 1024), Ok(true));
+        assert_eq!(state(&slots), State::Free);
+    }
+
+    #[test]
+    fn no_receive_completes_once_the_connection_is_broken() {
+        let mut slots = waiting(&[1024]);
+        slots.close();
+        let bits = bits(&slots, SLOT, 0b01, Some(1024));
+        assert!(!slots.handle_whole(RailSet::from_bits(0b01), bits, 1024));
+        assert_eq!(slots.handle_part(source(0), bits, 1024), Err(Box::new(ImmediateFault::NoReceive)));
+        // A receive that was complete before stays so.
+        let mut slots = waiting(&[1024]);
+        assert!(slots.handle_whole(RailSet::from_bits(0b01), bits, 1024));
+        slots.close();
+        assert_eq!(state(&slots), State::Complete);
+    }
+
+    #[test]
+    fn receives_are_waited_for_until_all_their_immediates_are_there() {
+        let (mut slots, opened) = (waiting(&[1024]), Sequence::new(1));
+        assert!(slots.is_waited_for(opened) && slots.open_count(Sequence::new(3)) == 3);
+        let bits = bits(&slots, SLOT, 0b11, Some(1024));
+        assert_eq!(slots.handle_part(source(0), bits, 512), Ok(false));
+        assert!(slots.is_waited_for(opened));
+        assert_eq!(slots.handle_part(source(1), bits, 512), Ok(true));
+        assert!(!slots.is_waited_for(opened) && slots.open_count(Sequence::new(3)) == 2);
     }
 }
