@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Connecting, Domain, Fabric, Joining, LaneEndpoint, LaneId, Memory, MemoryKind, PendingRail, PostError,
-    Rail, RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
+    Access, Connecting, Domain, Fabric, Joining, LaneEndpoint, LaneId, Memory, MemoryKind, Part, PendingRail, Piece,
+    PostError, Rail, RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
 };
 
 use crate::observer::{Mishap, Observer, Unobserved};
@@ -258,6 +258,11 @@ impl<O: Observer> Rail for SimRail<O> {
 
     fn acknowledge(&mut self) -> bool {
         self.world.lock().acknowledge_alone(self.end)
+    }
+
+    fn parts(&self) -> Vec<Part> {
+        let port = self.world.lock().ends[self.end].as_ref().map_or(usize::MAX, |end| end.port);
+        vec![Part { device: format!("port {port}").into(), piece: Piece::Device }]
     }
 
     fn describe(&self) -> String {

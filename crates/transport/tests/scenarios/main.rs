@@ -25,3 +25,5 @@ mod pair;
 mod promises;
 mod records;
 mod regressions;
+mod room;
+mod writes;

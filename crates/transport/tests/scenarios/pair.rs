@@ -1,15 +1,21 @@
 // Two processes with a connection between them in a simulated world, where the test makes every call. The examples of
 // the documentation include this file too, so it has no module comment.
 
+use std::convert::Infallible;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-use railweave_fabric::{Access, LinkLayer, MAX_RAILS, MemoryKind, Region, Registration};
-use railweave_fabric_sim::{Faults, Sim, SimDomain, SimRegistration, World};
+use railweave_fabric::{Access, LinkLayer, MAX_RAILS, MemoryKind, Region, Registration, Write};
+use railweave_fabric_sim::{
+    Event, Faults, Mishap, Observer, Opening, Place, Sim, SimDomain, SimRegistration, Unobserved,
+};
 use railweave_transport::{
     AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Handshake, HandshakePort, Incoming, MakesConnection,
     MemoryKeys, Message, Outgoing, PortOffer, RecvConnection, RecvRequest, SendConnection, SendRequest, Token,
 };
+
+/// The world of a pair.
+pub(crate) type World = railweave_fabric_sim::World<Posts>;
 
 /// A pair over a fabric whose writes land when they arrive, as over RDMA.
 pub(crate) type OneSidedPair = Pair<true>;
@@ -72,11 +78,33 @@ impl Setup {
     }
 }
 
+/// Everything that the ends of a connection have posted. It panics if they break a rule of the fabric.
+#[derive(Debug, Default)]
+pub(crate) struct Posts {
+    writes: Vec<(Place, Write)>,
+    flushes: Vec<Place>,
+}
+
+impl Observer for Posts {
+    type Task = Infallible;
+
+    fn see(&mut self, _: u64, place: Place, event: &Event<'_>) {
+        match event {
+            Event::Posted { write, .. } => self.writes.push((place, **write)),
+            Event::Flush { .. } => self.flushes.push(place),
+            Event::Broken(breach) => panic!("{place:?}: {breach:?}"),
+            _ => {}
+        }
+    }
+
+    fn suffer(&mut self, _: Mishap) {}
+}
+
 /// A connection, the memory that its ends use, and the world that they are in.
 pub(crate) struct Pair<const ONE_SIDED: bool> {
     pub(crate) world: Arc<World>,
-    pub(crate) sender: SendConnection<Sim<ONE_SIDED>>,
-    pub(crate) receiver: RecvConnection<Sim<ONE_SIDED>>,
+    pub(crate) sender: SendConnection<Sim<ONE_SIDED, Posts>>,
+    pub(crate) receiver: RecvConnection<Sim<ONE_SIDED, Posts>>,
     /// Memory of the sender's process.
     pub(crate) source: Memory,
     /// Memory of the receiver's process.
@@ -85,10 +113,10 @@ pub(crate) struct Pair<const ONE_SIDED: bool> {
 
 impl<const ONE_SIDED: bool> Pair<ONE_SIDED> {
     pub(crate) fn new(setup: Setup) -> Self {
-        let world = World::new(1, setup.faults);
+        let world = World::observed(1, setup.faults, Posts::default());
         let process = |max_writes: &[u32]| Process { lanes: setup.lanes, ..Process::new(&world, max_writes) };
         let (from, to) = (process(&setup.from), process(&setup.to));
-        let (sender, receiver) = connect(&from, &to, &setup.config);
+        let (sender, receiver) = connect(&world, &from, &to, &setup.config);
         let (source, target) = (from.memory(MemoryKind::Host, setup.bytes), to.memory(setup.kind, setup.bytes));
         Self { world, sender, receiver, source, target }
     }
@@ -96,6 +124,17 @@ impl<const ONE_SIDED: bool> Pair<ONE_SIDED> {
     /// Steps until nothing is scheduled, and then lets time pass until every completion is visible.
     pub(crate) fn drive(&self) {
         drive(&self.world);
+    }
+
+    /// Returns the writes that one end has posted since the last call for either end, with their places.
+    pub(crate) fn posted(&self, sender: bool) -> Vec<(Place, Write)> {
+        let posted = std::mem::take(&mut self.world.lock().observer.writes);
+        posted.into_iter().filter(|(place, _)| place.sender == sender).collect()
+    }
+
+    /// Returns the rails over which flushes were posted since the last call.
+    pub(crate) fn flushed(&self) -> Vec<u8> {
+        std::mem::take(&mut self.world.lock().observer.flushes).into_iter().map(|place| place.rail).collect()
     }
 
     /// Posts a receive of 8 bytes with tag 0.
@@ -154,7 +193,7 @@ pub(crate) fn drive(world: &World) {
 pub(crate) struct Memory {
     pub(crate) region: Arc<Region>,
     pub(crate) keys: MemoryKeys,
-    _registrations: Vec<SimRegistration>,
+    _registrations: Vec<SimRegistration<Posts>>,
 }
 
 impl Memory {
@@ -170,24 +209,24 @@ impl Memory {
 }
 
 /// A process with its ports.
-pub(crate) struct Process<const ONE_SIDED: bool> {
-    domains: Vec<Arc<SimDomain<ONE_SIDED>>>,
+pub(crate) struct Process<const ONE_SIDED: bool, O: Observer = Unobserved> {
+    domains: Vec<Arc<SimDomain<ONE_SIDED, O>>>,
     number: u16,
     /// The number of lanes that each port offers for a rail.
     lanes: u8,
 }
 
-impl<const ONE_SIDED: bool> Process<ONE_SIDED> {
+impl<const ONE_SIDED: bool, O: Observer> Process<ONE_SIDED, O> {
     /// Returns a process of the world with a port for each `max_write`.
-    pub(crate) fn new(world: &Arc<World>, max_writes: &[u32]) -> Self {
+    pub(crate) fn new(world: &Arc<railweave_fabric_sim::World<O>>, max_writes: &[u32]) -> Self {
         let number = world.add_process();
         let domains = max_writes.iter().map(|max_write| SimDomain::new(world, number, *max_write, true)).collect();
         Self { domains, number: number as u16, lanes: LANES }
     }
 
     /// Returns its ports, as they are offered.
-    pub(crate) fn ports(&self) -> Vec<HandshakePort<Sim<ONE_SIDED>>> {
-        let port = |(index, domain): (usize, &Arc<SimDomain<ONE_SIDED>>)| HandshakePort {
+    pub(crate) fn ports(&self) -> Vec<HandshakePort<Sim<ONE_SIDED, O>>> {
+        let port = |(index, domain): (usize, &Arc<SimDomain<ONE_SIDED, O>>)| HandshakePort {
             offer: PortOffer {
                 link_layer: LinkLayer::InfiniBand,
                 prefix_len: 64,
@@ -203,12 +242,15 @@ impl<const ONE_SIDED: bool> Process<ONE_SIDED> {
         };
         self.domains.iter().enumerate().map(port).collect()
     }
+}
 
+impl<const ONE_SIDED: bool> Process<ONE_SIDED, Posts> {
     fn memory(&self, kind: MemoryKind, length: usize) -> Memory {
         let region = Arc::new(Region::new(length));
         let address = region.address();
-        let register = |domain: &Arc<SimDomain<ONE_SIDED>>| domain.register_as(&region, address, kind, Access::DATA);
-        let registrations: Vec<SimRegistration> = self.domains.iter().map(register).collect();
+        let register =
+            |domain: &Arc<SimDomain<ONE_SIDED, Posts>>| domain.register_as(&region, address, kind, Access::DATA);
+        let registrations: Vec<SimRegistration<Posts>> = self.domains.iter().map(register).collect();
         let mut keys = MemoryKeys { local: [0; MAX_RAILS], remote: [0; MAX_RAILS], host: kind == MemoryKind::Host };
         for (rail, registration) in registrations.iter().enumerate() {
             keys.local[rail] = registration.local_key();
@@ -218,16 +260,25 @@ impl<const ONE_SIDED: bool> Process<ONE_SIDED> {
     }
 }
 
+/// The ends of a connection.
+type Ends<const ONE_SIDED: bool> = (SendConnection<Sim<ONE_SIDED, Posts>>, RecvConnection<Sim<ONE_SIDED, Posts>>);
+
 /// Connects two processes over all their ports.
 fn connect<const ONE_SIDED: bool>(
-    from: &Process<ONE_SIDED>,
-    to: &Process<ONE_SIDED>,
+    world: &World,
+    from: &Process<ONE_SIDED, Posts>,
+    to: &Process<ONE_SIDED, Posts>,
     config: &ConnectionConfig,
-) -> (SendConnection<Sim<ONE_SIDED>>, RecvConnection<Sim<ONE_SIDED>>) {
-    let mut connector =
-        Connector::<Sim<ONE_SIDED>>::new(config.clone(), from.ports(), 1, "the receiver".into(), 1 << 40, |_| {
-            Arc::default()
-        });
+) -> Ends<ONE_SIDED> {
+    let open = |sender| world.lock().opening = Some(Opening { connection: 0, sender, next_rail: 0 });
+    let mut connector = Connector::<Sim<ONE_SIDED, Posts>>::new(
+        config.clone(),
+        from.ports(),
+        1,
+        "the receiver".into(),
+        1 << 40,
+        |_| Arc::default(),
+    );
     let Some(Action::Send(Message::Offer(offer))) = connector.poll_action() else { panic!("no offer") };
     let pairings: Vec<AcceptPairing> =
         (0..from.domains.len() as u8).map(|port| AcceptPairing { connector_port: port, acceptor_port: port }).collect();
@@ -237,13 +288,19 @@ fn connect<const ONE_SIDED: bool>(
     let (mut sender, mut receiver) = (None, None);
     for _ in 0..MOST_TURNS {
         match acceptor.poll_action() {
-            Some(Action::Send(message)) => connector.handle_message(message),
+            Some(Action::Send(message)) => {
+                open(true);
+                connector.handle_message(message);
+            }
             Some(Action::Ready(made)) => receiver = Some(*made),
             Some(_) => panic!("the acceptor failed"),
             None => {}
         }
         match connector.poll_action() {
-            Some(Action::Send(message)) => acceptor.handle_message(message),
+            Some(Action::Send(message)) => {
+                open(false);
+                acceptor.handle_message(message);
+            }
             Some(Action::Ready(made)) => sender = Some(*made),
             Some(_) => panic!("the connector failed"),
             None => {}

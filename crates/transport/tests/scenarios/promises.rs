@@ -17,6 +17,9 @@ on_both_fabrics!(
     a_send_is_done_though_the_same_poll_brings_the_end_of_a_lane,
     a_broken_connection_says_why_at_every_call_and_sends_nothing_more,
     a_closed_connection_is_drained_when_each_of_its_rails_is,
+    a_lost_peer_ends_a_call_that_waits_for_it,
+    a_message_without_a_receive_fails_at_once_if_the_peer_is_lost,
+    a_receive_that_may_end_early_does_so_where_data_lands_by_itself,
 );
 
 fn receives_that_are_posted_before_a_silence_are_all_known_to_the_sender<const ONE_SIDED: bool>() {
@@ -94,6 +97,7 @@ fn a_receive_is_done_though_the_same_poll_brings_the_end_of_a_lane() {
     assert_eq!(pair.receiver.test(first).unwrap(), Some(&[8][..]));
     let error = pair.receiver.test(second).expect_err("the lane has ended");
     assert!(matches!(*error, Cause::Lane { .. }), "{error}");
+    assert!(error.to_string().contains("rail 0 (port 1 - "), "{error}");
 }
 
 fn a_send_is_done_though_the_same_poll_brings_the_end_of_a_lane<const ONE_SIDED: bool>() {
@@ -155,5 +159,109 @@ fn a_closed_connection_is_drained_when_each_of_its_rails_is<const ONE_SIDED: boo
         assert_eq!(pair.received(receive), [8]);
         pair.drive();
         assert!((0..3).any(|_| pair.sender.linger()), "it has arrived");
+    }
+}
+
+/// Where both ends must poll, a call brings what has arrived; elsewhere a message that waits for its receive polls
+/// nothing.
+fn a_message_without_a_receive_fails_at_once_if_the_peer_is_lost<const ONE_SIDED: bool>() {
+    let mut pair = Pair::<ONE_SIDED>::new(Setup::default());
+    let receive = pair.irecv();
+    pair.drive();
+    let send = pair.isend();
+    assert_eq!(pair.received(receive), [8]);
+    pair.drive();
+    pair.sender.fate().set_lost(closed());
+    let message = pair.source.message(8, 0);
+    if !ONE_SIDED {
+        assert_eq!(pair.sender.isend(&message), Ok(None), "its poll brought the end of the first message");
+    }
+    assert_eq!(pair.sender.isend(&message), Err(closed()));
+    if !ONE_SIDED {
+        assert_eq!(pair.sender.test(send), Ok(Some(8)), "it was done before");
+    }
+}
+
+fn a_lost_peer_ends_a_call_that_waits_for_it<const ONE_SIDED: bool>() {
+    let mut pair = Pair::<ONE_SIDED>::new(Setup::two_rails());
+    let receives = [pair.irecv(), pair.irecv()];
+    pair.drive();
+    let sends = [pair.isend(), pair.isend()];
+    receives.into_iter().for_each(|receive| assert_eq!(pair.received(receive), [8]));
+    sends.into_iter().for_each(|send| assert_eq!(pair.sent(send), 8));
+    let receive = pair.irecv();
+    pair.drive();
+    let send = pair.isend();
+    pair.sender.fate().set_lost(closed());
+    pair.receiver.fate().set_lost(closed());
+    assert_eq!(pair.receiver.test(receive), Err(closed()), "time stands still");
+    assert_eq!(pair.sender.test(send), Err(closed()));
+}
+
+/// One-sided, so that no call of one end depends on the calls of the other.
+#[test]
+fn a_call_that_brought_something_does_not_ask_for_the_peer() {
+    // Short messages go over one rail, long ones over both.
+    for size in [8, 8192] {
+        let mut pair = OneSidedPair::new(Setup { bytes: 8192, ..Setup::two_rails() });
+        let receives = [pair.irecv_of([size]), pair.irecv_of([size])];
+        pair.drive();
+        pair.isend_of(size, 0);
+        pair.drive();
+        let second = pair.isend_of(size, 0);
+        pair.sender.fate().set_lost(closed());
+        pair.receiver.fate().set_lost(closed());
+        assert_eq!(pair.sender.test(second), Ok(None), "the first one is done");
+        assert_eq!(pair.receiver.test(receives[1]), Ok(None), "the first one is there");
+        assert_eq!(pair.sender.test(second), Err(closed()));
+        assert_eq!(pair.receiver.test(receives[1]), Err(closed()));
+        assert_eq!(pair.receiver.test(receives[0]), Ok(Some(&[size][..])), "it was complete before");
+    }
+}
+
+/// One-sided: otherwise this many CTS have no room on their way to a sender that does not poll.
+#[test]
+fn a_receive_without_a_slot_asks_for_the_peer_if_its_poll_brought_nothing() {
+    for size in [8, 8192] {
+        let mut pair = OneSidedPair::new(Setup { bytes: 8192, ..Setup::two_rails() });
+        for _ in 0..256 {
+            pair.irecv_of([size]);
+            pair.drive();
+        }
+        pair.isend_of(size, 0);
+        pair.drive();
+        pair.receiver.fate().set_lost(closed());
+        let buffer = pair.target.buffer(size, 0);
+        let mut posted = (0..3).map(|_| pair.receiver.irecv(&[buffer], false));
+        assert_eq!(posted.next(), Some(Ok(None)), "its poll brought a message");
+        assert_eq!(posted.next(), Some(Err(closed())));
+    }
+}
+
+fn a_receive_that_may_end_early_does_so_where_data_lands_by_itself<const ONE_SIDED: bool>() {
+    let mut pair = Pair::<ONE_SIDED>::new(Setup::default());
+    for is_group in [false, true] {
+        let group = [pair.target.buffer(8, 0), pair.target.buffer(6, 1)];
+        let buffers = if is_group { &group[..] } else { &group[..1] };
+        // As many as there are slots, twice: an early receive gives its slot back.
+        for _ in 0..512 {
+            let receive = (0..2).find_map(|_| pair.receiver.irecv(buffers, true).unwrap()).expect("there is room");
+            let sizes: &[u64] = if is_group { &[8, 6] } else { &[8] };
+            assert_eq!(pair.receiver.test(receive), Ok(ONE_SIDED.then_some(sizes)), "these are the buffers' sizes");
+            if ONE_SIDED {
+                let error = pair.receiver.test(receive).expect_err("it has ended");
+                assert!(matches!(*error, Cause::Misuse(_)), "{error}");
+            }
+            drive(&pair.world);
+            let messages = (0..buffers.len() as u32).map(|tag| pair.source.message(6, tag));
+            let mut isend = |message| (0..2).find_map(|_| pair.sender.isend(&message).unwrap()).expect("there is room");
+            let sends: Vec<_> = messages.map(&mut isend).collect();
+            drive(&pair.world);
+            if !ONE_SIDED {
+                assert_eq!(pair.receiver.test(receive), Ok(Some(&[6, 6][..buffers.len()])), "these are exact");
+                drive(&pair.world);
+            }
+            sends.into_iter().for_each(|send| assert_eq!(pair.sender.test(send), Ok(Some(6))));
+        }
     }
 }

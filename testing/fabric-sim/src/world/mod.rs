@@ -9,6 +9,7 @@ mod post;
 mod queue;
 mod state;
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use railweave_fabric::WorkStatus;
@@ -30,7 +31,9 @@ impl World {
     pub fn new(seed: u64, faults: Faults) -> Arc<Self> {
         Self::observed(seed, faults, Unobserved)
     }
+}
 
+impl<O: Observer<Task = Infallible>> World<O> {
     /// Lets `ns` nanoseconds pass.
     pub fn advance(&self, ns: u64) {
         let mut state = self.lock();
