@@ -16,6 +16,7 @@ on_both_fabrics!(
     a_receive_of_one_buffer_takes_the_last_place_of_its_queue,
     a_receive_of_a_group_takes_the_last_two_places_of_its_queue,
     a_receive_may_have_a_gibibyte,
+    a_group_whose_cts_go_round_the_end_of_the_ring_takes_two_writes,
 );
 
 /// One lane, so that all messages of a rail share a queue.
@@ -51,6 +52,22 @@ fn a_receive_may_have_a_gibibyte<const ONE_SIDED: bool>() {
         let send = pair.isend();
         assert_eq!((pair.received(receive), pair.sent(send)), (vec![8], 8));
     }
+}
+
+fn a_group_whose_cts_go_round_the_end_of_the_ring_takes_two_writes<const ONE_SIDED: bool>() {
+    let mut pair = Pair::<ONE_SIDED>::new(one_lane(Setup::default()));
+    let mut posted = Vec::new();
+    // Twice round the ring's 512 entries.
+    for _ in 0..360 {
+        let group = pair.irecv_of([8, 8, 8]);
+        let lengths: Vec<u32> = pair.posted(false).iter().map(|(_, write)| write.local.length / 64).collect();
+        posted.push(lengths);
+        pair.drive();
+        let sends = [0, 1, 2].map(|tag| pair.isend_of(8, tag));
+        assert_eq!((pair.received(group), sends.map(|send| pair.sent(send))), (vec![8; 3], [8; 3]));
+    }
+    posted.retain(|lengths| *lengths != [3]);
+    assert_eq!(posted, [[2, 1], [1, 2]], "512 = 170 * 3 + 2, 1024 = 341 * 3 + 1");
 }
 
 /// One-sided: otherwise this many CTS have no room on their way to a sender that does not poll.
