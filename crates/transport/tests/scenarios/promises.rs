@@ -4,7 +4,7 @@
 use railweave_fabric_sim::Faults;
 use railweave_transport::{Cause, ConnectionEnd, Error, Flushed, Lost, LostCause};
 
-use crate::pair::{OneSidedPair, Pair, Setup, drive};
+use crate::pair::{OneSidedPair, Pair, Setup, TwoSidedPair, drive};
 
 /// The report by the rest of the process that the peer has closed the connection.
 fn closed() -> Error {
@@ -159,6 +159,31 @@ fn a_closed_connection_is_drained_when_each_of_its_rails_is<const ONE_SIDED: boo
         assert_eq!(pair.received(receive), [8]);
         pair.drive();
         assert!((0..3).any(|_| pair.sender.linger()), "it has arrived");
+    }
+}
+
+/// Two-sided: elsewhere data lands without this side's processor.
+#[test]
+fn a_receiver_that_is_closed_discards_what_arrives() {
+    for closes in [false, true] {
+        let mut pair = TwoSidedPair::new(Setup::default());
+        pair.source.region.write(0, &[7; 8]);
+        let receive = pair.irecv();
+        pair.drive();
+        let send = pair.isend();
+        if closes {
+            pair.receiver.start_linger();
+        }
+        pair.drive();
+        if closes {
+            assert!((0..3).any(|_| pair.receiver.linger()), "nothing is owed any more");
+        } else {
+            assert_eq!(pair.received(receive), [8]);
+        }
+        assert_eq!(pair.sent(send), 8, "the sender need not wait");
+        let mut bytes = [0; 8];
+        pair.target.region.read(0, &mut bytes);
+        assert_eq!(bytes, if closes { [0; 8] } else { [7; 8] });
     }
 }
 
