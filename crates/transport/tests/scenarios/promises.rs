@@ -2,7 +2,7 @@
 //! done.
 
 use railweave_fabric_sim::Faults;
-use railweave_transport::{Cause, ConnectionEnd, Error, Flushed, Lost, LostCause};
+use railweave_transport::{Cause, ConnectionEnd, Error, Flushed, Lost, LostCause, SendRequest};
 
 use crate::pair::{OneSidedPair, Pair, Setup, TwoSidedPair, drive};
 
@@ -16,6 +16,7 @@ on_both_fabrics!(
     a_flush_ends_when_its_adapter_is_gone_though_that_completes_nothing,
     a_send_is_done_though_the_same_poll_brings_the_end_of_a_lane,
     a_broken_connection_says_why_at_every_call_and_sends_nothing_more,
+    a_message_that_only_one_rail_took_breaks_the_connection,
     a_closed_connection_is_drained_when_each_of_its_rails_is,
     a_lost_peer_ends_a_call_that_waits_for_it,
     a_message_without_a_receive_fails_at_once_if_the_peer_is_lost,
@@ -139,6 +140,27 @@ fn a_broken_connection_says_why_at_every_call_and_sends_nothing_more<const ONE_S
         assert_eq!(pair.sender.test(send), Err(error.clone()));
     }
     assert_eq!(writes(&pair.sender), before);
+}
+
+fn a_message_that_only_one_rail_took_breaks_the_connection<const ONE_SIDED: bool>() {
+    // A message that is as long as its receive, and one that is truncated, which takes the other path.
+    for size in [8192, 9000] {
+        let mut pair = Pair::<ONE_SIDED>::new(Setup { bytes: 16384, ..Setup::two_rails() });
+        let receive = pair.irecv_of([8192]);
+        pair.drive();
+        assert!(pair.sender.isend(&pair.source.message(8, 1)).unwrap().is_none(), "no buffer has this tag");
+        // The sender's rails are the first two ends in the world.
+        pair.world.lock().fail(1);
+        let error = pair.sender.isend(&pair.source.message(size, 0)).expect_err("its second rail is gone");
+        assert_eq!(pair.posted(true).iter().map(|(place, _)| place.rail).collect::<Vec<_>>(), [0]);
+        // The first rail's part arrives, and its completion belongs to nobody.
+        pair.drive();
+        let _ = pair.receiver.test(receive);
+        pair.drive();
+        for _ in 0..3 {
+            assert_eq!(pair.sender.test(SendRequest::from_index(0)), Err(error.clone()));
+        }
+    }
 }
 
 fn a_closed_connection_is_drained_when_each_of_its_rails_is<const ONE_SIDED: bool>() {
