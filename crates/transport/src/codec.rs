@@ -208,4 +208,21 @@ mod tests {
         let fine = "nœud-7 узел ノード 𝔫7 100% \u{a0}";
         assert_eq!(read(fine), fine);
     }
+
+    #[test]
+    fn a_reader_says_what_is_missing_and_what_is_left_over() {
+        let mut reader = Reader::new("a test", &[1, 2, 3]);
+        assert_eq!(reader.u16(), Ok(0x0201));
+        assert_eq!(reader.u16(), Err(DecodeError::Short { what: "a test", have: 3, need: 4 }));
+        assert_eq!(reader.end(), Err(DecodeError::Long { what: "a test", extra: 1 }));
+    }
+
+    #[test]
+    fn a_text_may_be_as_long_as_allowed_and_no_longer() {
+        let mut out = Writer::default();
+        out.text("four", 4);
+        assert_eq!(Reader::new("a test", &out.bytes).text("a text", 4).as_deref(), Ok("four"));
+        let long = Reader::new("a test", &out.bytes).text("a text", 3);
+        assert_eq!(long, Err(DecodeError::Value { what: "a text", value: 4, allowed: "a shorter text" }));
+    }
 }

@@ -205,6 +205,29 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_prefix_may_be_as_long_as_its_address_and_no_longer() {
+        for (address, longest) in [(v4(1, 0), 32), (v6(1, 0), 128)] {
+            let with = |prefix_len| handle(vec![HandleAddress { prefix_len, ..address }]);
+            for prefix_len in [0, longest] {
+                assert_eq!(Handle::decode(&with(prefix_len).encode()), Ok(with(prefix_len)));
+            }
+            assert!(Handle::decode(&with(longest + 1).encode()).unwrap_err().to_string().contains("prefix"));
+        }
+    }
+
+    #[test]
+    fn an_address_that_does_not_fit_leaves_its_room_to_shorter_ones() {
+        // 5 IPv6 addresses take 90 of 92 bytes; 4 of them and 3 IPv4 addresses, 90 too.
+        let mixed = handle((0..4).map(|i| v6(i.into(), i)).chain((4..7).map(|i| v4(i, i))).collect());
+        assert_eq!(Handle::decode(&mixed.encode()), Ok(mixed.clone()));
+        let last_is_long = handle(mixed.addresses[..6].iter().copied().chain([v6(9, 7), v4(8, 8)]).collect());
+        let kept = Handle::decode(&last_is_long.encode()).unwrap().addresses;
+        assert_eq!(kept.iter().map(|address| address.port).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 8]);
+        let fifteen = handle((0..16).map(|i| v4(i, i)).collect());
+        assert_eq!(Handle::decode(&fifteen.encode()).unwrap().addresses, fifteen.addresses[..15]);
+    }
+
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in proptest::array::uniform32(any::<u8>()), head: bool) {

@@ -288,6 +288,60 @@ mod tests {
         }
     }
 
+    #[test]
+    fn two_processes_need_one_version_in_common() {
+        let ours = Hello { protocol_min: 3, protocol_max: 5, ..hello() };
+        let speaks = |protocol_min, protocol_max| Hello { protocol_min, protocol_max, ..hello() };
+        for (min, max) in [(1, 3), (5, 7), (4, 4), (1, 9), (3, 5)] {
+            assert_eq!(ours.check(&speaks(min, max)), Ok(()), "{min} to {max}");
+        }
+        for (min, max) in [(1, 2), (6, 7)] {
+            assert!(matches!(ours.check(&speaks(min, max)), Err(HelloError::Version { .. })), "{min} to {max}");
+        }
+    }
+
+    #[test]
+    fn two_processes_need_one_fabric_in_common() {
+        let has = |fabrics| Hello { fabrics, ..hello() };
+        for (ours, theirs, is_fine) in [(0b01, 0b01, true), (0b11, 0b10, true), (0b01, 0b10, false), (0, 0b11, false)] {
+            assert_eq!(has(ours).check(&has(theirs)).is_ok(), is_fine, "{ours:#b} and {theirs:#b}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_wants_none_in_particular_takes_any() {
+        assert_eq!(hello().check(&Hello { process: ProcessId([2; 16]), ..hello() }), Ok(()));
+    }
+
+    #[test]
+    fn only_the_bit_of_the_key_says_that_a_process_has_one() {
+        let with = |features| Hello { features, ..hello() };
+        assert!(with(Hello::KEYED).is_keyed() && with(Hello::KEYED | 0b10).is_keyed());
+        assert!(!with(0).is_keyed() && !with(0b10).is_keyed(), "unknown bits are ignored");
+        let text = |ours: &Hello, theirs: &Hello| ours.check(theirs).unwrap_err().to_string();
+        assert!(text(&with(0), &with(Hello::KEYED)).contains("asks for a shared key, and this process has none"));
+        assert!(text(&with(Hello::KEYED), &with(0)).contains("has no shared key, and this process asks for one"));
+    }
+
+    #[test]
+    fn modes_that_differ_are_both_named() {
+        let runs = |mode| Hello { mode, ..hello() };
+        for (ours, theirs, words) in [
+            (1, 0, "mode=ports, this process with fused;"),
+            (0, 1, "mode=fused, this process with ports;"),
+            (0, 7, "mode=(unknown), this process with ports;"),
+        ] {
+            let text = runs(ours).check(&runs(theirs)).unwrap_err().to_string();
+            assert!(text.contains(words), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_process_without_a_rank_is_named_without_one() {
+        assert_eq!(Hello { rank: -1, ..hello() }.peer_name(), "node7 (pid 4711)");
+        assert_eq!(ProcessId([0xab; 16]).to_string(), "abababab");
+    }
+
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..300), magic: bool) {

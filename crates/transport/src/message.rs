@@ -352,7 +352,7 @@ fn read_offer(bytes: &[u8]) -> Result<Message, DecodeError> {
     reader.zeros(3)?;
     let ports = (0..ports).map(|_| PortOffer::read(&mut reader)).collect::<Result<_, _>>()?;
     reader.end()?;
-    Ok(Message::Offer(Offer { nonce, striped: flags & 1 != 0, traffic_class, ports }))
+    Ok(Message::Offer(Offer { nonce, striped: flags == 1, traffic_class, ports }))
 }
 
 fn read_answer(bytes: &[u8]) -> Result<Message, DecodeError> {
@@ -400,7 +400,7 @@ fn read_lanes(bytes: &[u8]) -> Result<Message, DecodeError> {
         }
     }
     reader.end()?;
-    Ok(Message::Lanes(Lanes { byte_counts: flags & 1 != 0, stream, rails: lanes }))
+    Ok(Message::Lanes(Lanes { byte_counts: flags == 1, stream, rails: lanes }))
 }
 
 fn read_refuse(bytes: &[u8]) -> Result<Message, DecodeError> {
@@ -448,107 +448,4 @@ impl Frame {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn port(last: u16) -> PortOffer {
-        PortOffer {
-            link_layer: LinkLayer::Tcp,
-            prefix_len: 24,
-            lanes: 2,
-            speed_mbps: 100_000,
-            mtu: 9000,
-            rail_id: -1,
-            plane_id: 3,
-            address: Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0x0a00, last),
-        }
-    }
-
-    fn messages() -> Vec<Message> {
-        let offer = Offer { nonce: 77, striped: true, traffic_class: Some(104), ports: vec![port(1), port(2)] };
-        let answer = RailAnswer { connector_port: 1, lanes: 2, port: port(9) };
-        let lanes = Lanes {
-            byte_counts: true,
-            stream: 0xffff_0000_1234,
-            rails: vec![
-                RailLanes::Open { key: 0x55, endpoints: vec![LaneEndpoint([9; 48]); 16] },
-                RailLanes::Dropped("no route to host".into()),
-            ],
-        };
-        vec![
-            Message::Hello(vec![1, 2, 3]),
-            Message::Offer(offer),
-            Message::Answer { token: Token([5; 16]), rails: vec![answer; 8] },
-            Message::Lanes(lanes),
-            Message::Ready { usable: 3 },
-            Message::Refuse { fault: Fault::Configuration, reason: "modes differ".into() },
-            Message::Bye,
-            Message::Proof([0xab; 32]),
-            Message::Ping,
-            Message::Pong,
-            Message::Wait,
-        ]
-    }
-
-    #[test]
-    fn every_message_comes_out_as_it_went_in_and_only_when_it_is_whole() {
-        for message in messages() {
-            let frame = Frame { connection: 42, message };
-            let bytes = frame.encode();
-            for cut in 0..bytes.len() {
-                assert_eq!(Frame::decode(&bytes[..cut]), Ok(None));
-            }
-            assert_eq!(Frame::decode(&bytes), Ok(Some((frame, bytes.len()))));
-        }
-    }
-
-    #[test]
-    fn the_longest_message_fits_into_a_frame() {
-        let rail = RailLanes::Open { key: 1, endpoints: vec![LaneEndpoint::default(); MAX_LANES] };
-        let lanes = Lanes { byte_counts: false, stream: 0, rails: vec![rail; MAX_RAILS] };
-        let frame = Frame { connection: 1, message: Message::Lanes(lanes) };
-        assert!(frame.encode().len() <= MAX_FRAME_BYTES);
-    }
-
-    #[test]
-    fn absurd_counts_are_refused_before_they_are_believed() {
-        let offer = Frame { connection: 1, message: messages()[1].clone() }.encode();
-        for (at, value, words) in [(24, 0, "number of ports"), (24, 255, "number of ports"), (8 + 12, 9, "flags")] {
-            let mut bad = offer.clone();
-            bad[at] = value;
-            let text = Frame::decode(&bad).unwrap_err().to_string();
-            assert!(text.contains(words), "{text}");
-        }
-        let mut long = offer;
-        long[..4].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert!(Frame::decode(&long).unwrap_err().to_string().contains("length"));
-    }
-
-    #[test]
-    fn a_long_hello_is_refused_by_its_first_bytes() {
-        let hello = |bytes| Frame { connection: 0, message: Message::Hello(vec![7; bytes]) }.encode();
-        assert!(matches!(Frame::decode(&hello(MAX_HELLO_BYTES)), Ok(Some(_))));
-        let long = hello(MAX_HELLO_BYTES + 1);
-        let text = Frame::decode(&long[..FRAME_HEADER_BYTES]).unwrap_err().to_string();
-        assert!(text.contains("HELLO's length is 0x201"), "{text}");
-    }
-
-    proptest! {
-        #[test]
-        fn arbitrary_bytes_never_panic(kind in 0u16..12, body in proptest::collection::vec(any::<u8>(), 0..600)) {
-            let mut bytes = Writer::default();
-            bytes.u32(body.len() as u32).u16(kind).zeros(2).u32(1).put(&body);
-            let _ = Frame::decode(&bytes.bytes);
-        }
-
-        #[test]
-        fn one_changed_byte_never_panics(which in 0usize..11, at: prop::sample::Index, value: u8) {
-            let mut bytes = Frame { connection: 42, message: messages()[which].clone() }.encode();
-            let at = at.index(bytes.len());
-            bytes[at] = value;
-            let _ = Frame::decode(&bytes);
-        }
-    }
-}
+mod tests;

@@ -84,3 +84,21 @@ pub struct RailInfo {
     /// Its traffic.
     pub counters: Arc<RailCounters>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_counter_counts_its_own_traffic() {
+        let counters = RailCounters::default();
+        let read = || [counters.data_bytes(), counters.data_writes(), counters.cts_writes(), counters.received_bytes()];
+        assert_eq!(read(), [0; 4]);
+        for _ in 0..2 {
+            counters.count_data(3, 500);
+            counters.count_cts();
+            counters.count_received(70);
+        }
+        assert_eq!(read(), [1000, 6, 2, 140]);
+    }
+}
