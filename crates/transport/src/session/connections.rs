@@ -118,3 +118,67 @@ impl Connections {
         self.needing > 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn closed(peer_left: bool) -> State {
+        State::Closed { peer_left, pause_ns: 1, until_ns: 9 }
+    }
+
+    fn due(state: State, due_ns: u64) -> Option<Connection> {
+        Some(Connection { state, due_ns: Some(due_ns) })
+    }
+
+    #[test]
+    fn each_state_says_if_it_uses_the_session_is_begun_and_needs_the_peer() {
+        let left = State::Open { peer_left: Some(LostCause::Bye) };
+        for (state, is_used, is_begun, needs_peer) in [
+            (State::Offered, true, false, false),
+            (State::SetUp, true, true, false),
+            (State::Open { peer_left: None }, true, true, true),
+            (left, true, true, false),
+            (closed(false), true, true, true),
+            (closed(true), false, false, false),
+            (State::ByeAwaited, true, true, true),
+        ] {
+            let mut connections = Connections::default();
+            let says = |connections: &Connections| {
+                (connections.are_used(), connections.are_begun(), connections.need_peer(), connections.len())
+            };
+            assert_eq!(says(&connections), (false, false, false, 0));
+            // Two count like one, and as long as one of them is left.
+            connections.set(1, Some(state.clone().into()));
+            connections.set(2, Some(state.clone().into()));
+            assert_eq!(says(&connections), (is_used, is_begun, needs_peer, 2), "{state:?}");
+            connections.set(1, None);
+            assert_eq!(says(&connections), (is_used, is_begun, needs_peer, 1), "{state:?}");
+            // An offer that waits beside it changes nothing but that the session is in use.
+            connections.set(3, Some(State::Offered.into()));
+            assert_eq!(says(&connections), (true, is_begun, needs_peer, 2), "{state:?}");
+            connections.set(3, None);
+            // Its next state takes the place of this one.
+            connections.set(2, Some(closed(true).into()));
+            assert_eq!(says(&connections), (false, false, false, 1), "{state:?}");
+            connections.set(2, None);
+            assert!(connections.is_empty());
+        }
+    }
+
+    #[test]
+    fn the_earliest_is_due_first_and_only_at_its_latest_time() {
+        let mut connections = Connections::default();
+        connections.set(5, due(closed(true), 30));
+        connections.set(4, due(closed(true), 20));
+        connections.set(6, Some(State::SetUp.into()));
+        assert_eq!((connections.first_due(), connections.numbers()), (Some((20, 4)), vec![4, 5, 6]));
+        connections.set(4, due(closed(true), 40));
+        assert_eq!(connections.first_due(), Some((30, 5)));
+        connections.set(5, Some(State::ByeAwaited.into()));
+        assert_eq!(connections.first_due(), Some((40, 4)));
+        connections.set(4, None);
+        assert_eq!((connections.first_due(), connections.numbers()), (None, vec![5, 6]));
+        assert!(matches!(connections.state(5), Some(State::ByeAwaited)) && connections.state(4).is_none());
+    }
+}

@@ -95,10 +95,28 @@ mod tests {
 
     #[test]
     fn a_peer_that_does_not_answer_is_dead_when_its_time_is_over_and_not_before() {
-        let mut heartbeat = Heartbeat::new(8 * SECOND, 0);
+        let mut heartbeat = Heartbeat::new(8 * SECOND, 3 * SECOND);
         let asked = ask(&mut heartbeat);
+        assert_eq!(asked, 4 * SECOND);
         assert_eq!(heartbeat.beat(asked + 8 * SECOND - 1), Beat::Wait);
-        assert_eq!(heartbeat.beat(asked + 8 * SECOND), Beat::Silent { for_ns: 9 * SECOND });
+        assert_eq!(heartbeat.beat(asked + 8 * SECOND), Beat::Silent { for_ns: 9 * SECOND }, "since it was heard");
+        assert_eq!(heartbeat.beat(asked + 10 * SECOND), Beat::Silent { for_ns: 11 * SECOND });
+    }
+
+    #[test]
+    fn the_quiet_time_is_an_eighth_of_the_time_for_an_answer() {
+        for (timeout_ns, quiet_ns) in [(8 * SECOND, SECOND), (30 * SECOND, 15 * SECOND / 4), (7, 1), (0, 1)] {
+            assert_eq!(Heartbeat::new(timeout_ns, 0).next_ns(), quiet_ns, "{timeout_ns}");
+        }
+    }
+
+    #[test]
+    fn a_time_for_an_answer_without_end_never_ends() {
+        let mut heartbeat = Heartbeat::new(u64::MAX, SECOND);
+        heartbeat.asked(2 * SECOND);
+        assert_eq!(heartbeat.next_ns(), u64::MAX);
+        heartbeat.heard(u64::MAX - 1);
+        assert_eq!(heartbeat.next_ns(), u64::MAX);
     }
 
     #[test]

@@ -57,3 +57,49 @@ impl Hellos {
         prover.is_proof(side.other(), opener, acceptor, proof)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A proof that shows what it was made from.
+    struct Shown;
+
+    impl Shown {
+        fn of(side: Side, opener_hello: &[u8], acceptor_hello: &[u8]) -> [u8; 32] {
+            let mut proof = [u8::from(side == Side::Opener); 32];
+            proof[1..][..4].copy_from_slice(opener_hello);
+            proof[5..][..4].copy_from_slice(acceptor_hello);
+            proof
+        }
+    }
+
+    impl Prover for Shown {
+        fn proof(&self, side: Side, opener_hello: &[u8], acceptor_hello: &[u8]) -> [u8; 32] {
+            Self::of(side, opener_hello, acceptor_hello)
+        }
+
+        fn is_proof(&self, side: Side, opener_hello: &[u8], acceptor_hello: &[u8], proof: &[u8; 32]) -> bool {
+            Self::of(side, opener_hello, acceptor_hello) == *proof
+        }
+    }
+
+    #[test]
+    fn both_ends_prove_over_the_same_hellos_and_each_in_its_own_role() {
+        let hellos = || Hellos::new(b"ours".to_vec(), b"them".to_vec());
+        for (side, peer, opener, acceptor) in
+            [(Side::Opener, Side::Acceptor, b"ours", b"them"), (Side::Acceptor, Side::Opener, b"them", b"ours")]
+        {
+            let (ours, theirs) = (Shown::of(side, opener, acceptor), Shown::of(peer, opener, acceptor));
+            assert_eq!(hellos().ours(&Shown, side), ours);
+            assert!(hellos().is_theirs(&Shown, side, &theirs));
+            assert!(!hellos().is_theirs(&Shown, side, &ours), "its own proof may come back to it");
+        }
+    }
+
+    #[test]
+    fn a_prover_is_not_shown_in_messages() {
+        let prover: &dyn Prover = &Shown;
+        assert_eq!(format!("{prover:?}"), "Prover(..)");
+    }
+}

@@ -40,4 +40,10 @@ mod tests {
         assert_eq!(pauses[..8], [10, 20, 40, 80, 160, 320, 640, 640]);
         assert!(now < 10_000_000_000 && now + LONGEST_PAUSE_NS >= 10_000_000_000, "{now}");
     }
+
+    #[test]
+    fn a_redial_at_the_very_end_is_too_late() {
+        assert_eq!(Redials::until(FIRST_PAUSE_NS).next_ns(0), None);
+        assert_eq!(Redials::until(FIRST_PAUSE_NS + 1).next_ns(0), Some(FIRST_PAUSE_NS));
+    }
 }

@@ -1,5 +1,8 @@
 //! Two ends of a session and a clock, without a network between them.
 
+mod set_up;
+mod start;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 
