@@ -8,6 +8,8 @@ mod acceptor;
 mod connector;
 mod failure;
 mod opening;
+#[cfg(test)]
+mod tests;
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
