@@ -80,9 +80,7 @@ impl<F: Fabric> Connector<F> {
             };
             set_up.rails.push(Opening::new(RailPlan {
                 local_port: answer.connector_port,
-                // The peer's ports are told apart by their addresses.
-                remote_port: answers.iter().position(|other| other.port.address == answer.port.address).unwrap_or(0)
-                    as u8,
+                remote_port: remote_port(answers, answer),
                 local: port.offer,
                 remote: answer.port,
                 weight: port.weight,
@@ -164,6 +162,11 @@ impl<F: Fabric> Connector<F> {
         self.state = State::Over;
         set_up.actions.push_back(Action::Ready(Box::new(connection)));
     }
+}
+
+/// Returns a number of the peer's port in an answer. The peer's ports are told apart by their addresses.
+fn remote_port(answers: &[RailAnswer], answer: &RailAnswer) -> u8 {
+    answers.iter().position(|other| other.port.address == answer.port.address).unwrap_or(0) as u8
 }
 
 impl<F: Fabric> Handshake for Connector<F>
@@ -270,5 +273,35 @@ where
 
     fn poll_action(&mut self) -> Option<Action<SendConnection<F>>> {
         self.set_up.actions.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv6Addr;
+
+    use railweave_fabric::LinkLayer;
+
+    use super::*;
+    use crate::PortOffer;
+
+    #[test]
+    fn rails_to_one_address_share_the_peers_port() {
+        let answer = |last| RailAnswer {
+            connector_port: 0,
+            lanes: 1,
+            port: PortOffer {
+                link_layer: LinkLayer::Tcp,
+                prefix_len: 24,
+                lanes: 1,
+                speed_mbps: 1000,
+                mtu: 1500,
+                rail_id: -1,
+                plane_id: -1,
+                address: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last),
+            },
+        };
+        let answers = [7, 8, 7, 9, 8].map(answer);
+        assert_eq!(answers.map(|answer| remote_port(&answers, &answer)), [0, 1, 0, 3, 1]);
     }
 }

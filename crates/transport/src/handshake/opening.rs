@@ -404,5 +404,16 @@ mod tests {
     fn rails_of_one_port_share_its_weight() {
         let shared = weights(&[plan(0, 200, 0, 100, None), plan(0, 200, 1, 100, None), plan(1, 50, 2, 100, None)]);
         assert_eq!((shared[0], shared[1]), (2 * shared[2], 2 * shared[2]));
+        // Two ports of this end share one of the peer's, three one of this end's.
+        let remote = weights(&[plan(0, 200, 0, 100, None), plan(1, 200, 0, 100, None), plan(2, 50, 1, 100, None)]);
+        assert_eq!(remote[..3], [50 * 840; 3]);
+        let given = weights(&[plan(0, 1, 0, 1, Some(6)), plan(0, 1, 1, 1, Some(6)), plan(0, 1, 2, 1, Some(6))]);
+        assert_eq!(given, [2 * 840, 2 * 840, 2 * 840, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_rail_of_unknown_speed_carries_something_and_none_is_too_fast() {
+        let odd = weights(&[plan(0, 0, 0, 100, None), plan(1, 100, 1, 0, None), plan(2, u32::MAX, 2, u32::MAX, None)]);
+        assert_eq!(odd[..3], [840, 840, u32::MAX]);
     }
 }
