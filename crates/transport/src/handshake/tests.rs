@@ -405,6 +405,44 @@ fn a_set_up_uses_the_parts_of_its_rails_until_it_ends() {
 }
 
 #[test]
+fn memory_is_registered_for_each_rail_until_it_is_left_out() {
+    let (from, to) = ([Port::new(1, 1), Port::new(2, 1)], [Port::new(11, 1), Port::new(12, 1)]);
+    let mut ends = Ends::<true>::new(&from, &to);
+    let registered = || [&from, &to].map(|ports| [0, 1].map(|port| ports[port].registered()));
+    assert_eq!(registered(), [[0; 2]; 2], "an offer alone costs nothing");
+    ends.exchange();
+    assert_eq!(registered(), [[2; 2]; 2], "CTS and records");
+    let [first, second] = ends.dials[..] else { panic!("{:?}", ends.dials) };
+    ends.connector.handle_dialled(first.rail, first.lane, Err("no route".to_owned()));
+    assert_eq!(registered(), [[0, 2], [2, 2]]);
+    ends.join(second);
+    assert_eq!(ends.made(), [vec![1], vec![1]]);
+    assert_eq!(registered(), [[0, 2], [0, 2]]);
+    (ends.sender, ends.receiver) = (None, None);
+    assert_eq!(registered(), [[0; 2]; 2]);
+}
+
+#[test]
+fn a_set_up_that_has_ended_waits_for_nothing() {
+    let late = |number| Port { pauses: &[1; 9], ..Port::new(number, 1) };
+    let mut ends = Ends::<false>::new(&[Port::new(1, 1)], &[late(11)]);
+    ends.exchange();
+    assert!(ends.acceptor.pause().is_some());
+    ends.acceptor.handle_message(Message::Bye);
+    ends.acceptor.go_on();
+    ends.acceptor.handle_message(Message::Bye);
+    assert_eq!((ends.acceptor.pause(), ends.acceptor.timeout_ns()), (None, None));
+    ends.exchange();
+    assert_eq!(ends.failures()[1], Some(HandshakeFailure::Closed));
+    let mut ends = Ends::<false>::new(&[late(1)], &[Port::new(11, 1)]);
+    ends.exchange();
+    assert!(ends.connector.pause().is_some());
+    ends.connector.handle_message(Message::Refuse { fault: Fault::Local, reason: "no".to_owned() });
+    ends.connector.go_on();
+    assert_eq!((ends.connector.pause(), ends.connector.timeout_ns()), (None, None));
+}
+
+#[test]
 fn lanes_of_another_number_than_agreed_are_refused_by_both() {
     let lanes = |count| {
         let open = RailLanes::Open { key: 1, endpoints: vec![Default::default(); count] };

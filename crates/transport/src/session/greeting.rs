@@ -100,7 +100,6 @@ impl Session {
             Next::Dial { address, deadline_ns } => {
                 self.address = address;
                 self.stage = Stage::Dialling { deadline_ns };
-                self.heartbeat.heard(now_ns);
                 self.actions.push_back(SessionAction::Dial(address));
             }
             Next::Pause { at_ns } => self.stage = Stage::Pausing { until_ns: at_ns },

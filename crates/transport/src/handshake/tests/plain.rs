@@ -45,12 +45,28 @@ pub(super) struct Port<const SOCKETS: bool> {
     pub(super) is_deaf: bool,
     /// The pauses before a rail is connected, in milliseconds, each asked for by one attempt.
     pub(super) pauses: &'static [u64],
+    /// Each registration has a copy.
+    pub(super) registrations: Arc<()>,
 }
 
 impl<const SOCKETS: bool> Port<SOCKETS> {
     /// Returns a port whose rails come up at once.
     pub(super) fn new(number: u8, lanes: u8) -> Self {
-        Self { number, lanes, byte_counts: true, is_full: false, is_deaf: false, pauses: &[] }
+        Self {
+            number,
+            lanes,
+            byte_counts: true,
+            is_full: false,
+            is_deaf: false,
+            pauses: &[],
+            registrations: Arc::default(),
+        }
+    }
+
+    /// Returns the number of registrations that its copies have made, and that were not dropped.
+    pub(super) fn registered(&self) -> usize {
+        // Each copy of the port has one too: the test's, and its domain.
+        Arc::strong_count(&self.registrations) - 2
     }
 
     /// Returns its address: an IPv4 address, as such offers have it.
@@ -85,7 +101,7 @@ impl<const SOCKETS: bool> Port<SOCKETS> {
 }
 
 /// The key of registered memory.
-pub(super) struct Key(u32);
+pub(super) struct Key(u32, #[expect(dead_code, reason = "it is counted")] Arc<()>);
 
 impl Registration for Key {
     fn local_key(&self) -> u32 {
@@ -101,7 +117,7 @@ impl<const SOCKETS: bool> Domain for Port<SOCKETS> {
     type Fabric = Plain<SOCKETS>;
 
     fn register(&self, _memory: Memory, access: Access) -> Result<Key, RegisterError> {
-        Ok(Key(u32::from(self.number) * 10 + u32::from(access.remote_write)))
+        Ok(Key(u32::from(self.number) * 10 + u32::from(access.remote_write), Arc::clone(&self.registrations)))
     }
 
     fn byte_counts(&self) -> bool {

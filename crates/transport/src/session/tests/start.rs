@@ -118,6 +118,16 @@ fn a_difference_between_two_hosts_is_not_looked_for_at_the_next_address() {
 }
 
 #[test]
+fn an_address_where_another_process_answers_is_named_if_no_other_leads_to_the_wanted_one() {
+    let mut opener = Session::open(config(1, None), ProcessId([2; 16]), [address(3)], 0);
+    opener.handle_connected([1; 32]);
+    opener.handle_frame(hello_frame(&hello(3, false)), 0);
+    let ended = actions(&mut opener);
+    let [other] = tries(&ended) else { panic!("{ended:?}") };
+    assert!(other.starts_with("10.0.0.3:7: node3, rank 3 (pid 1) answered instead of the process 02020202"), "{other}");
+}
+
+#[test]
 fn a_socket_that_ends_during_the_pause_before_a_redial_changes_nothing() {
     let mut opener = Session::open(config(1, None), ProcessId([2; 16]), [address(2)], 0);
     opener.handle_lost(end_of_socket(SocketEndKind::Mute), 5);
