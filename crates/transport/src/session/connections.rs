@@ -91,6 +91,11 @@ impl Connections {
         self.due.first().copied()
     }
 
+    /// Returns the numbers of all connections that are due by now, in the order in which they are due.
+    pub(super) fn due(&self, now_ns: u64) -> Vec<u32> {
+        self.due.range(..=(now_ns, u32::MAX)).map(|(_, number)| *number).collect()
+    }
+
     pub(super) fn numbers(&self) -> Vec<u32> {
         self.all.keys().copied().collect()
     }
@@ -173,6 +178,9 @@ mod tests {
         connections.set(4, due(closed(true), 20));
         connections.set(6, Some(State::SetUp.into()));
         assert_eq!((connections.first_due(), connections.numbers()), (Some((20, 4)), vec![4, 5, 6]));
+        for (now_ns, due) in [(19, vec![]), (20, vec![4]), (29, vec![4]), (30, vec![4, 5]), (u64::MAX, vec![4, 5])] {
+            assert_eq!(connections.due(now_ns), due, "{now_ns}");
+        }
         connections.set(4, due(closed(true), 40));
         assert_eq!(connections.first_due(), Some((30, 5)));
         connections.set(5, Some(State::ByeAwaited.into()));

@@ -293,9 +293,7 @@ impl Session {
             },
             _ => {}
         }
-        while let Some((at_ns, number)) = self.connections.first_due()
-            && at_ns <= now_ns
-        {
+        for number in self.connections.due(now_ns) {
             self.connection_due(number);
         }
     }
