@@ -33,7 +33,8 @@ mod tests {
     fn pauses_grow_to_their_limit_and_end_in_time() {
         let mut redials = Redials::until(10_000_000_000);
         let (mut now, mut pauses) = (0, Vec::new());
-        while let Some(at) = redials.next_ns(now) {
+        for _ in 0..1000 {
+            let Some(at) = redials.next_ns(now) else { break };
             pauses.push((at - now) / 1_000_000);
             now = at;
         }
