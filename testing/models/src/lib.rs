@@ -4,8 +4,8 @@
 //! The files that ship are compiled here with loom's types in place of the standard library's; `tests/models.rs` runs
 //! the models. A model that tries only some of the orders says so.
 
-#[path = "../../../crates/plugin/src/comm/debt.rs"]
-#[allow(dead_code)] // the models use only some of its functions
+#[path = "../../../crates/transport/src/debt.rs"]
+#[allow(dead_code, unreachable_pub)] // the models use only some of its functions, which its crate exports
 mod debt;
 #[path = "../../../crates/fabric-tcp/src/entry.rs"]
 mod entry;

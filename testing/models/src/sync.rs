@@ -1,11 +1,11 @@
-//! The types of `crates/plugin/src/sync.rs` and `crates/fabric-tcp/src/sync.rs`, from loom.
+//! The types of `sync.rs` in `crates/plugin`, `crates/transport` and `crates/fabric-tcp`, from loom.
 
 use std::sync::{Mutex, OnceLock};
 
 pub(crate) use loom::sync::Arc;
 pub(crate) use loom::sync::atomic::AtomicPtr as AtomicLink;
 pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-pub(crate) use loom::thread::{yield_now, yield_now as spin_loop};
+pub(crate) use loom::thread::yield_now;
 
 type Pointer = loom::sync::atomic::AtomicPtr<()>;
 

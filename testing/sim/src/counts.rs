@@ -27,6 +27,8 @@ seen! {
     ShortPoll = "fault", "a poll that reported fewer completions than there were";
     AckPutOff = "fault", "acknowledgements put off until the next call";
     AckRefused = "fault", "an acknowledgement that did not leave when due";
+    SettledInVain = "fault", "a debt that could not be sent completely";
+    CloseLate = "fault", "a close that the control thread handled late";
     Silence = "fault", "an application that makes no call for a long time";
     SlowControl = "fault", "a control message held back";
     RailNotOpened = "fault", "a rail dropped in the handshake";
@@ -69,6 +71,9 @@ seen! {
     RingWrapped = "path", "the CTS ring wrapped round";
     CtsSplit = "path", "CTS entries split at the ring's end";
     Settled = "path", "the control thread sent what an end owed";
+    SettledByThread = "path", "a thread's call on another connection sent what an end owed";
+    DebtTakenOver = "path", "a call took over what its own end owed";
+    ControlSlept = "path", "the control thread forgot all debtors and slept";
     SlotsWrapped = "path", "slots reused";
     Reregistered = "path", "memory registered again";
     LeakProbe = "path", "a leak probe of all slots and requests";

@@ -1,12 +1,10 @@
 //! The faults of a seed, in the fabric and above it. The name of a number ends with its unit; zero means never.
 
 use railweave_fabric_sim::Chance;
+use railweave_transport::{LOOK_INTERVAL, MOST_LOOKS_BETWEEN};
 
 /// Everything that an end owes leaves within this time, without any call of its application (docs/wire.md).
 const PROMISE_NS: u64 = 1_000_000;
-
-/// The control thread's interval between two checks of what is owed.
-pub(crate) const LOOK_NS: u64 = 400_000;
 
 /// The faults of one seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +16,8 @@ pub(crate) struct Faults {
     pub(crate) silence_permille: u32,
     /// The longest such silence. The application is also silent for up to this long before it closes.
     pub(crate) silence_ns: u64,
+    /// The longest time for which a close waits for the control thread.
+    pub(crate) close_late_ns: u64,
     /// The one-way delay of sessions.
     pub(crate) session_delay_ns: u64,
     /// The longest random addition to it, for each frame.
@@ -77,6 +77,7 @@ impl Faults {
             fabric: railweave_fabric_sim::Faults::none(),
             silence_permille: 0,
             silence_ns: 0,
+            close_late_ns: 0,
             session_delay_ns: 20_000,
             session_jitter_ns: 0,
             detect_ns: 100_000,
@@ -145,6 +146,13 @@ impl Faults {
         }
     }
 
+    /// Adds a control thread that is busy when an application closes a connection, to a fifth of the seeds.
+    pub(crate) fn add_late_closes(&mut self, chance: &mut Chance) {
+        if chance.permille(200) {
+            self.close_late_ns = chance.pick(&[20_000, 2_000_000]);
+        }
+    }
+
     /// Adds attempts to connect a rail that must be repeated, to a fifth of the seeds.
     pub(crate) fn add_repeated_connects(&mut self, chance: &mut Chance) {
         if chance.permille(200) {
@@ -165,8 +173,12 @@ impl Faults {
 
     /// Returns the longest time for which an acknowledgement may stay unsent after it was put off.
     pub(crate) fn promise_ns(&self) -> u64 {
-        // The control thread retries at its next check.
-        PROMISE_NS + if self.fabric.ack_refused_permille > 0 { self.fabric.ack_refused_ns + LOOK_NS } else { 0 }
+        // The control thread pauses after each attempt in vain for twice as long as before, up to a limit. So the pause
+        // in which the kernel takes something again is hardly longer than all that came before it.
+        let look_ns = LOOK_INTERVAL.as_nanos() as u64;
+        let refused_ns = if self.fabric.ack_refused_permille > 0 { self.fabric.ack_refused_ns } else { 0 };
+        let pause_ns = (refused_ns + look_ns).min(u64::from(MOST_LOOKS_BETWEEN) * look_ns);
+        PROMISE_NS + if refused_ns > 0 { refused_ns + pause_ns } else { 0 }
     }
 
     /// Returns the time, in virtual nanoseconds, within which every request at a live process completes or fails once
@@ -186,6 +198,7 @@ impl Faults {
             + 10 * self.fabric.stall_ns
             + silences_ns
             + asking_ns
+            + self.close_late_ns
             + 8_000_000
     }
 }

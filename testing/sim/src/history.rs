@@ -113,7 +113,10 @@ impl fmt::Display for Event {
             Kind::Close => write!(out, "close"),
             Kind::Gone => write!(out, "gone"),
             Kind::Death => write!(out, "DEATH {a}"),
-            Kind::Settle => write!(out, "settle: {}", if a == 1 { "all is sent" } else { "not all" }),
+            Kind::Settle => {
+                let (by, what) = (["thread", "control"][b as usize], ["not all", "all"][a as usize]);
+                write!(out, "settled by {by}: {what} is sent")
+            }
             Kind::Silent => write!(out, "silent until {}.{:03}", a / 1000, a % 1000),
             Kind::ConnectionLost => write!(out, "connection declared lost"),
             Kind::Trespass => write!(out, "breaks the contract ({a})"),

@@ -23,8 +23,12 @@ pub(crate) enum Task {
     GoOn { connection: usize, sender: bool },
     /// An application closes its end, perhaps early.
     Close { connection: usize, sender: bool, early: bool },
-    /// A process's control thread checks what its connections owe.
+    /// A process's control thread looks at the debts that it knows.
     Look(usize),
+    /// What a receiving end owes must have left.
+    DebtDue(usize),
+    /// A process's control thread handles the close of one end.
+    Closed { connection: usize, sender: bool },
     /// A process gives up because one of its connections failed.
     Abort(usize),
     /// The death of the seed's plan.

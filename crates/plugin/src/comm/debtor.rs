@@ -1,8 +1,9 @@
 //! The connection that a thread has left with a debt. If the thread's next call on another connection posts nothing,
 //! that call settles the debt, so that the peer rarely waits for the control thread.
 
-use std::cell::Cell;
 use std::sync::Weak;
+
+use railweave_transport::{Indebted, LastDebtor};
 
 use super::Comm;
 use crate::sync::{AtomicBool, Ordering};
@@ -11,13 +12,13 @@ use crate::sync::{AtomicBool, Ordering};
 static EVER: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// The connection that this thread left with a debt, if it is not closed.
-    static DEBTOR: Cell<Weak<Comm>> = const { Cell::new(Weak::new()) };
+    /// The connection that this thread left with a debt. It may be closed since.
+    static DEBTOR: LastDebtor<Weak<Comm>> = const { LastDebtor::new() };
 }
 
 /// Forgets the debtor in a forked child: the connection is the parent's, which settles it.
 unsafe extern "C" fn forget_in_child() {
-    std::mem::forget(DEBTOR.take());
+    std::mem::forget(DEBTOR.with(LastDebtor::take));
 }
 
 /// Ends this thread's call on `comm`, and settles the debt of the connection that the thread left before, if that is
@@ -35,17 +36,20 @@ fn leave_now(comm: &Comm, owes: bool) {
         // SAFETY: the handler is a function of this library, which is never unloaded (-z nodelete).
         unsafe { libc::pthread_atfork(None, None, Some(forget_in_child)) };
     }
-    let mut debtor = DEBTOR.take();
-    let is_same = std::ptr::eq(debtor.as_ptr(), comm);
-    if !is_same && let Some(debtor) = debtor.upgrade() {
-        // If the kernel takes no more, the control thread retries.
-        debtor.settle();
-    }
+    DEBTOR.with(|debtor| {
+        debtor.leave(
+            owes,
+            |name| std::ptr::eq(name.as_ptr(), comm),
+            || comm.itself(),
+            |other| {
+                if let Some(other) = other.upgrade() {
+                    // If the kernel takes no more, the control thread retries.
+                    other.settle();
+                }
+            },
+        );
+    });
     if owes {
-        if !is_same {
-            debtor = comm.itself();
-        }
-        DEBTOR.set(debtor);
         comm.incur();
     }
 }

@@ -1,6 +1,5 @@
 //! The objects behind NCCL's pointers to connections and requests.
 
-pub(crate) mod debt;
 pub(crate) mod debtor;
 mod memory;
 pub(crate) mod owing;
@@ -12,13 +11,14 @@ use std::sync::{Arc, Weak};
 
 use railweave_abi::NcclResult;
 use railweave_fabric::Part;
-use railweave_transport::{ConnectionEnd, Error, Fate, Flushed, Incoming, RailInfo, RecvRequest, SendRequest};
+use railweave_transport::{
+    ConnectionEnd, Debt, Error, Fate, Flushed, Incoming, Indebted, RailInfo, RecvRequest, SendRequest,
+};
 
 pub(crate) use memory::{MemoryHandle, Registrar, RegistrarOf};
 pub(crate) use registrations::Registrations;
 
 use crate::sync::AtomicLink;
-use debt::Debt;
 use owing::Linked;
 
 /// Sends `size` bytes at `data`: connection, data, size, tag, memory, request.
@@ -115,6 +115,9 @@ pub(crate) trait ControlHandle: Send + Sync {
 /// The mark of every connection, so that a wrong pointer is refused.
 const MAGIC: u64 = u64::from_le_bytes(*b"RWVCOMM1");
 
+/// The number of checks for the end of a settling before the thread yields the processor by a system call.
+const SPINS: u32 = 100;
+
 /// A connection, as NCCL's `sendComm` and `recvComm`.
 pub(crate) struct Comm {
     magic: u64,
@@ -123,7 +126,7 @@ pub(crate) struct Comm {
     /// The calls for `end`'s type.
     pub(crate) calls: Calls,
     /// The debt to the peer, and whose turn it is to send it.
-    pub(crate) debt: Debt,
+    debt: Debt,
     /// Service threads register through this while the progress thread runs.
     pub(crate) registrar: Arc<dyn Registrar>,
     pub(crate) peer: String,
@@ -224,7 +227,22 @@ impl Comm {
     /// If this is a forked child and the parent's control thread was settling at the fork.
     #[inline]
     pub(crate) fn take_over(&self) -> Result<(), Error> {
-        if self.debt.take_over(|| self.control.is_ours()) { Ok(()) } else { self.control.check() }
+        if self.debt.take_over(|checks| self.wait_for_settling(checks)) { Ok(()) } else { self.control.check() }
+    }
+
+    /// Waits a little for a settling in progress, which was checked for this many times. Returns false if it can never
+    /// end.
+    #[cold]
+    fn wait_for_settling(&self, checks: u32) -> bool {
+        if checks <= SPINS {
+            std::hint::spin_loop();
+            return true;
+        }
+        let is_ours = self.control.is_ours();
+        if is_ours {
+            std::thread::yield_now();
+        }
+        is_ours
     }
 
     /// Refuses a connection of the parent process.
@@ -233,12 +251,6 @@ impl Comm {
     /// If this is a forked child.
     pub(crate) fn check_process(&self) -> Result<(), Error> {
         self.control.check_process()
-    }
-
-    /// Sends the connection's debt, unless another thread has the connection. Returns as [`Debt::settle`] does.
-    pub(crate) fn settle(&self) -> bool {
-        // SAFETY: the debt says that nobody else uses the connection until it is settled.
-        self.debt.settle(|| unsafe { self.end() }.is_none_or(End::acknowledge))
     }
 
     /// Closes the connection: the control thread tells the peer and completes what is in progress.
@@ -254,13 +266,24 @@ impl Comm {
         }
         // SAFETY: into_raw made it from an Arc, and NCCL's share of it ends here.
         let comm = unsafe { Arc::from_raw(pointer.cast::<Self>().cast_const()) };
-        let _ = comm.debt.take_over(|| true);
+        let _ = comm.debt.take_over(|checks| comm.wait_for_settling(checks));
         // SAFETY: NCCL has left the connection, and take_over ended any settling of its debt.
         let end = unsafe { (*comm.end.get()).take() };
         if let Some(end) = end {
             comm.control.close(comm.route, end);
         }
         Ok(())
+    }
+}
+
+impl Indebted for Comm {
+    fn debt(&self) -> &Debt {
+        &self.debt
+    }
+
+    fn settle(&self) -> bool {
+        // SAFETY: the debt says that nobody else uses the connection until it is settled.
+        self.debt.settle(|| unsafe { self.end() }.is_none_or(End::acknowledge))
     }
 }
 

@@ -1,10 +1,8 @@
 //! Debts of connections that no call of the application uses: the control thread sends them to the peers within a
 //! millisecond (docs/wire.md).
 //!
-//! The first debt after a quiet time wakes the thread. From then on it looks every [`LOOK_INTERVAL`] at the connections
-//! handed to it, sends debts that the previous look had already found, and goes back to sleep once nothing was owed for
-//! a while. So an application thread that uses a connection all the time makes no system call for this, and an idle
-//! control thread costs nothing.
+//! `railweave_transport::Debtors` says when. This file has the clock and the sleep: the first debt after a quiet time
+//! wakes the thread, and it sleeps again once it has forgotten all connections.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -12,73 +10,31 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll};
+use railweave_transport::{Debtors, Indebted, LOOK_INTERVAL};
 
 use crate::comm::Comm;
-use crate::comm::debt::Look;
 use crate::comm::owing::Owing;
 
-/// The time between two looks. A debt is settled within two such intervals.
-const LOOK_INTERVAL: Duration = Duration::from_micros(400);
-
-/// The control thread forgets a connection that owed nothing at this many looks.
-const QUIET_LOOKS: u32 = 12;
-
-/// If the kernel takes no more, sending is retried after twice as many looks each time, up to this many.
-const MOST_LOOKS_BETWEEN: u32 = 16;
-
-/// Lists keep room for this many connections when they shrink.
+/// The list of connections that were handed over keeps room for this many when it shrinks.
 const FEW: usize = 32;
-
-/// A connection that has recently owed something.
-struct Debtor {
-    comm: Arc<Comm>,
-    /// Looks in a row at which nothing was owed.
-    quiet: u32,
-    /// Looks between attempts to send this debt; 1 if none has failed.
-    between: u32,
-    /// Looks until the next attempt.
-    wait: u32,
-}
-
-impl Debtor {
-    /// Looks at it. Returns false once it is forgotten.
-    fn look(&mut self) -> bool {
-        match self.comm.debt.look() {
-            Look::Settled => {
-                self.quiet += 1;
-                return self.quiet < QUIET_LOOKS || !self.comm.debt.forget();
-            }
-            Look::Fresh => (self.between, self.wait) = (1, 0),
-            Look::Old if self.wait > 0 => self.wait -= 1,
-            Look::Old => {
-                if !self.comm.settle() {
-                    self.wait = self.between - 1;
-                    self.between = (self.between * 2).min(MOST_LOOKS_BETWEEN);
-                }
-            }
-        }
-        self.quiet = 0;
-        true
-    }
-}
 
 /// The control thread's part in settling.
 pub(super) struct Settling {
     owing: Arc<Owing<Comm>>,
     fresh: Vec<Arc<Comm>>,
-    debtors: Vec<Debtor>,
+    debtors: Debtors<Arc<Comm>>,
     /// The time of the next look; `None` while the thread sleeps.
     next: Option<Instant>,
 }
 
 impl Settling {
     pub(super) fn new(owing: Arc<Owing<Comm>>) -> Self {
-        Self { owing, fresh: Vec::new(), debtors: Vec::new(), next: None }
+        Self { owing, fresh: Vec::new(), debtors: Debtors::default(), next: None }
     }
 
     /// Returns true if something was owed at the last look.
     pub(super) fn owes(&self) -> bool {
-        self.debtors.iter().any(|debtor| debtor.quiet == 0)
+        self.debtors.owe()
     }
 
     /// Waits for events until `timeout` has passed, and looks in between. May return without any event.
@@ -112,14 +68,13 @@ impl Settling {
         if self.next.is_none() && self.fresh.is_empty() {
             return;
         }
-        let fresh = self.fresh.drain(..).map(|comm| Debtor { comm, quiet: 0, between: 1, wait: 0 });
-        self.debtors.extend(fresh);
-        self.debtors.retain_mut(Debtor::look);
+        self.debtors.add(self.fresh.drain(..));
+        let are_left = self.debtors.look();
         // Counted from the end of this look: even if a look takes longer than the interval, other work gets its turn.
         self.next = Some(Instant::now() + LOOK_INTERVAL);
-        if self.debtors.is_empty() && self.owing.sleep() {
+        if !are_left && self.owing.sleep() {
             self.next = None;
-            self.debtors.shrink_to(FEW);
+            self.debtors.shrink();
             self.fresh.shrink_to(FEW);
         }
     }
@@ -133,8 +88,7 @@ impl Drop for Settling {
         if std::thread::panicking() {
             return;
         }
-        let debtors = self.debtors.drain(..).map(|debtor| debtor.comm);
-        for comm in debtors.chain(self.fresh.drain(..)) {
+        for comm in self.debtors.take().chain(self.fresh.drain(..)) {
             comm.settle();
         }
     }

@@ -21,6 +21,7 @@ impl<const O: bool> Game<O> {
         }
         self.world.lock().record(Kind::Death, Who::Process(process), [0; 4]);
         self.world.lock().kill_process(process);
+        self.processes[process].threads.end();
         for connection in 0..self.connections.len() {
             let (from, to) = (self.connections[connection].plan.from, self.connections[connection].plan.to);
             if from != process && to != process {

@@ -1,11 +1,13 @@
 //! The game of one seed: it gives turns, ends connections, and notices when something is stuck.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use railweave_fabric::RailSet;
 use railweave_fabric_sim::Chance;
-use railweave_transport::{Acceptor, Connector, Error, RecvConnection, SendConnection};
+use railweave_transport::{Acceptor, ConnectionEnd, Connector, Error, RecvConnection, SendConnection};
 
+use super::comm::{Comm, Threads};
 use super::context::{Context, Step};
 use super::net::Net;
 use super::plan::{ConnectionPlan, Plan};
@@ -47,22 +49,54 @@ impl Side {
 }
 
 /// The stage that an end has reached.
-pub(super) enum Stage<H, C, A> {
+pub(super) enum Stage<H, C, A, const O: bool> {
     Waiting,
     Handshake(H),
-    Up(Box<C>, Box<A>),
+    Up(Rc<Comm<C, O>>, Box<A>),
+    /// The application has closed it, and may keep its memory; the control thread has not handled that yet.
+    Closing(Box<C>, Option<Box<A>>),
     Lingering(Box<C>),
     Over,
 }
 
-impl<H, C, A> Stage<H, C, A> {
+impl<H, C, A, const O: bool> Stage<H, C, A, O> {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
             Self::Handshake(_) => "handshake",
             Self::Up(..) => "up",
+            Self::Closing(..) => "closing",
             Self::Lingering(_) => "lingering",
             Self::Over => "over",
+        }
+    }
+}
+
+impl<H, C: ConnectionEnd, A, const O: bool> Stage<H, C, A, O> {
+    /// Closes an end for its application, whose memory goes first if `memory_first`, and otherwise when the end begins
+    /// to linger. Returns true if it was up; the control thread must then be told.
+    pub(super) fn close(&mut self, memory_first: bool) -> bool {
+        let Self::Up(comm, app) = std::mem::replace(self, Self::Over) else { return false };
+        let app = if memory_first { None } else { Some(app) };
+        if let Some(end) = comm.close() {
+            *self = Self::Closing(end, app);
+        }
+        true
+    }
+
+    /// Lets an end linger that its application has closed. Returns false if there is none.
+    pub(super) fn linger(&mut self) -> bool {
+        match std::mem::replace(self, Self::Over) {
+            Self::Closing(mut end, app) => {
+                end.start_linger();
+                drop(app);
+                *self = Self::Lingering(end);
+                true
+            }
+            other => {
+                *self = other;
+                false
+            }
         }
     }
 }
@@ -86,8 +120,8 @@ pub(super) struct End<S> {
     pub(super) silent_until_ns: u64,
     /// The number of silences that its application may still have.
     pub(super) silences: u32,
-    /// True if the control thread has seen that it owes something, and no call has come since.
-    pub(super) seen_owing: bool,
+    /// True while a check is scheduled that what it owes leaves in time.
+    pub(super) is_debt_watched: bool,
 }
 
 impl<S> End<S> {
@@ -102,13 +136,13 @@ impl<S> End<S> {
             closing: false,
             silent_until_ns: 0,
             silences: MOST_SILENCES,
-            seen_owing: false,
+            is_debt_watched: false,
         }
     }
 }
 
-type SendStage<const O: bool> = Stage<Connector<Net<O>>, SendConnection<Net<O>>, SendApp<O>>;
-type RecvStage<const O: bool> = Stage<Acceptor<Net<O>>, RecvConnection<Net<O>>, RecvApp<O>>;
+type SendStage<const O: bool> = Stage<Connector<Net<O>>, SendConnection<Net<O>>, SendApp<O>, O>;
+type RecvStage<const O: bool> = Stage<Acceptor<Net<O>>, RecvConnection<Net<O>>, RecvApp<O>, O>;
 
 /// A connection with both its ends.
 pub(super) struct Pair<const O: bool> {
@@ -128,8 +162,7 @@ pub(super) struct Process<const O: bool> {
     pub(super) addresses: u8,
     /// The longest pause before its progress thread's next turn; it grows while nothing moves.
     idle_ns: u64,
-    /// True while its control thread has a check for debts scheduled.
-    pub(super) looks: bool,
+    pub(super) threads: Rc<Threads<O>>,
 }
 
 // tidy: Game's methods call each other across files: each file plays one part of the seed, and what happens in one has
@@ -175,7 +208,7 @@ impl<const O: bool> Game<O> {
                 awake: false,
                 addresses,
                 idle_ns: 500,
-                looks: false,
+                threads: Threads::new(&world, process),
             });
         }
         let mut state = world.lock();
@@ -282,7 +315,9 @@ impl<const O: bool> Game<O> {
             Task::Deadline { connection, sender } => self.handle_deadline(Side { connection, sender }),
             Task::GoOn { connection, sender } => self.handle_go_on(Side { connection, sender }),
             Task::Close { connection, sender, early } => self.handle_close(Side { connection, sender }, early),
-            Task::Look(process) => self.handle_look(process),
+            Task::Look(process) => self.processes[process].threads.look(),
+            Task::DebtDue(connection) => self.handle_debt_due(connection),
+            Task::Closed { connection, sender } => self.handle_closed(Side { connection, sender }),
             Task::Abort(process) => self.handle_abort(process),
             Task::Death => self.handle_death(),
         }
@@ -330,7 +365,7 @@ impl<const O: bool> Game<O> {
                 up = true;
                 self.fall_silent(side);
                 if !sender {
-                    self.leave(connection);
+                    self.watch_debt(connection);
                 }
             }
         }
@@ -363,11 +398,11 @@ impl<const O: bool> Game<O> {
             killed_at,
         };
         let (result, done, closing) = match (side.sender, &mut pair.sender, &mut pair.receiver) {
-            (true, End { stage: Stage::Up(made, app), failed: false, closing, .. }, _) => {
-                (app.step(made, &mut context), app.is_done(), closing)
+            (true, End { stage: Stage::Up(comm, app), failed: false, closing, .. }, _) => {
+                (app.step(comm, &mut context), app.is_done(), closing)
             }
-            (false, _, End { stage: Stage::Up(made, app), failed: false, closing, .. }) => {
-                (app.step(made, &mut context), app.is_done(), closing)
+            (false, _, End { stage: Stage::Up(comm, app), failed: false, closing, .. }) => {
+                (app.step(comm, &mut context), app.is_done(), closing)
             }
             _ => return None,
         };
@@ -492,20 +527,20 @@ impl<const O: bool> Game<O> {
     pub(super) fn is_closed(&self, side: Side) -> bool {
         let pair = &self.connections[side.connection];
         let name = if side.sender { pair.sender.stage.name() } else { pair.receiver.stage.name() };
-        matches!(name, "lingering" | "over")
+        matches!(name, "closing" | "lingering" | "over")
     }
 
     /// Returns true if an end's application has done everything that it had to do.
     pub(super) fn is_finished(&mut self, side: Side) -> bool {
         let pair = &mut self.connections[side.connection];
-        match (side.sender, &pair.sender.stage, &mut pair.receiver.stage) {
+        match (side.sender, &pair.sender.stage, &pair.receiver.stage) {
             (true, Stage::Up(_, app), _) => app.is_done(),
-            (false, _, Stage::Up(made, app)) => {
+            (false, _, Stage::Up(comm, app)) => {
                 let condemned = self.world.lock().observer.watch.connections[side.connection].condemned;
                 // If the poll that brought the hostile immediate also brought the last receive, no call has failed yet:
                 // this one must.
                 let is_done = app.is_done();
-                if is_done && condemned && made.iflush(&[]).is_ok() {
+                if is_done && condemned && comm.iflush(&[]).is_ok() {
                     self.violate(Checker::Errors, format!("{}: a hostile immediate was no error", side.who()));
                 }
                 is_done

@@ -1,10 +1,12 @@
 //! The receiving application: it calls `irecv`, `test` and `iflush` as NCCL's progress thread does.
 
-use railweave_transport::{Error, Flushed, Incoming, MemoryKeys, RailInfo, RecvConnection, RecvRequest, SLOTS};
+use std::rc::Rc;
 
+use railweave_transport::{Error, Flushed, Incoming, MemoryKeys, RailInfo, RecvRequest, SLOTS};
+
+use super::comm::RecvComm;
 use super::context::{Context, Step};
 use super::memory::{Buffer, Memory};
-use super::net::Net;
 use super::plan::{ConnectionPlan, GroupPlan, Trespass};
 use crate::history::Kind;
 use crate::watch::Buffer as Watched;
@@ -108,7 +110,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
 
     pub(crate) fn step(
         &mut self,
-        connection: &mut RecvConnection<Net<ONE_SIDED>>,
+        connection: &Rc<RecvComm<ONE_SIDED>>,
         context: &mut Context<'_>,
     ) -> Result<Step, Error> {
         let mut moved = self.trespass(connection, context)?;
@@ -126,7 +128,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
             if self.receiving[which].not_before_ns > context.now_ns() {
                 continue;
             }
-            let result = connection.test(self.receiving[which].request).map(|done| done.map(<[u64]>::to_vec));
+            let result = connection.test(self.receiving[which].request);
             if context.called() {
                 return Ok(Step::Killed);
             }
@@ -141,11 +143,6 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         }
         moved |= self.test_flushes(connection, context)?;
         moved |= self.look_at_early(context);
-        // Half of the time, the thread's next call on another connection sends what is owed. Otherwise the control
-        // thread does.
-        if context.chance.permille(500) {
-            connection.acknowledge();
-        }
         Ok(if moved { Step::Moved } else { Step::Idle })
     }
 
@@ -162,7 +159,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
 
     fn irecv(
         &mut self,
-        connection: &mut RecvConnection<Net<ONE_SIDED>>,
+        connection: &Rc<RecvComm<ONE_SIDED>>,
         context: &mut Context<'_>,
     ) -> Result<Option<Step>, Error> {
         let group = self.next;
@@ -232,7 +229,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         &mut self,
         received: Receiving,
         sizes: &[u64],
-        connection: &mut RecvConnection<Net<ONE_SIDED>>,
+        connection: &Rc<RecvComm<ONE_SIDED>>,
         context: &mut Context<'_>,
     ) -> Result<(), Error> {
         self.last_done = Some(received.request);
@@ -271,7 +268,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         group: usize,
         buffers: Vec<Buffer>,
         sizes: &[u64],
-        connection: &mut RecvConnection<Net<ONE_SIDED>>,
+        connection: &Rc<RecvComm<ONE_SIDED>>,
         context: &mut Context<'_>,
     ) -> Result<(), Error> {
         let keys: Vec<MemoryKeys> = buffers.iter().map(|buffer| buffer.keys(&self.rails)).collect();
@@ -303,11 +300,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         Ok(())
     }
 
-    fn test_flushes(
-        &mut self,
-        connection: &mut RecvConnection<Net<ONE_SIDED>>,
-        context: &mut Context<'_>,
-    ) -> Result<bool, Error> {
+    fn test_flushes(&mut self, connection: &Rc<RecvComm<ONE_SIDED>>, context: &mut Context<'_>) -> Result<bool, Error> {
         let mut moved = false;
         let mut index = 0;
         while index < self.flushing.len() {
@@ -379,11 +372,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
 
     /// Breaks the contract, or forges what no peer may send, once the planned number of receives is done. Returns true
     /// if it did.
-    fn trespass(
-        &mut self,
-        connection: &mut RecvConnection<Net<ONE_SIDED>>,
-        context: &mut Context<'_>,
-    ) -> Result<bool, Error> {
+    fn trespass(&mut self, connection: &Rc<RecvComm<ONE_SIDED>>, context: &mut Context<'_>) -> Result<bool, Error> {
         let Some((what, at)) = self.trespass.filter(|(_, at)| self.done >= *at) else { return Ok(false) };
         debug_assert!(self.done >= at, "trespass waits for its time");
         match what {
@@ -433,7 +422,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         Ok(true)
     }
 
-    fn flush_too_often(&mut self, connection: &mut RecvConnection<Net<ONE_SIDED>>, context: &mut Context<'_>) {
+    fn flush_too_often(&mut self, connection: &Rc<RecvComm<ONE_SIDED>>, context: &mut Context<'_>) {
         context.broke_contract("more flushes than a connection has");
         let buffer = self.memory.take(64);
         let keys = buffer.keys(&self.rails);

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-use railweave_transport::{Error, Event, MAX_BUFFERS, Outgoing, RailInfo, SendConnection, SendRequest};
+use railweave_transport::{Error, Event, MAX_BUFFERS, Outgoing, RailInfo, SendRequest};
 
+use super::comm::SendComm;
 use super::context::{Context, Step};
 use super::memory::{Buffer, Memory};
-use super::net::Net;
 use super::plan::{ConnectionPlan, Trespass};
 use crate::history::Kind;
 use crate::witness::Note;
@@ -92,11 +92,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         )
     }
 
-    pub(crate) fn step(
-        &mut self,
-        connection: &mut SendConnection<Net<ONE_SIDED>>,
-        context: &mut Context<'_>,
-    ) -> Result<Step, Error> {
+    pub(crate) fn step(&mut self, connection: &SendComm<ONE_SIDED>, context: &mut Context<'_>) -> Result<Step, Error> {
         let mut moved = false;
         self.trespass(context);
         for _ in 0..context.chance.between(1, 6) {
@@ -126,11 +122,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
     }
 
     /// Tries to send one message. Returns `None` if there is nothing to try.
-    fn isend(
-        &mut self,
-        connection: &mut SendConnection<Net<ONE_SIDED>>,
-        context: &mut Context<'_>,
-    ) -> Result<Option<Step>, Error> {
+    fn isend(&mut self, connection: &SendComm<ONE_SIDED>, context: &mut Context<'_>) -> Result<Option<Step>, Error> {
         let Some(first) = self.pending.front() else { return Ok(None) };
         let oldest = first.group;
         let probe = context.plan.probe > 0 && oldest >= self.probe_from;

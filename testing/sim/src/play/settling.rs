@@ -1,7 +1,6 @@
-//! Applications that make no call for a long time, and the control thread, which then sends what their connections owe.
+//! Applications that make no call for a long time, and the checks of what their connections owe meanwhile.
 
 use super::game::{Game, Side, Stage};
-use crate::faults::LOOK_NS;
 use crate::history::Kind;
 use crate::task::Task;
 use crate::witness::Note;
@@ -23,8 +22,8 @@ impl<const O: bool> Game<O> {
     pub(super) fn fall_silent(&mut self, side: Side) {
         let (permille, silence_ns) = (self.faults.silence_permille, self.faults.silence_ns);
         // More often if something is owed, because it matters then.
-        let owes = match &mut self.connections[side.connection].receiver.stage {
-            Stage::Up(made, _) if !side.sender => made.owes(),
+        let owes = match &self.connections[side.connection].receiver.stage {
+            Stage::Up(comm, _) if !side.sender => comm.owes(),
             _ => false,
         };
         let permille = if owes { 300 } else { permille };
@@ -47,53 +46,36 @@ impl<const O: bool> Game<O> {
         }
     }
 
-    /// Handles the end of a turn on a receiving end: if it owes something, schedules a check of the control thread.
-    pub(super) fn leave(&mut self, connection: usize) {
-        let pair = &mut self.connections[connection];
-        pair.receiver.seen_owing = false;
-        let Stage::Up(made, _) = &mut pair.receiver.stage else { return };
-        let owes = made.owes() || self.world.lock().owes_since_ns(connection).is_some();
-        let process = pair.plan.to;
-        if owes && !std::mem::replace(&mut self.processes[process].looks, true) {
-            self.world.lock().later(LOOK_NS, Task::Look(process));
+    /// Handles the end of a turn on a receiving end: if something is put off, schedules a check that it leaves in time.
+    /// The check does not depend on the threads that should send it.
+    pub(super) fn watch_debt(&mut self, connection: usize) {
+        let receiver = &mut self.connections[connection].receiver;
+        if O || receiver.is_debt_watched || !matches!(receiver.stage, Stage::Up(..)) {
+            return;
+        }
+        let mut state = self.world.lock();
+        if let Some(since_ns) = state.owes_since_ns(connection) {
+            receiver.is_debt_watched = true;
+            state.at(since_ns + self.faults.promise_ns() + 1, Task::DebtDue(connection));
         }
     }
 
-    /// Lets the control thread of a process send what was already owed at its last check, and checks that no debt is
-    /// older than promised.
-    pub(super) fn handle_look(&mut self, process: usize) {
-        self.processes[process].looks = false;
-        if self.processes[process].dead {
+    /// Checks that nothing is put off for longer than promised, while the receiving end is up.
+    pub(super) fn handle_debt_due(&mut self, connection: usize) {
+        let receiver = &mut self.connections[connection].receiver;
+        receiver.is_debt_watched = false;
+        if !matches!(receiver.stage, Stage::Up(..)) {
             return;
         }
-        let mut looks_again = false;
-        for connection in 0..self.connections.len() {
-            let pair = &mut self.connections[connection];
-            let Stage::Up(made, _) = &mut pair.receiver.stage else { continue };
-            if pair.plan.to != process {
-                continue;
-            }
-            if !made.owes() {
-                pair.receiver.seen_owing = false;
-            } else if std::mem::replace(&mut pair.receiver.seen_owing, true) {
-                let all = made.acknowledge();
-                let who = Side { connection, sender: false }.who();
-                let mut state = self.world.lock();
-                state.saw(Seen::Settled);
-                state.record(Kind::Settle, who, [u64::from(all), 0, 0, 0]);
-            }
-            let mut state = self.world.lock();
-            let Some(since_ns) = state.owes_since_ns(connection) else { continue };
-            looks_again = true;
+        let mut state = self.world.lock();
+        if let Some(since_ns) = state.owes_since_ns(connection) {
             let (now_ns, promise_ns) = (state.now_ns, self.faults.promise_ns());
             if now_ns - since_ns > promise_ns && state.observer.watch.harmed(connection).is_none() {
                 let text = format!("c{connection}r: its debt dates from {since_ns} ns and may last {promise_ns} ns");
                 state.observer.watch.violate(now_ns, Checker::Promise, text);
             }
         }
-        if looks_again {
-            self.processes[process].looks = true;
-            self.world.lock().later(LOOK_NS, Task::Look(process));
-        }
+        drop(state);
+        self.watch_debt(connection);
     }
 }

@@ -2,6 +2,7 @@
 //! and lost.
 
 use std::net::Ipv6Addr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use railweave_transport::{
     Session, Token,
 };
 
+use super::comm::Comm;
 use super::game::{Game, Side, Stage};
 use super::memory::Memory;
 use super::net::Net;
@@ -247,6 +249,11 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.tell(side, Session::failed);
     }
 
+    /// Returns an end that is up, as the threads of its process hold it.
+    fn comm<E: ConnectionEnd>(&self, side: Side, made: E) -> Rc<Comm<E, ONE_SIDED>> {
+        Comm::new(made, side.who(), &self.processes[self.process_of(side)].threads)
+    }
+
     fn memory(&self, side: Side, kind: MemoryKind) -> Memory<ONE_SIDED> {
         let plan = &self.connections[side.connection].plan;
         let process = if side.sender { plan.from } else { plan.to };
@@ -259,7 +266,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let rails = made.rails();
         self.bind(side, &rails);
         let app = SendApp::new(&self.connections[connection].plan, self.memory(side, MemoryKind::Host), rails);
-        self.connections[connection].sender.stage = Stage::Up(Box::new(made), Box::new(app));
+        self.connections[connection].sender.stage = Stage::Up(self.comm(side, made), Box::new(app));
         self.tell(side, |session, number, now_ns| {
             assert!(session.opened(number, now_ns), "it was being set up");
         });
@@ -272,7 +279,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.bind(side, &rails);
         let kind = if self.connections[connection].plan.cuda { MemoryKind::Cuda } else { MemoryKind::Host };
         let app = RecvApp::new(&self.connections[connection].plan, self.memory(side, kind), rails);
-        self.connections[connection].receiver.stage = Stage::Up(Box::new(made), Box::new(app));
+        self.connections[connection].receiver.stage = Stage::Up(self.comm(side, made), Box::new(app));
         self.tell(side, |session, number, now_ns| {
             assert!(session.opened(number, now_ns), "it was being set up");
         });
@@ -337,33 +344,17 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         drop(state);
         let memory_first = self.chance.permille(500);
         let pair = &mut self.connections[connection];
-        let lingers = if side.sender {
-            match std::mem::replace(&mut pair.sender.stage, Stage::Over) {
-                Stage::Up(mut made, app) => {
-                    let kept = if memory_first { None } else { Some(app) };
-                    made.start_linger();
-                    drop(kept);
-                    pair.sender.stage = Stage::Lingering(made);
-                    true
-                }
-                _ => false,
+        let was_up =
+            if side.sender { pair.sender.stage.close(memory_first) } else { pair.receiver.stage.close(memory_first) };
+        if was_up {
+            let late_ns = self.faults.close_late_ns;
+            let wait_ns = if late_ns > 0 { self.chance.below(late_ns) } else { 0 };
+            let at_ns = self.processes[self.process_of(side)].threads.closes_at_ns(now_ns, wait_ns);
+            let mut state = self.world.lock();
+            if wait_ns > 0 {
+                state.saw(Seen::CloseLate);
             }
-        } else {
-            match std::mem::replace(&mut pair.receiver.stage, Stage::Over) {
-                Stage::Up(mut made, app) => {
-                    let kept = if memory_first { None } else { Some(app) };
-                    made.start_linger();
-                    drop(kept);
-                    pair.receiver.stage = Stage::Lingering(made);
-                    true
-                }
-                _ => false,
-            }
-        };
-        if lingers {
-            return self.tell(side, |session, number, now_ns| {
-                assert!(session.close(number, now_ns), "it was open");
-            });
+            return state.at(at_ns, Task::Closed { connection, sender: side.sender });
         }
         self.over(side);
         self.wait_no_more(connection);
@@ -373,14 +364,26 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         });
     }
 
+    /// Lets the control thread handle a close: the end lingers from now on, and its peer is told.
+    pub(super) fn handle_closed(&mut self, side: Side) {
+        let pair = &mut self.connections[side.connection];
+        let lingers = if side.sender { pair.sender.stage.linger() } else { pair.receiver.stage.linger() };
+        if lingers {
+            self.tell(side, |session, number, now_ns| {
+                assert!(session.close(number, now_ns), "it was open");
+            });
+        }
+    }
+
     /// Handles the report of an end's session that the connection is lost: sets the connection's `Fate`.
     pub(super) fn lose(&mut self, side: Side, error: Error) {
         let pair = &self.connections[side.connection];
         let fate = match (side.sender, &pair.sender.stage, &pair.receiver.stage) {
-            (true, Stage::Up(made, _), _) => made.fate(),
-            (false, _, Stage::Up(made, _)) => made.fate(),
-            _ => return,
+            (true, Stage::Up(comm, _), _) => comm.fate(),
+            (false, _, Stage::Up(comm, _)) => comm.fate(),
+            _ => None,
         };
+        let Some(fate) = fate else { return };
         if self.plot.is(Sabotage::LossEndsFlush) {
             fate.set_failed(error);
         } else if !self.plot.is(Sabotage::LossIgnored) {

@@ -4,11 +4,11 @@
 //! posts the next receive, which carries the acknowledgement too, so that a small message costs one system call less. A
 //! CTS stays unsent if the kernel has no room for it. But the peer waits for both, and the thread may never call again.
 //! So the debt is sent by the connection's next call, by its thread's next call on another connection that posts
-//! nothing (`debtor`), or by the control thread within a millisecond (`control::settling`).
+//! nothing, or by the control thread within a millisecond (`debtors.rs` has both).
 //!
 //! Two of these may try at once: [`Debt`] admits one at a time.
 
-use crate::sync::{AtomicU8, Ordering, spin_loop, yield_now};
+use crate::sync::{AtomicU8, Ordering};
 
 /// Nothing is owed, and the control thread does not know the connection. The calling thread may use the connection.
 const UNKNOWN: u8 = 0;
@@ -25,17 +25,15 @@ const SETTLING: u8 = 7;
 /// The bits that are 0 if nothing is owed.
 const OWING: u8 = 3;
 
-/// The number of checks for the end of a settling before the thread yields the processor by a system call.
-const SPINS: u32 = 100;
-
 /// The state of a connection's debt: who may send it.
-pub(crate) struct Debt {
+#[derive(Debug)]
+pub struct Debt {
     state: AtomicU8,
 }
 
 /// The result of a look by the control thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Look {
+pub enum Look {
     /// Nothing is owed.
     Settled,
     /// A debt that the previous look did not find, or that a thread is sending.
@@ -44,21 +42,29 @@ pub(crate) enum Look {
     Old,
 }
 
-impl Debt {
-    pub(crate) fn new() -> Self {
+impl Default for Debt {
+    fn default() -> Self {
         Self { state: AtomicU8::new(UNKNOWN) }
+    }
+}
+
+impl Debt {
+    /// Returns the debt of a new connection, which owes nothing, and which the control thread does not know.
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Records that the calling thread leaves the connection with a debt. Returns true if the control thread must be
     /// told about the connection.
-    pub(crate) fn incur(&self) -> bool {
+    #[inline]
+    pub fn incur(&self) -> bool {
         self.state.swap(OWED, Ordering::AcqRel) == UNKNOWN
     }
 
     /// Sends the debt with `send`, unless there is none or another thread has the connection. `send` returns true if
     /// all of the debt is on its way. Returns false only if `send` left some of the debt: while another thread has the
     /// connection, the debt is that thread's.
-    pub(crate) fn settle(&self, send: impl FnOnce() -> bool) -> bool {
+    pub fn settle(&self, send: impl FnOnce() -> bool) -> bool {
         let begun = self.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |state| {
             matches!(state, OWED | SEEN).then_some(SETTLING)
         });
@@ -74,7 +80,7 @@ impl Debt {
     }
 
     /// Looks at the debt. Called by the control thread.
-    pub(crate) fn look(&self) -> Look {
+    pub fn look(&self) -> Look {
         match self.state.load(Ordering::Relaxed) {
             UNKNOWN | SETTLED => Look::Settled,
             SEEN => Look::Old,
@@ -89,36 +95,42 @@ impl Debt {
 
     /// Records that the control thread stops watching the connection. Returns false, and does nothing, if the
     /// connection owes again.
-    pub(crate) fn forget(&self) -> bool {
+    pub fn forget(&self) -> bool {
         self.state.compare_exchange(SETTLED, UNKNOWN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Takes the debt over for a thread that uses or closes the connection. Waits for a settling in progress, which
-    /// takes at most a few system calls per lane.
+    /// Returns true if nothing is owed, so that the calling thread may use the connection.
+    #[inline]
+    pub fn is_free(&self) -> bool {
+        self.state.load(Ordering::Acquire) & OWING == 0
+    }
+
+    /// Takes the debt over for a thread that uses or closes the connection. While a settling is in progress, which takes
+    /// at most a few system calls per lane, it calls `wait` before each further check, with the number of checks so
+    /// far.
     ///
-    /// Returns false if the settling in progress can never end, because `is_ours` returns false: this is a child that
-    /// was forked while its parent was settling.
+    /// Returns false once `wait` returns false, because the settling can never end: this is a child that was forked
+    /// while its parent was settling.
     #[inline]
     #[must_use]
-    pub(crate) fn take_over(&self, is_ours: impl Fn() -> bool) -> bool {
-        self.state.load(Ordering::Acquire) & OWING == 0 || self.take_over_now(is_ours)
+    pub fn take_over(&self, wait: impl Fn(u32) -> bool) -> bool {
+        self.is_free() || self.take_over_now(wait)
     }
 
     #[cold]
-    fn take_over_now(&self, is_ours: impl Fn() -> bool) -> bool {
-        let mut spins = 0;
+    fn take_over_now(&self, wait: impl Fn(u32) -> bool) -> bool {
+        let mut checks = 0;
         loop {
             let taken = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| match state {
                 OWED | SEEN => Some(SETTLED),
                 _ => None,
             });
+            checks += 1;
             match taken {
                 Ok(_) | Err(UNKNOWN | SETTLED) => return true,
-                Err(_) if spins < SPINS => spin_loop(),
-                Err(_) if !is_ours() => return false,
-                Err(_) => yield_now(),
+                Err(_) if !wait(checks) => return false,
+                Err(_) => {}
             }
-            spins += 1;
         }
     }
 }
@@ -156,9 +168,9 @@ mod tests {
         let debt = Debt::new();
         assert!(debt.incur());
         assert!(debt.settle(|| {
-            assert!(!debt.take_over(|| false));
+            assert!(!debt.take_over(|checks| checks < 3));
             true
         }));
-        assert!(debt.take_over(|| false), "the settling has ended");
+        assert!(debt.take_over(|_| false), "the settling has ended");
     }
 }
