@@ -167,6 +167,7 @@ impl Process {
             striped: self.options.split_data_on_lanes.value,
             adaptive_routing_above: fabrics::adaptive_routing_above(&self.options, &*self.network, device),
             traffic_class,
+            first_number: 0,
         }
     }
 }

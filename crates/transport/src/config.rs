@@ -14,10 +14,13 @@ pub struct ConnectionConfig {
     /// The traffic class of every packet that NCCL asks for, `None` for the default. The class that the user sets is
     /// known to the fabrics.
     pub traffic_class: Option<u8>,
+    /// The number from which this end counts receives, CTS entries, CTS writes and flushes. It must be the same at both
+    /// ends: 0 (docs/wire.md). The simulation has others, so that numbers go round.
+    pub first_number: u32,
 }
 
 impl Default for ConnectionConfig {
     fn default() -> Self {
-        Self { split_min: 8192, striped: false, adaptive_routing_above: None, traffic_class: None }
+        Self { split_min: 8192, striped: false, adaptive_routing_above: None, traffic_class: None, first_number: 0 }
     }
 }

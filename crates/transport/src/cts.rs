@@ -101,14 +101,14 @@ pub(crate) struct CtsRail {
     shadow_key: u32,
     /// Key of the ring.
     peer_key: u32,
-    /// The number of CTS posted so far, modulo 2^32.
+    /// The number of CTS posted so far, and the connection's first number, modulo 2^32.
     posted: u32,
 }
 
 impl CtsRail {
-    /// Returns the state before the first CTS, with the keys of both rings.
-    pub(crate) fn new(shadow_key: u32, peer_key: u32) -> Self {
-        Self { shadow_key, peer_key, posted: 0 }
+    /// Returns the state before the first CTS, with the keys of both rings, of a connection that counts from `first`.
+    pub(crate) fn new(shadow_key: u32, peer_key: u32, first: u32) -> Self {
+        Self { shadow_key, peer_key, posted: first }
     }
 
     /// Returns true if the next CTS must be signalled.
@@ -130,15 +130,15 @@ pub(crate) struct CtsSource {
     /// Its address.
     address: u64,
     peer: u64,
-    /// The number of the next entry.
+    /// The number of the next entry. It never goes round: 2^64 entries take centuries.
     next: u64,
 }
 
 impl CtsSource {
-    /// Returns the stream from `shadow` to the peer's ring at the address `peer`.
-    pub(crate) fn new(shadow: Arc<Region>, peer: u64) -> Self {
+    /// Returns the stream from `shadow` to the peer's ring at the address `peer`, whose first entry is `first`.
+    pub(crate) fn new(shadow: Arc<Region>, peer: u64, first: u64) -> Self {
         assert_eq!(shadow.len(), STREAM_BYTES, "the CTS stream has a fixed size");
-        Self { address: shadow.address(), shadow, peer, next: 0 }
+        Self { address: shadow.address(), shadow, peer, next: first }
     }
 
     /// Returns the number of the next entry.
@@ -232,9 +232,10 @@ pub(crate) struct CtsStream {
 }
 
 impl CtsStream {
-    pub(crate) fn new(ring: Arc<Region>) -> Self {
+    /// Returns the stream that comes into `ring`, whose first entry is `first`.
+    pub(crate) fn new(ring: Arc<Region>, first: u64) -> Self {
         assert_eq!(ring.len(), STREAM_BYTES, "the CTS stream has a fixed size");
-        Self { ring, next: 0 }
+        Self { ring, next: first }
     }
 
     #[inline]
@@ -355,7 +356,7 @@ mod tests {
     #[test]
     fn a_slot_is_taken_when_all_its_entries_are_there() {
         let ring = Arc::new(Region::new(STREAM_BYTES));
-        let mut stream = CtsStream::new(Arc::clone(&ring));
+        let mut stream = CtsStream::new(Arc::clone(&ring), 0);
         assert_eq!(taken(&mut stream, 0), Ok(vec![]));
         entry(0, 0, 3).store(&ring, 0);
         entry(0, 2, 3).store(&ring, 2);
@@ -367,7 +368,7 @@ mod tests {
     #[test]
     fn the_ring_goes_round_and_an_old_entry_is_not_taken_for_a_new_one() {
         let ring = Arc::new(Region::new(STREAM_BYTES));
-        let mut stream = CtsStream::new(Arc::clone(&ring));
+        let mut stream = CtsStream::new(Arc::clone(&ring), 0);
         for number in 0..3 * ENTRIES {
             let slot = number as u8;
             assert_eq!(taken(&mut stream, slot), Ok(vec![]), "entry {number} is an old one");
@@ -379,7 +380,7 @@ mod tests {
     #[test]
     fn the_only_buffer_of_a_slot_is_seen_before_it_is_taken() {
         let ring = Arc::new(Region::new(STREAM_BYTES));
-        let mut stream = CtsStream::new(Arc::clone(&ring));
+        let mut stream = CtsStream::new(Arc::clone(&ring), 0);
         let slot = |number: u64| Slot::new(number as u8);
         for number in 0..2 * ENTRIES {
             let entry = CtsEntry { size: MAX_MESSAGE_BYTES, ..entry(number as u8, 0, 1) };
@@ -402,7 +403,7 @@ mod tests {
 
     #[test]
     fn every_32nd_cts_of_a_rail_is_signalled() {
-        let mut rail = CtsRail::new(1, 2);
+        let mut rail = CtsRail::new(1, 2, 0);
         let signalled: Vec<u32> = (1..=100)
             .filter(|_| {
                 let signals = rail.signals();
@@ -421,14 +422,14 @@ mod tests {
             let ring = ring();
             entry(0, 0, 2).store(&ring, 0);
             bad.store(&ring, 1);
-            assert!(taken(&mut CtsStream::new(ring), 0).is_err(), "{bad:?}");
+            assert!(taken(&mut CtsStream::new(ring, 0), 0).is_err(), "{bad:?}");
         }
         // The reserved bits of either entry.
         for place in 0..2 {
             let ring = ring();
             (0..2).for_each(|buffer| entry(0, buffer, 2).store(&ring, u64::from(buffer)));
             ring.line(place)[2].fetch_or((1_u64 << 56).to_le(), Ordering::Relaxed);
-            assert!(taken(&mut CtsStream::new(ring), 0).is_err(), "entry {place}");
+            assert!(taken(&mut CtsStream::new(ring, 0), 0).is_err(), "entry {place}");
         }
     }
 
@@ -456,7 +457,7 @@ mod tests {
         for (bad, violation) in misfits.map(|bad| (bad, misfit(&bad))).into_iter().chain(counts) {
             let ring = Arc::new(Region::new(STREAM_BYTES));
             bad.store(&ring, 0);
-            let mut stream = CtsStream::new(ring);
+            let mut stream = CtsStream::new(ring, 0);
             assert!(stream.single(Slot::new(0), bad.tag).is_none(), "{bad:?}");
             assert_eq!(taken(&mut stream, 0), Err(violation.into()));
         }

@@ -105,9 +105,9 @@ impl Debt {
         self.state.load(Ordering::Acquire) & OWING == 0
     }
 
-    /// Takes the debt over for a thread that uses or closes the connection. While a settling is in progress, which takes
-    /// at most a few system calls per lane, it calls `wait` before each further check, with the number of checks so
-    /// far.
+    /// Takes the debt over for a thread that uses or closes the connection. While a settling is in progress, which
+    /// takes at most a few system calls per lane, it calls `wait` before each further check, with the number of checks
+    /// so far.
     ///
     /// Returns false once `wait` returns false, because the settling can never end: this is a child that was forked
     /// while its parent was settling.

@@ -12,6 +12,9 @@ use crate::{Error, Incoming, Misuse};
 /// The most flushes that may be outstanding at once.
 pub(crate) const FLUSHES: usize = 32;
 
+/// The last generation of a request; the first comes after it.
+const GENERATIONS: u32 = 0xff_ffff;
+
 /// The number of buffers of tested receives whose rails are remembered for a flush.
 const REMEMBERED: usize = 256;
 
@@ -33,11 +36,10 @@ pub(crate) struct Flushes {
 }
 
 impl Flushes {
-    pub(crate) fn new() -> Self {
-        Self {
-            requests: Box::new([FlushRequest::default(); FLUSHES]),
-            rails_of: Box::new([(0, RailSet::EMPTY); REMEMBERED]),
-        }
+    /// Returns the flushes of a connection that counts from `first`.
+    pub(crate) fn new(first: u32) -> Self {
+        let none = FlushRequest { generation: first & GENERATIONS, ..FlushRequest::default() };
+        Self { requests: Box::new([none; FLUSHES]), rails_of: Box::new([(0, RailSet::EMPTY); REMEMBERED]) }
     }
 
     /// Remembers which rails wrote into the buffer at `address`.
@@ -67,7 +69,7 @@ impl Flushes {
             return Err(Misuse::Flushes(FLUSHES).into());
         };
         let flush = &mut self.requests[index];
-        let generation = flush.generation.wrapping_add(1) & 0xff_ffff;
+        let generation = flush.generation.wrapping_add(1) & GENERATIONS;
         *flush = FlushRequest { taken: true, generation, unposted, outstanding: 0, targets };
         Ok(Some(index))
     }
@@ -153,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_flush_goes_over_the_rails_that_wrote_and_can_flush() {
-        let mut flushes = Flushes::new();
+        let mut flushes = Flushes::new(0);
         let (first, second) = (RailSet::from_bits(0b0011), RailSet::from_bits(0b0110));
         flushes.remember(0x1000, first);
         flushes.remember(0x2000, second);
@@ -170,7 +172,7 @@ mod tests {
 
     #[test]
     fn only_gpu_memory_with_bytes_needs_a_flush() {
-        let (mut flushes, host, gpu) = (Flushes::new(), keys(true), keys(false));
+        let (mut flushes, host, gpu) = (Flushes::new(0), keys(true), keys(false));
         for needless in [buffer(0x1000, 1, &host), buffer(0x1000, 0, &gpu), buffer(0x1000, 0, &host)] {
             assert_eq!(flushes.begin(&[needless], RAILS).map_err(drop), Ok(None));
         }
@@ -182,7 +184,7 @@ mod tests {
     #[test]
     fn the_rails_of_buffers_at_regular_distances_are_remembered() {
         for shift in [12, 13, 16, 20, 21, 24, 30] {
-            let mut flushes = Flushes::new();
+            let mut flushes = Flushes::new(0);
             let address = |number: u64| 0x7f00_0000_0000 + (number << shift);
             let rails = |number: u64| RailSet::from_bits(1 << (number % 4));
             (0..64).for_each(|number| flushes.remember(address(number), rails(number)));
@@ -194,7 +196,7 @@ mod tests {
 
     #[test]
     fn each_use_of_a_request_has_a_generation_that_fits_its_work_id() {
-        let mut flushes = Flushes::new();
+        let mut flushes = Flushes::new(0);
         let mut seen = Vec::new();
         for last in [0, 1, 0xff_fffe, 0xff_ffff] {
             flushes.requests[0].generation = last;
@@ -210,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_flush_is_done_once_it_is_on_every_rail_and_each_is_done() {
-        let (mut flushes, gpu, rail) = (Flushes::new(), keys(false), RailId::default());
+        let (mut flushes, gpu, rail) = (Flushes::new(0), keys(false), RailId::default());
         let index = flushes.begin(&[buffer(0x1000, 1, &gpu)], RAILS).expect("there is a request").expect("needed");
         let generation = flushes.requests[index].generation;
         assert!(flushes.is_in_progress(index) && !flushes.finish(index), "it is on no rail");

@@ -182,23 +182,25 @@ pub struct RecvConnection<F: Fabric> {
 
 impl<F: Fabric> RecvConnection<F> {
     pub(crate) fn new(mut parts: ReceiveParts<F>) -> Self {
+        let (number, entry) = (parts.config.first_number, u64::from(parts.config.first_number));
+        let first = Sequence::new(number);
         for connected in parts.rails.iter_mut() {
             let rail = connected.side.id;
-            connected.cts = CtsRail::new(parts.cts_shadow_keys[rail], parts.peer_cts_keys[rail]);
+            connected.cts = CtsRail::new(parts.cts_shadow_keys[rail], parts.peer_cts_keys[rail], number);
         }
         Self {
             split: Split::new(parts.weights, parts.config.split_min),
             inbox: Inbox {
-                slots: Slots::new(parts.rails.count(), parts.rails.usable(), Records::new(parts.records)),
+                slots: Slots::new(parts.rails.count(), parts.rails.usable(), Records::new(parts.records), first),
                 credits: ReceiveCredits::new(&mut parts.rails, &parts.config),
-                flushes: Flushes::new(),
+                flushes: Flushes::new(number),
                 owing: RailSet::EMPTY,
                 fatal: None,
             },
-            cts: CtsSource::new(parts.cts_shadow, parts.peer_cts),
-            head: Sequence::default(),
-            entry_limit: cts::ENTRIES,
-            oldest: Sequence::default(),
+            cts: CtsSource::new(parts.cts_shadow, parts.peer_cts, entry),
+            head: first,
+            entry_limit: entry + cts::ENTRIES,
+            oldest: first,
             core: Core::new(parts.rails, MAX_MESSAGE_BYTES + 1, parts.peer, parts.fate),
         }
     }

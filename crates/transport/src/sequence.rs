@@ -5,7 +5,8 @@ use std::ops::{Index, IndexMut};
 
 use crate::SLOTS;
 
-/// The number of a receive in its connection, modulo 2^32, and of the messages that fill it: both ends count from 0.
+/// The number of a receive in its connection, modulo 2^32, and of the messages that fill it: both ends count from
+/// [`ConnectionConfig::first_number`](crate::ConnectionConfig::first_number).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Sequence(u32);
 

@@ -70,17 +70,18 @@ pub(crate) struct Slots {
     /// The rails that came up: an immediate may name no others. This is a copy, because otherwise each poll would have
     /// to pass a reference to the rails.
     came_up: RailSet,
-    /// The number of receives that are owed no more immediates, modulo 2^32.
+    /// The first receive's number, and one more for each receive that is owed no more immediates, modulo 2^32.
     completed: u32,
     records: Records,
 }
 
 impl Slots {
-    /// Returns the slots of a connection with `count` rails, of which those in `came_up` came up.
-    pub(crate) fn new(count: usize, came_up: RailSet, records: Records) -> Self {
+    /// Returns the slots of a connection with `count` rails, of which those in `came_up` came up, and whose first
+    /// receive is `first`.
+    pub(crate) fn new(count: usize, came_up: RailSet, records: Records, first: Sequence) -> Self {
         let slots: Vec<_> = vec![Receive::default(); SLOTS];
         let slots = slots.into_boxed_slice().try_into().unwrap_or_else(|_| unreachable!("SLOTS were made"));
-        Self { slots, layout: ImmediateLayout::new(count), came_up, completed: 0, records }
+        Self { slots, layout: ImmediateLayout::new(count), came_up, completed: first.number(), records }
     }
 
     /// Returns a slot.
@@ -282,7 +283,7 @@ mod tests {
     /// Slots of a connection of three rails, of which the last never came up, with one receive of these buffers.
     fn waiting(capacities: &[u64]) -> Slots {
         let records = Records::new(Arc::new(Region::new(RECORDS_BYTES)));
-        let mut slots = Slots::new(3, RailSet::first_of(2), records);
+        let mut slots = Slots::new(3, RailSet::first_of(2), records, Sequence::default());
         let receive = slots.open(Slot::new(SLOT), capacities.len() as u8, false, 0);
         receive.capacities[..capacities.len()].copy_from_slice(capacities);
         slots

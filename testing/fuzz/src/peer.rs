@@ -52,6 +52,7 @@ impl Plan {
                 striped: flags & 2 != 0,
                 adaptive_routing_above: (flags & 4 != 0).then_some(8192),
                 traffic_class: None,
+                first_number: 0,
             },
             caps: Caps { max_write, byte_counts: flags & 8 == 0 },
             weights,

@@ -75,6 +75,8 @@ seen! {
     DebtTakenOver = "path", "a call took over what its own end owed";
     ControlSlept = "path", "the control thread forgot all debtors and slept";
     SlotsWrapped = "path", "slots reused";
+    NumbersWrapped = "path", "the number of a receive wrapped round";
+    ConnectionsWrapped = "path", "a connection whose number wrapped round";
     Reregistered = "path", "memory registered again";
     LeakProbe = "path", "a leak probe of all slots and requests";
     GappyRails = "path", "a connection with a rail missing";

@@ -18,6 +18,10 @@ pub(crate) struct Faults {
     pub(crate) silence_ns: u64,
     /// The longest time for which a close waits for the control thread.
     pub(crate) close_late_ns: u64,
+    /// The number from which connections count their receives and CTS.
+    pub(crate) first_number: u32,
+    /// The number of the first connection of a session.
+    pub(crate) first_connection: u32,
     /// The one-way delay of sessions.
     pub(crate) session_delay_ns: u64,
     /// The longest random addition to it, for each frame.
@@ -78,6 +82,8 @@ impl Faults {
             silence_permille: 0,
             silence_ns: 0,
             close_late_ns: 0,
+            first_number: 0,
+            first_connection: 1,
             session_delay_ns: 20_000,
             session_jitter_ns: 0,
             detect_ns: 100_000,
@@ -150,6 +156,16 @@ impl Faults {
     pub(crate) fn add_late_closes(&mut self, chance: &mut Chance) {
         if chance.permille(200) {
             self.close_late_ns = chance.pick(&[20_000, 2_000_000]);
+        }
+    }
+
+    /// Lets numbers start near the place where they go round, or need more bits, in a fifth of the seeds.
+    pub(crate) fn add_high_numbers(&mut self, chance: &mut Chance) {
+        if chance.permille(200) {
+            let bits = chance.pick(&[16, 24, 32, 32, 32]);
+            let before = chance.pick(&[1, 6, 40, 300]);
+            self.first_number = ((1u64 << bits) - chance.between(1, before)) as u32;
+            self.first_connection = u32::MAX - chance.below(3) as u32;
         }
     }
 

@@ -25,7 +25,7 @@ pub(crate) enum Task {
     Close { connection: usize, sender: bool, early: bool },
     /// A process's control thread looks at the debts that it knows.
     Look(usize),
-    /// What a receiving end owes must have left.
+    /// The debt of a receiving end must have left.
     DebtDue(usize),
     /// A process's control thread handles the close of one end.
     Closed { connection: usize, sender: bool },

@@ -16,6 +16,9 @@ pub struct SessionConfig {
     pub handshake_ns: u64,
     /// The time that a peer may take to answer a PING.
     pub peer_timeout_ns: u64,
+    /// The number of the first connection that an opener begins. It is 1; the simulation has others, so that numbers go
+    /// round.
+    pub first_connection: u32,
     /// The time for which an opener keeps a session without connections.
     pub idle_ns: u64,
     /// The time for which an acceptor keeps a session without connections. It only prevents strangers from keeping
@@ -38,6 +41,7 @@ impl SessionConfig {
             prover,
             handshake_ns,
             peer_timeout_ns,
+            first_connection: 1,
             idle_ns: 1_000_000_000,
             accepted_idle_ns: 60_000_000_000,
             grace_ns: 1_000_000_000,

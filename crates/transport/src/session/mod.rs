@@ -136,7 +136,7 @@ impl Session {
             address,
             stage,
             reach,
-            last_number: 0,
+            last_number: config.first_connection.wrapping_sub(1),
             idle_since_ns: now_ns,
             asked: false,
             heartbeat: Heartbeat::new(config.peer_timeout_ns, now_ns),
@@ -395,9 +395,21 @@ impl Session {
             return None;
         }
         self.touch(now_ns);
-        self.last_number += 1;
+        self.last_number = self.next_number();
         self.connections.set(self.last_number, Some(State::SetUp.into()));
         Some(self.last_number)
+    }
+
+    /// Returns the number of the next connection. Numbers go round after 2^32 connections: 0, which is the session's
+    /// own, and those that are still in use are left out.
+    fn next_number(&self) -> u32 {
+        let mut number = self.last_number;
+        loop {
+            number = number.wrapping_add(1);
+            if number != 0 && self.connections.state(number).is_none() {
+                return number;
+            }
+        }
     }
 
     /// Begins to set up the connection that the peer offers.

@@ -527,3 +527,15 @@ fn what_the_peer_takes_back_is_forgotten() {
         assert!(pair.acceptor.timeout_ns().is_some(), "the session is idle again");
     }
 }
+
+#[test]
+fn numbers_of_connections_go_round_and_leave_out_those_in_use() {
+    let mut pair = Pair::up();
+    let first = pair.opener.begin(0).expect("it is up");
+    let second = pair.opener.begin(0).expect("it is up");
+    assert_eq!((first, second), (1, 2));
+    pair.opener.failed(first, 0);
+    pair.opener.last_number = u32::MAX - 1;
+    let numbers = [(); 3].map(|()| pair.opener.begin(0).expect("it is up"));
+    assert_eq!(numbers, [u32::MAX, 1, 3], "0 is the session's own, and 2 is in use");
+}

@@ -8,8 +8,9 @@ use railweave_transport::{
     Error, Event, Frame, ProcessId, Session, SessionAction, Side as SessionSide, SocketEnd, SocketEndKind,
 };
 
-use super::game::{Game, Side, Stage};
+use super::game::{Game, Side};
 use super::sessions::Socket;
+use super::stage::Stage;
 use crate::history::{Kind, Who};
 use crate::task::Task;
 use crate::witness::Note;
@@ -59,6 +60,9 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     fn begin(&mut self, end: usize, connection: usize) {
         let now_ns = self.now_ns();
         let number = self.sessions.ends[end].protocol.begin(now_ns).expect("it is up");
+        if number < self.faults.first_connection {
+            self.world.lock().saw(Seen::ConnectionsWrapped);
+        }
         self.sessions.ends[end].connections.insert(number, connection);
         self.connections[connection].sender.route = Some((end, number));
         self.begin_connecting(connection);

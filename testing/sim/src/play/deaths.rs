@@ -1,6 +1,7 @@
 //! Deaths in the middle of a game: of a process, a session, a port or a rail.
 
-use super::game::{Game, Stage};
+use super::game::Game;
+use super::stage::Stage;
 use crate::Seen;
 use crate::faults::DeathKind;
 use crate::history::{Kind, Who};

@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use railweave_fabric::RailSet;
 use railweave_fabric_sim::Chance;
-use railweave_transport::{Acceptor, ConnectionEnd, Connector, Error, RecvConnection, SendConnection};
+use railweave_transport::{Acceptor, Connector, Error, RecvConnection, SendConnection};
 
-use super::comm::{Comm, Threads};
+use super::comm::Threads;
 use super::context::{Context, Step};
 use super::net::Net;
 use super::plan::{ConnectionPlan, Plan};
 use super::receiver::RecvApp;
 use super::sender::SendApp;
 use super::sessions::Sessions;
+use super::stage::Stage;
 use crate::faults::{DeathKind, Faults};
 use crate::history::{Kind, Who};
 use crate::sabotage::Plot;
@@ -45,59 +46,6 @@ pub(super) struct Side {
 impl Side {
     pub(super) fn who(self) -> Who {
         Who::End { connection: self.connection, sender: self.sender }
-    }
-}
-
-/// The stage that an end has reached.
-pub(super) enum Stage<H, C, A, const O: bool> {
-    Waiting,
-    Handshake(H),
-    Up(Rc<Comm<C, O>>, Box<A>),
-    /// The application has closed it, and may keep its memory; the control thread has not handled that yet.
-    Closing(Box<C>, Option<Box<A>>),
-    Lingering(Box<C>),
-    Over,
-}
-
-impl<H, C, A, const O: bool> Stage<H, C, A, O> {
-    pub(super) fn name(&self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Handshake(_) => "handshake",
-            Self::Up(..) => "up",
-            Self::Closing(..) => "closing",
-            Self::Lingering(_) => "lingering",
-            Self::Over => "over",
-        }
-    }
-}
-
-impl<H, C: ConnectionEnd, A, const O: bool> Stage<H, C, A, O> {
-    /// Closes an end for its application, whose memory goes first if `memory_first`, and otherwise when the end begins
-    /// to linger. Returns true if it was up; the control thread must then be told.
-    pub(super) fn close(&mut self, memory_first: bool) -> bool {
-        let Self::Up(comm, app) = std::mem::replace(self, Self::Over) else { return false };
-        let app = if memory_first { None } else { Some(app) };
-        if let Some(end) = comm.close() {
-            *self = Self::Closing(end, app);
-        }
-        true
-    }
-
-    /// Lets an end linger that its application has closed. Returns false if there is none.
-    pub(super) fn linger(&mut self) -> bool {
-        match std::mem::replace(self, Self::Over) {
-            Self::Closing(mut end, app) => {
-                end.start_linger();
-                drop(app);
-                *self = Self::Lingering(end);
-                true
-            }
-            other => {
-                *self = other;
-                false
-            }
-        }
     }
 }
 
@@ -214,7 +162,7 @@ impl<const O: bool> Game<O> {
         let mut state = world.lock();
         let mut connections = Vec::new();
         for (number, plan) in plan.connections.into_iter().enumerate() {
-            state.observer.watch.connections.push(Watched::default());
+            state.observer.watch.connections.push(Watched::new(faults.first_number));
             state.at(plan.connect_at_ns, Task::Connect(number));
             if sessions.keys_differ(plan.from, plan.to) {
                 state.observer.watch.harm(0, number, "the keys differ");

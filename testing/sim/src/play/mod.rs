@@ -13,6 +13,7 @@ mod sender;
 mod sessions;
 mod settling;
 mod setup;
+mod stage;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

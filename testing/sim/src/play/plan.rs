@@ -214,6 +214,7 @@ impl Plan {
         // These faults have generators of their own, so that they change nothing else in the plan.
         faults.add_silence(&mut Chance::new(seed ^ 0x0511_e9ce), one_sided);
         faults.add_late_closes(&mut Chance::new(seed ^ 0x00c1_05e5));
+        faults.add_high_numbers(&mut Chance::new(seed ^ 0x0f1d_c0de));
         faults.add_repeated_connects(&mut Chance::new(seed ^ 0x001a_7e12));
         let of_sessions = &mut Chance::new(seed ^ 0x5e55_1045);
         faults.add_session_faults(of_sessions);

@@ -387,10 +387,11 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
                 let open = self.receiving.first().map_or(self.next, |oldest| oldest.group);
                 let slot = if what == Trespass::HostileSlot { self.next + 60 } else { open };
                 let mut state = context.world.lock();
+                let slot = state.observer.watch.connections[context.connection].wire.slot_of(slot);
                 let own_mask = what == Trespass::HostileSlot;
                 state.forge(context.connection, |rail| {
                     let mask = if own_mask { 1u32 << rail } else { 0 };
-                    (slot % SLOTS) as u32 | mask << 8
+                    slot as u32 | mask << 8
                 });
             }
             Trespass::TestTwice => {

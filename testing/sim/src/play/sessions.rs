@@ -106,6 +106,7 @@ impl Sessions {
             let prover = (*key != 0).then(|| Arc::new(sum) as Arc<dyn Prover>);
             let mut config = SessionConfig::new(hello, prover, HANDSHAKE_NS, faults.peer_timeouts_ns[process % 2]);
             (config.idle_ns, config.accepted_idle_ns) = (IDLE_NS, ACCEPTED_IDLE_NS);
+            config.first_connection = faults.first_connection;
             config.grace_ns = plot.grace_ns(faults.grace_ns);
             (config.linger_ns, config.linger_pause_ns) = (LINGER_LIMIT_NS, (LINGER_STEP_NS, LINGER_STEP_NS));
             Arc::new(config)

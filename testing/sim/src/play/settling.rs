@@ -1,6 +1,7 @@
 //! Applications that make no call for a long time, and the checks of what their connections owe meanwhile.
 
-use super::game::{Game, Side, Stage};
+use super::game::{Game, Side};
+use super::stage::Stage;
 use crate::history::Kind;
 use crate::task::Task;
 use crate::witness::Note;

@@ -15,11 +15,12 @@ use railweave_transport::{
 };
 
 use super::comm::Comm;
-use super::game::{Game, Side, Stage};
+use super::game::{Game, Side};
 use super::memory::Memory;
 use super::net::Net;
 use super::receiver::RecvApp;
 use super::sender::SendApp;
+use super::stage::Stage;
 use crate::history::Kind;
 use crate::sabotage::{Sabotage, SaboteurDomain};
 use crate::task::Task;
@@ -38,6 +39,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             striped: plan.striped,
             adaptive_routing_above: plan.adaptive_above,
             traffic_class: None,
+            first_number: self.faults.first_number,
         }
     }
 

@@ -29,6 +29,11 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// Returns a connection whose first receive has this number.
+    pub(crate) fn new(first_number: u32) -> Self {
+        Self { wire: Wire::new(first_number), ..Self::default() }
+    }
+
     /// Returns the open buffer that holds all of these bytes (its group, and its number in it), and their offset in it.
     pub(super) fn window(&self, address: u64, length: u64) -> Option<(usize, usize, u64)> {
         let (start, &(group, number)) = self.windows.range(..=address).next_back()?;

@@ -57,6 +57,8 @@ pub(crate) struct Wire {
     /// True if the receiver's ports count bytes.
     pub(crate) byte_counts: bool,
     pub(crate) adaptive_above: Option<u64>,
+    /// The number of the first receive.
+    first_number: u32,
     uses: Vec<Use>,
     /// The receive that each slot belongs to at present.
     group_of: Vec<usize>,
@@ -71,6 +73,7 @@ impl Default for Wire {
             striped: false,
             byte_counts: true,
             adaptive_above: None,
+            first_number: 0,
             uses: vec![Use::default(); SLOTS],
             group_of: (0..SLOTS).collect(),
         }
@@ -90,6 +93,21 @@ pub(crate) struct Landing {
 }
 
 impl Wire {
+    /// Returns a connection whose first receive has this number.
+    pub(super) fn new(first_number: u32) -> Self {
+        let mut wire = Self { first_number, ..Self::default() };
+        for group in 0..SLOTS {
+            let slot = wire.slot_of(group);
+            wire.group_of[slot] = group;
+        }
+        wire
+    }
+
+    /// Returns the slot of a receive.
+    pub(crate) fn slot_of(&self, group: usize) -> usize {
+        (self.first_number as usize + group) % SLOTS
+    }
+
     pub(super) fn record_landed(&mut self, landing: &Landing, bytes: &[u8]) -> Checked {
         let slot = (landing.address / 64) as usize;
         if landing.length != 64 || !landing.address.is_multiple_of(64) || slot >= SLOTS {
@@ -159,6 +177,9 @@ impl Wire {
         self.count(&sizes, &said, &done, counts);
         if group >= SLOTS {
             counts.saw(Seen::SlotsWrapped);
+        }
+        if u64::from(self.first_number) + group as u64 == 1 << 32 {
+            counts.saw(Seen::NumbersWrapped);
         }
         Ok(())
     }

@@ -1,0 +1,60 @@
+//! The stages of an end of a connection, from its handshake to its end.
+
+use std::rc::Rc;
+
+use railweave_transport::ConnectionEnd;
+
+use super::comm::Comm;
+
+/// The stage that an end has reached.
+pub(super) enum Stage<H, C, A, const O: bool> {
+    Waiting,
+    Handshake(H),
+    Up(Rc<Comm<C, O>>, Box<A>),
+    /// The application has closed it, and may keep its memory; the control thread has not handled that yet.
+    Closing(Box<C>, Option<Box<A>>),
+    Lingering(Box<C>),
+    Over,
+}
+
+impl<H, C, A, const O: bool> Stage<H, C, A, O> {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Handshake(_) => "handshake",
+            Self::Up(..) => "up",
+            Self::Closing(..) => "closing",
+            Self::Lingering(_) => "lingering",
+            Self::Over => "over",
+        }
+    }
+}
+
+impl<H, C: ConnectionEnd, A, const O: bool> Stage<H, C, A, O> {
+    /// Closes an end for its application, whose memory goes first if `memory_first`, and otherwise when the end begins
+    /// to linger. Returns true if it was up; the control thread must then be told.
+    pub(super) fn close(&mut self, memory_first: bool) -> bool {
+        let Self::Up(comm, app) = std::mem::replace(self, Self::Over) else { return false };
+        let app = if memory_first { None } else { Some(app) };
+        if let Some(end) = comm.close() {
+            *self = Self::Closing(end, app);
+        }
+        true
+    }
+
+    /// Lets an end linger that its application has closed. Returns false if there is none.
+    pub(super) fn linger(&mut self) -> bool {
+        match std::mem::replace(self, Self::Over) {
+            Self::Closing(mut end, app) => {
+                end.start_linger();
+                drop(app);
+                *self = Self::Lingering(end);
+                true
+            }
+            other => {
+                *self = other;
+                false
+            }
+        }
+    }
+}
