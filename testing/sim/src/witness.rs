@@ -75,17 +75,13 @@ impl Witness {
         self.watch.violate(now_ns, checker, message);
     }
 
-    /// Counts the CTS entries of a receiver's chain, which carries nothing else.
-    fn handle_chain(&mut self, place: Place, chain: &[railweave_fabric::Write]) {
-        if place.sender {
-            return;
-        }
-        if chain.len() == 2 {
+    fn handle_chain(&mut self, now_ns: u64, place: Place, chain: &[railweave_fabric::Write]) {
+        let Place { connection, sender, rail, lane } = place;
+        if !sender && chain.len() == 2 {
             self.counts.saw(Seen::CtsSplit);
         }
-        if let Some(watched) = self.watch.connections.get_mut(place.connection) {
-            watched.cts[1] += chain.iter().map(|write| u64::from(write.local.length) / CTS_BYTES).sum::<u64>();
-        }
+        let entries = chain.iter().map(|write| u64::from(write.local.length) / CTS_BYTES).sum();
+        self.watch.posted(now_ns, (connection, sender), (rail, lane.0), entries);
     }
 
     fn handle_torn(&mut self, now_ns: u64, place: Place, landed: &Landed<'_>) {
@@ -108,6 +104,9 @@ impl Witness {
         if control && !sender && start + length == CTS_RING_BYTES {
             self.counts.saw(Seen::RingWrapped);
         }
+        if control && !sender {
+            self.watch.cts_landed(now_ns, connection, start, landed.bytes);
+        }
         if sender {
             let landing = Landing { connection, rail, lane: lane.0, address: start, length, control, immediate };
             self.watch.landed(now_ns, &landing, landed.bytes, &mut self.counts);
@@ -122,7 +121,7 @@ impl Observer for Witness {
     fn see(&mut self, now_ns: u64, place: Place, event: &Event<'_>) {
         let who = who(place);
         let (kind, numbers) = match *event {
-            Event::Taken { chain } => return self.handle_chain(place, chain),
+            Event::Taken { chain } => return self.handle_chain(now_ns, place, chain),
             Event::Posted { write, arrival_ns } => {
                 let (length, immediate) = (u64::from(write.local.length), number_of(write.immediate));
                 (Kind::Post, [length, immediate, u64::from(write.signalled), arrival_ns])
@@ -139,6 +138,7 @@ impl Observer for Witness {
                 if forged {
                     self.watch.connections[place.connection].condemned = true;
                 }
+                self.watch.received(place.connection, place.rail, u64::from(bytes));
                 (Kind::Received, [u64::from(immediate), u64::from(bytes), 0, 0])
             }
             Event::Failed => (Kind::Failed, [1, 0, 0, 0]),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use railweave_transport::{
     ConnectionEnd, Debt, Debtors, Error, Event, Fate, Flushed, Incoming, Indebted, LOOK_INTERVAL, LastDebtor, Outgoing,
-    RecvConnection, RecvRequest, SendConnection, SendRequest,
+    RailInfo, RecvConnection, RecvRequest, SendConnection, SendRequest,
 };
 
 use super::net::Net;
@@ -105,6 +105,11 @@ impl<E: ConnectionEnd, const O: bool> Comm<E, O> {
 
     pub(super) fn fate(&self) -> Option<Arc<Fate>> {
         self.end.borrow().as_ref().map(|end| Arc::clone(end.fate()))
+    }
+
+    /// Returns the rails that came up.
+    pub(super) fn rails(&self) -> Vec<RailInfo> {
+        self.end.borrow().as_ref().map_or_else(Vec::new, |end| end.rails())
     }
 
     /// Takes the connection for a call.

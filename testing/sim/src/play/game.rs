@@ -359,7 +359,9 @@ impl<const O: bool> Game<O> {
                 let silence_ns = self.faults.silence_ns;
                 let delay_ns = self.chance.below(80_000) + self.chance.below(silence_ns + 1);
                 let task = Task::Close { connection: side.connection, sender: side.sender, early: false };
-                self.world.lock().later(delay_ns, task);
+                let mut state = self.world.lock();
+                state.later(delay_ns, task);
+                state.observer.watch.silence(side.connection, side.sender, "its application has finished");
                 return Some(result);
             }
             return None;
@@ -442,6 +444,7 @@ impl<const O: bool> Game<O> {
         state.observer.history.remark(&error.to_string());
         state.saw(Seen::Failed);
         state.observer.watch.connections[side.connection].sender_failed |= side.sender;
+        state.observer.watch.silence(side.connection, side.sender, "a call on this end has returned an error");
         if state.observer.watch.harmed(side.connection).is_none() {
             let text = format!("{}: an error without a reason: {}", side.who(), error);
             state.observer.watch.violate(now_ns, Checker::Errors, text);

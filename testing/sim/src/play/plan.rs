@@ -138,6 +138,28 @@ pub(crate) struct ConnectionPlan {
     pub(crate) trespass: Option<(Trespass, u64)>,
 }
 
+impl ConnectionPlan {
+    /// Returns the weights of the rails at one end: the weight of its port, if one is set, otherwise the slower of both
+    /// ports' speeds; the rails of a port share its weight, or its speed, evenly.
+    pub(crate) fn rail_weights(&self, sender: bool) -> [u64; 8] {
+        // Every number of rails divides this.
+        const WHOLE: u64 = 840;
+        let ports = |pair: &(u8, u8)| if sender { (pair.0, pair.1) } else { (pair.1, pair.0) };
+        let (mut weights, pairs) = ([0; 8], self.pairs.iter().map(ports));
+        for (weight, (own, other)) in weights.iter_mut().zip(pairs.clone()) {
+            let part = |value: u32, sharing: usize| u64::from(value) * WHOLE / sharing as u64;
+            let own_sharing = pairs.clone().filter(|pair| pair.0 == own).count();
+            let other_sharing = pairs.clone().filter(|pair| pair.1 == other).count();
+            *weight = match self.weights[usize::from(own)] {
+                Some(given) => part(given, own_sharing),
+                None => part(self.speeds[usize::from(own)], own_sharing)
+                    .min(part(self.speeds[usize::from(other)], other_sharing)),
+            };
+        }
+        weights
+    }
+}
+
 /// A port of a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PortPlan {

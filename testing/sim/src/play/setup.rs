@@ -24,6 +24,7 @@ use super::stage::Stage;
 use crate::history::Kind;
 use crate::sabotage::{Sabotage, SaboteurDomain};
 use crate::task::Task;
+use crate::watch::Split;
 use crate::witness::{Note, SimDomain};
 use crate::{Checker, Seen};
 
@@ -323,6 +324,13 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         wire.striped = plan.striped;
         wire.byte_counts = receiving.iter().all(|counts| *counts);
         wire.adaptive_above = plan.adaptive_above;
+        let split = Split::new(plan.rail_weights(side.sender), usable, plan.split_min);
+        let watched = &mut state.observer.watch.connections[side.connection];
+        if side.sender {
+            watched.split = split;
+        } else {
+            watched.cts_rails = split.cts_rails();
+        }
     }
 
     /// Closes an end, whatever its stage, unless its process is dead or it is closed already. `early` is true for a
@@ -344,6 +352,9 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             }
         }
         drop(state);
+        if !unfinished {
+            self.check_finished(side);
+        }
         let memory_first = self.chance.permille(500);
         let pair = &mut self.connections[connection];
         let was_up =
@@ -374,6 +385,21 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             self.tell(side, |session, number, now_ns| {
                 assert!(session.close(number, now_ns), "it was open");
             });
+        }
+    }
+
+    /// Checks an end that is closed after everything is done, unless something may have gone wrong on its connection.
+    fn check_finished(&self, side: Side) {
+        let pair = &self.connections[side.connection];
+        let rails = match (side.sender, &pair.sender.stage, &pair.receiver.stage) {
+            (true, Stage::Up(comm, _), _) => comm.rails(),
+            (false, _, Stage::Up(comm, _)) => comm.rails(),
+            _ => return,
+        };
+        let mut state = self.world.lock();
+        let now_ns = state.now_ns;
+        if state.observer.watch.harmed(side.connection).is_none() {
+            state.observer.watch.finished(now_ns, side.connection, side.sender, &rails);
         }
     }
 

@@ -15,6 +15,10 @@ pub enum Checker {
     Window,
     /// Pieces are multiples of 128 bytes, except for the one that ends a message.
     Pieces,
+    /// The bytes of the rails follow their weights.
+    Split,
+    /// The counters of a rail say what it carried.
+    Counters,
     /// Data that rails wrote into GPU memory is visible after its flush.
     Flush,
     /// No send queue or completion queue is overrun.
@@ -29,7 +33,7 @@ pub enum Checker {
     Progress,
     /// After a death every request ends in time.
     Death,
-    /// Nothing fails without a reason, and everything that must fail does.
+    /// Nothing fails without a reason, everything that must fail does, and nothing is posted after an error.
     Errors,
     /// Everything on the wire is as docs/wire.md says.
     Wire,
@@ -39,12 +43,14 @@ pub enum Checker {
 
 impl Checker {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::Delivery,
         Self::Size,
         Self::Bytes,
         Self::Window,
         Self::Pieces,
+        Self::Split,
+        Self::Counters,
         Self::Flush,
         Self::Queues,
         Self::Receives,
@@ -65,6 +71,8 @@ impl Checker {
             Self::Bytes => "bytes",
             Self::Window => "window",
             Self::Pieces => "pieces",
+            Self::Split => "split",
+            Self::Counters => "counters",
             Self::Flush => "flush",
             Self::Queues => "queues",
             Self::Receives => "receives",

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::checker::{Checked, Checker};
-use super::groups::Group;
+use super::cts::Ring;
+use super::groups::{Group, Piece};
+use super::split::Split;
+use super::traffic::Traffic;
 use super::wire::{Landing, Wire};
 use crate::counts::Counts;
 
@@ -16,6 +19,14 @@ pub(crate) struct Connection {
     /// Open buffers by address: their group, and their number in it.
     pub(super) windows: BTreeMap<u64, (usize, usize)>,
     pub(crate) wire: Wire,
+    pub(super) ring: Ring,
+    pub(crate) split: Split,
+    /// The rails over which the receiver may post CTS, as a mask.
+    pub(crate) cts_rails: u8,
+    /// The traffic of each rail.
+    pub(super) traffic: [Traffic; 8],
+    /// The reason why the receiver, and why the sender, posts nothing any more.
+    pub(super) silenced: [Option<&'static str>; 2],
     /// True once the receiving end is closed, on a two-sided fabric: it then discards what arrives.
     pub(crate) discards: bool,
     /// True once a call of the sender failed: a part of that call's message may be on its way.
@@ -46,7 +57,9 @@ impl Connection {
         let Some((group, number, offset)) = self.window(address, length) else {
             return Err((Checker::Window, format!("{length} bytes at {address:#x} landed outside any open buffer")));
         };
-        let buffer = &mut self.groups[group].buffers[number];
+        let receive = &mut self.groups[group];
+        receive.carriers |= 1 << landing.rail;
+        let buffer = &mut receive.buffers[number];
         let Some((message, size)) = buffer.message else {
             if self.sender_failed {
                 return Ok(());
@@ -64,16 +77,24 @@ impl Connection {
         if !offset.is_multiple_of(128) || (!end.is_multiple_of(128) && end != size) {
             return Err((Checker::Pieces, format!("message {message} of {size} bytes has a piece {offset}..{end}")));
         }
-        if buffer.pieces.iter().any(|(from, to)| offset < *to && *from < end) {
+        if buffer.pieces.iter().any(|piece| offset < piece.end && piece.start < end) {
             return Err((Checker::Window, format!("bytes {offset}..{end} of message {message} were written twice")));
         }
-        buffer.pieces.push((offset, end));
+        buffer.pieces.push(Piece { rail: landing.rail, start: offset, end });
         buffer.landed += length;
-        Ok(())
+        if buffer.landed < size {
+            return Ok(());
+        }
+        let mut carried = [0; 8];
+        buffer.pieces.iter().for_each(|piece| carried[usize::from(piece.rail)] += piece.end - piece.start);
+        self.split.message_landed(carried)
     }
 
     /// Checks a write of the sender that has landed whole; `bytes` are its bytes.
     pub(super) fn landed(&mut self, landing: &Landing, bytes: &[u8], counts: &mut Counts) -> Checked {
+        let traffic = &mut self.traffic[usize::from(landing.rail)];
+        traffic.data_writes += 1;
+        traffic.data_bytes += if landing.control { 0 } else { landing.length };
         if landing.control {
             self.wire.record_landed(landing, bytes)?;
         } else if landing.length > 0 {
@@ -83,5 +104,27 @@ impl Connection {
             Some(immediate) => self.wire.immediate_landed(&self.groups, self.sender_failed, landing, immediate, counts),
             None => Ok(()),
         }
+    }
+
+    /// Checks CTS entries that have landed at this offset in the sender's ring.
+    pub(super) fn cts_landed(&mut self, offset: u64, bytes: &[u8]) -> Checked {
+        self.ring.landed(&self.groups, offset, bytes)
+    }
+
+    /// Checks a chain of writes that an end has posted; the receiver posts nothing but CTS entries.
+    pub(super) fn posted(&mut self, sender: bool, rail: u8, lane: u8, entries: u64) -> Checked {
+        if let Some(why) = self.silenced[usize::from(sender)] {
+            return Err((Checker::Errors, format!("it posts something although {why}")));
+        }
+        if sender {
+            return Ok(());
+        }
+        self.cts[1] += entries;
+        self.traffic[usize::from(rail)].cts += 1;
+        if lane != 0 || self.cts_rails & 1 << rail == 0 {
+            let text = format!("CTS belong on lane 0 of one of the rails {:#b}", self.cts_rails);
+            return Err((Checker::Wire, text));
+        }
+        Ok(())
     }
 }

@@ -1,5 +1,15 @@
 //! Receives, and the contents of their buffers.
 
+/// A part of a message that has landed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    /// The rail that carried it.
+    pub(super) rail: u8,
+    /// Its start and its end, counted from the start of the buffer.
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
 /// A buffer of a receive.
 #[derive(Debug)]
 pub(crate) struct Buffer {
@@ -9,8 +19,8 @@ pub(crate) struct Buffer {
     /// The send that it matches: its number, and its size truncated to the buffer's.
     pub(crate) message: Option<(u64, u64)>,
     pub(crate) landed: u64,
-    /// The pieces that have landed: start and end, counted from the start of the buffer.
-    pub(super) pieces: Vec<(u64, u64)>,
+    /// The pieces that have landed.
+    pub(super) pieces: Vec<Piece>,
     /// Writes that are not visible to a GPU yet: the port that they came through, and their number in order of landing.
     pub(super) staged: Vec<(usize, u64)>,
 }
@@ -33,4 +43,17 @@ pub(crate) struct Group {
     /// True if its completion is optional.
     pub(crate) hinted: bool,
     pub(crate) done: bool,
+    /// The rails that have carried bytes of it, as a mask.
+    pub(super) carriers: u8,
+}
+
+impl Group {
+    pub(crate) fn new(buffers: Vec<Buffer>, hinted: bool) -> Self {
+        Self { buffers, hinted, done: false, carriers: 0 }
+    }
+
+    /// Returns true if all of its messages have landed.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.buffers.iter().all(Buffer::is_whole)
+    }
 }

@@ -3,13 +3,19 @@
 
 mod checker;
 mod connection;
+mod cts;
 mod groups;
+mod split;
+mod traffic;
 mod wire;
 
 pub use checker::{Checker, Violation};
 pub(crate) use connection::Connection;
 pub(crate) use groups::{Buffer, Group};
+pub(crate) use split::Split;
 pub(crate) use wire::Landing;
+
+use railweave_transport::RailInfo;
 
 use crate::counts::Counts;
 
@@ -37,6 +43,56 @@ impl Watch {
             let message =
                 format!("c{connection}: receives of {promised} buffers were accepted, {posted} CTS entries posted");
             self.violate(at_ns, Checker::Promise, message);
+        }
+    }
+
+    /// Checks a chain of writes that an end has posted, whose bytes are those of so many CTS entries.
+    pub(crate) fn posted(
+        &mut self,
+        at_ns: u64,
+        (connection, sender): (usize, bool),
+        (rail, lane): (u8, u8),
+        entries: u64,
+    ) {
+        let Some(watched) = self.connections.get_mut(connection) else { return };
+        if let Err((checker, message)) = watched.posted(sender, rail, lane, entries) {
+            let side = if sender { 's' } else { 'r' };
+            self.violate(at_ns, checker, format!("c{connection}{side} rail {rail}.{lane}: {message}"));
+        }
+    }
+
+    /// Notes that an end posts nothing any more, and why.
+    pub(crate) fn silence(&mut self, connection: usize, sender: bool, why: &'static str) {
+        self.connections[connection].silenced[usize::from(sender)].get_or_insert(why);
+    }
+
+    /// Adds the bytes that were reported to a receiver with an immediate.
+    pub(crate) fn received(&mut self, connection: usize, rail: u8, bytes: u64) {
+        if let Some(watched) = self.connections.get_mut(connection) {
+            watched.traffic[usize::from(rail)].received_bytes += bytes;
+        }
+    }
+
+    /// Checks CTS entries that have landed at this offset in the sender's ring.
+    pub(crate) fn cts_landed(&mut self, at_ns: u64, connection: usize, offset: u64, bytes: &[u8]) {
+        let Some(watched) = self.connections.get_mut(connection) else { return };
+        if let Err((checker, message)) = watched.cts_landed(offset, bytes) {
+            self.violate(at_ns, checker, format!("c{connection}: {message}"));
+        }
+    }
+
+    /// Checks an end that has done everything that it had to do: its rails' counters, and at the sender the bytes that
+    /// each rail has carried.
+    pub(crate) fn finished(&mut self, at_ns: u64, connection: usize, sender: bool, rails: &[RailInfo]) {
+        let watched = &self.connections[connection];
+        let counters = |rail: &RailInfo| {
+            let found = watched.traffic[rail.index].check(sender, &rail.counters);
+            found.map_err(|(checker, text)| (checker, format!("rail {}: {text}", rail.index)))
+        };
+        let shares = if sender { watched.split.check_all() } else { Ok(()) };
+        if let Err((checker, message)) = shares.and_then(|()| rails.iter().try_for_each(counters)) {
+            let side = if sender { 's' } else { 'r' };
+            self.violate(at_ns, checker, format!("c{connection}{side}: {message}"));
         }
     }
 
@@ -76,7 +132,8 @@ impl Watch {
         for (number, buffer) in buffers.iter().enumerate().filter(|(_, buffer)| buffer.capacity > 0) {
             watched.windows.insert(buffer.address, (group, number));
         }
-        watched.groups.push(Group { buffers, hinted, done: false });
+        watched.ring.posted(group, buffers.len());
+        watched.groups.push(Group::new(buffers, hinted));
         group
     }
 
@@ -141,7 +198,7 @@ impl Watch {
     pub(crate) fn recv_done(&mut self, at_ns: u64, connection: usize, group: usize, sizes: &[u64]) -> bool {
         let watched = &mut self.connections[connection];
         let found = &mut watched.groups[group];
-        let whole = found.buffers.iter().all(Buffer::is_whole);
+        let whole = found.is_whole();
         let capacities = found.buffers.iter().map(|buffer| buffer.capacity);
         let exact = |buffer: &Buffer| buffer.message.map(|(_, size)| size);
         let is_exact = whole && found.buffers.iter().map(exact).eq(sizes.iter().map(|size| Some(*size)));
@@ -188,7 +245,7 @@ impl Watch {
 
     /// Returns true if every message of a receive has landed. An application sees that from flags in the data.
     pub(crate) fn group_is_whole(&self, connection: usize, group: usize) -> bool {
-        self.connections[connection].groups[group].buffers.iter().all(Buffer::is_whole)
+        self.connections[connection].groups[group].is_whole()
     }
 
     /// Adds a rail's write into GPU memory, which is visible to the GPU only after a flush through that port.

@@ -170,6 +170,9 @@ impl Wire {
                 return Err((Checker::Size, format!("the record of slot {slot} says {record:?}, not {expected:?}")));
             }
         }
+        if receive.carriers != mask && sizes.iter().any(|size| *size > 0) {
+            return wrong(format!("the rails that carried bytes are {:#b}", receive.carriers));
+        }
         if let Some(short) = receive.buffers.iter().find(|buffer| !buffer.is_whole()) {
             let text = format!("all of group {group} is said to be there, but {short:?} is not whole");
             return Err((Checker::Delivery, text));
@@ -189,8 +192,11 @@ impl Wire {
     fn add(&mut self, said: &Said, landing: &Landing, sizes: &[u64], counts: &mut Counts) -> Result<bool, String> {
         let Said { slot, mask, size_q, in_record } = *said;
         let rail = usize::from(landing.rail);
-        if mask & !self.usable != 0 || mask & 1 << rail == 0 {
-            return Err(format!("the mask does not fit usable rails {:#b} and rail {rail}", self.usable));
+        if mask & !self.usable != 0 {
+            return Err(format!("the mask has other rails than the usable ones, {:#b}", self.usable));
+        }
+        if mask & 1 << rail == 0 {
+            return Err(format!("the mask lacks rail {rail}, over which it came"));
         }
         let lanes = if self.stripes(said) { u32::from(self.lanes[rail]) } else { 1 };
         let found = &mut self.uses[slot];
@@ -207,14 +213,21 @@ impl Wire {
         if found.lanes[rail] & 1 << landing.lane != 0 || found.lanes[rail].count_ones() >= lanes {
             return Err(format!("rail {rail} has already sent immediates on lanes {:#b}", found.lanes[rail]));
         }
+        if lanes == 1 && self.group_of[slot] % usize::from(self.lanes[rail]) != usize::from(landing.lane) {
+            return Err(format!("it came on another lane than that of receive {}", self.group_of[slot]));
+        }
         found.lanes[rail] |= 1 << landing.lane;
         if in_record {
             let leader = mask.trailing_zeros() as usize;
             if landing.control && rail != leader {
                 return Err(format!("the record came over rail {rail}, the leader is {leader}"));
             }
-        } else if sizes.len() > 1 || !self.byte_counts || landing.control {
-            return Err("the sizes belong in a record".into());
+        } else if sizes.len() > 1 {
+            return Err("the sizes of a group belong in a record".into());
+        } else if !self.byte_counts {
+            return Err("the receiver does not count bytes, so the size belongs in a record".into());
+        } else if landing.control {
+            return Err("it came with a record, but has a size of its own".into());
         } else if u64::from(size_q) != sizes[0].div_ceil(128) {
             return Err(format!("the message has {} bytes", sizes[0]));
         }

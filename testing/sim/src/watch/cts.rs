@@ -1,0 +1,82 @@
+//! The rules of docs/wire.md for CTS, written down a second time, independently of `transport`.
+
+use super::checker::{Checked, Checker};
+use super::groups::Group;
+
+/// Bytes of a CTS entry.
+const ENTRY_BYTES: usize = 64;
+
+/// Entries of a ring.
+const ENTRIES: u64 = 512;
+
+/// The ring of a connection's sender.
+#[derive(Debug)]
+pub(super) struct Ring {
+    /// The number of the entry at each place, counted from 1; 0 if there was none.
+    held: Vec<u64>,
+    /// The receive of each entry, and the buffer's number in it.
+    buffers: Vec<(usize, usize)>,
+}
+
+impl Default for Ring {
+    fn default() -> Self {
+        Self { held: vec![0; ENTRIES as usize], buffers: Vec::new() }
+    }
+}
+
+impl Ring {
+    /// Adds the entries of a receive that was posted.
+    pub(super) fn posted(&mut self, group: usize, buffers: usize) {
+        self.buffers.extend((0..buffers).map(|buffer| (group, buffer)));
+    }
+
+    /// Checks entries that have landed at this offset in the ring.
+    pub(super) fn landed(&mut self, groups: &[Group], offset: u64, bytes: &[u8]) -> Checked {
+        if !offset.is_multiple_of(ENTRY_BYTES as u64) || !bytes.len().is_multiple_of(ENTRY_BYTES) {
+            return wrong(format!("{} bytes at {offset:#x} of the ring are no CTS entries", bytes.len()));
+        }
+        let first = offset / ENTRY_BYTES as u64;
+        (first..).zip(bytes.chunks_exact(ENTRY_BYTES)).try_for_each(|(place, entry)| self.take(groups, place, entry))
+    }
+
+    fn take(&mut self, groups: &[Group], place: u64, entry: &[u8]) -> Checked {
+        let number = word(entry, 56);
+        if number == 0 || (number - 1) % ENTRIES != place {
+            return wrong(format!("CTS entry {} landed at place {place} of the ring", number.wrapping_sub(1)));
+        }
+        let held = std::mem::replace(&mut self.held[place as usize], number);
+        if held > number {
+            return wrong(format!("CTS entry {} overwrote the newer entry {}", number - 1, held - 1));
+        }
+        let Some(&(group, index)) = self.buffers.get(number as usize - 1) else {
+            return wrong(format!("CTS entry {} is of no receive", number - 1));
+        };
+        let overwritten = (number - 1).checked_sub(ENTRIES).map(|old| self.buffers[old as usize].0);
+        if let Some(old) = overwritten.filter(|old| !groups[*old].is_whole()) {
+            return wrong(format!("CTS entry {} overwrote one of group {old}, which is not whole", number - 1));
+        }
+        let (receive, buffer) = (&groups[group], &groups[group].buffers[index]);
+        let place_of = [group as u64 % 256, index as u64, receive.buffers.len() as u64];
+        let expected = [buffer.address, buffer.capacity, u64::from(buffer.tag)];
+        let says = [word(entry, 0), word(entry, 8), word(entry, 16) & 0xffff_ffff];
+        let slot = word(entry, 16) >> 32;
+        let says_place = [slot & 0xff, slot >> 8 & 0xff, slot >> 16];
+        if (says, says_place) != (expected, place_of) {
+            return wrong(format!(
+                "CTS entry {} says {says:?} (address, size, tag) and {says_place:?} (slot, buffer, buffers), not \
+                 {expected:?} and {place_of:?}",
+                number - 1
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the word at this offset of an entry.
+fn word(entry: &[u8], offset: usize) -> u64 {
+    entry[offset..offset + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+fn wrong(text: String) -> Checked {
+    Err((Checker::Wire, text))
+}
