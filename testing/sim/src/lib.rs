@@ -19,5 +19,5 @@ mod witness;
 
 pub use counts::{Counts, Seen};
 pub use play::{Outcome, Workload, run, run_sabotaged};
-pub use sabotage::Sabotage;
+pub use sabotage::{Rule, Sabotage};
 pub use watch::{Checker, Violation};

@@ -11,7 +11,7 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use railweave_sim::campaign::{Campaign, replay_command};
 use railweave_sim::trials::{Trial, try_all};
-use railweave_sim::{Checker, Violation, Workload, run};
+use railweave_sim::{Checker, Workload, run};
 
 /// Plays the protocol in a world with faults: many seeds, or one with its history
 #[derive(Debug, Parser)]
@@ -105,16 +105,12 @@ fn sabotage(arguments: &Arguments, threads: usize) -> ExitCode {
     let rows: String = trials.iter().map(|trial| format!("{trial}\n")).collect();
     let table = format!("| sabotage | what goes wrong | seeds until caught | checker |\n|---|---|---|---|\n{rows}");
     print!("{table}");
-    let caught: Vec<&(u64, Violation)> = trials.iter().filter_map(|trial| trial.caught.as_ref()).collect();
-    let most = caught.iter().map(|(seeds, _)| *seeds).max().unwrap_or(0);
+    let caught: Vec<u64> = trials.iter().filter_map(|trial| trial.seeds).collect();
+    let most = caught.iter().max().copied().unwrap_or(0);
     println!("{} of {} were caught, each within {most} seeds", caught.len(), trials.len());
-    let wrong: Vec<&Trial> = trials.iter().filter(|trial| !trial.is_right()).collect();
-    for trial in &wrong {
-        let (sabotage, expected) = (trial.sabotage, trial.sabotage.found_by());
-        match &trial.caught {
-            None => println!("{sabotage:?} was not found within {limit} seeds"),
-            Some((_, found)) => println!("{sabotage:?} must be found by {expected:?}, and was found by {found}"),
-        }
+    let wrong: Vec<&Trial> = trials.iter().filter(|trial| trial.seeds.is_none()).collect();
+    for Trial { sabotage, missed, other, .. } in &wrong {
+        println!("{sabotage:?} was not found within {limit} seeds by {missed:?}; the first other finding: {other:?}");
     }
     // Other seeds have another table, and one workload cannot show every sabotage.
     let is_whole = (arguments.from, arguments.seeds, arguments.only) == (1, None, None);
@@ -122,7 +118,7 @@ fn sabotage(arguments: &Arguments, threads: usize) -> ExitCode {
     if !is_told {
         println!("docs/simulation.md has another table of sabotages: replace it with this one");
     }
-    let idle = Checker::ALL.iter().filter(|checker| caught.iter().all(|(_, found)| found.checker != **checker));
+    let idle = Checker::ALL.iter().filter(|checker| !trials.iter().any(|trial| trial.is_found_by(**checker)));
     let idle: Vec<&str> = idle.map(|checker| checker.name()).collect();
     if !idle.is_empty() {
         println!("these checkers caught nothing: {}", idle.join(", "));

@@ -10,8 +10,8 @@ use railweave_fabric::{Fault, LinkLayer, MemoryKind, RailSet};
 use railweave_fabric_sim::Opening;
 use railweave_transport::{
     AcceptPairing, Acceptor, Action, ConnectionConfig, ConnectionEnd, Connector, Error, Event, Handshake,
-    HandshakePort, MakesConnection, Message, Offer, PortOffer, RailCounters, RailInfo, RecvConnection, SendConnection,
-    Session, Token,
+    HandshakePort, MakesConnection, Message, Offer, PortOffer, RailInfo, RecvConnection, SendConnection, Session,
+    Token,
 };
 
 use super::comm::Comm;
@@ -28,15 +28,11 @@ use crate::watch::Split;
 use crate::witness::{Note, SimDomain};
 use crate::{Checker, Seen};
 
-fn counters(_: &railweave_transport::RailName) -> Arc<RailCounters> {
-    Arc::default()
-}
-
 impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     fn config(&self, connection: usize) -> ConnectionConfig {
         let plan = &self.connections[connection].plan;
         ConnectionConfig {
-            split_min: plan.split_min,
+            split_min: self.plot.split_min(plan.split_min),
             striped: plan.striped,
             adaptive_routing_above: plan.adaptive_above,
             traffic_class: None,
@@ -60,7 +56,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                 address: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, process as u16, index as u16),
             },
             domain: SaboteurDomain::new(domain, &self.plot),
-            weight: plan.weights[index],
+            weight: self.plot.weight(sender, plan.weights[index]),
         };
         self.processes[process].domains.iter().enumerate().map(port).collect()
     }
@@ -71,7 +67,8 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let (from, deadline_ns) = (plan.from, self.now_ns() + plan.deadline_ns);
         let ports = self.ports(from, connection, true);
         let (config, nonce) = (self.config(connection), connection as u64);
-        let connector = Connector::new(config, ports, nonce, format!("c{connection}r"), deadline_ns, counters);
+        let connector =
+            Connector::new(config, ports, nonce, format!("c{connection}r"), deadline_ns, self.plot.counters());
         self.connections[connection].sender.stage = Stage::Handshake(connector);
         self.world.lock().at(deadline_ns, Task::Deadline { connection, sender: true });
         self.drive_connector(connection);
@@ -156,7 +153,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             Token([connection as u8; 16]),
             format!("c{connection}s"),
             deadline_ns,
-            counters,
+            self.plot.counters(),
         );
         self.connections[connection].receiver.stage = Stage::Handshake(acceptor);
         self.world.lock().at(deadline_ns, Task::Deadline { connection, sender: false });
@@ -294,7 +291,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let usable = rails.iter().fold(0u8, |mask, rail| mask | 1 << rail.index);
         let plan = &self.connections[side.connection].plan;
         let pair = &self.connections[side.connection];
-        let left_out = if side.sender { pair.sender.left_out } else { pair.receiver.left_out };
+        let left_out = self.plot.left_out(if side.sender { pair.sender.left_out } else { pair.receiver.left_out });
         let planned = RailSet::first_of(plan.pairs.len()).bits();
         if usable ^ planned != left_out.bits() {
             let text = format!("{}: it lacks rails {:#b}, but reported {left_out:#b}", side.who(), usable ^ planned);

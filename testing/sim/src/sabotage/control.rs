@@ -1,6 +1,9 @@
 //! Sabotage of sessions and handshakes: of the frames between their ends, and of the grace that connections have.
 
-use railweave_transport::{Frame, Message};
+use std::sync::Arc;
+
+use railweave_fabric::RailSet;
+use railweave_transport::{Frame, Message, RailCounters, RailName};
 
 use super::kind::Sabotage;
 use super::plot::Plot;
@@ -11,7 +14,10 @@ impl Plot {
         match &mut frame.message {
             Message::Pong if self.is(Sabotage::PongForgotten) => return None,
             Message::Bye if self.is(Sabotage::ByeForgotten) => return None,
+            Message::Lanes(_) if self.is(Sabotage::LanesForgotten) => return None,
+            Message::Lanes(_) if self.is(Sabotage::ProofAgain) => frame.message = Message::Proof([0; 32]),
             Message::Lanes(lanes) if self.is(Sabotage::ByteSumTrusted) => lanes.byte_counts = true,
+            Message::Ready { usable } if self.is(Sabotage::ReadyLacksRail) => *usable &= *usable - 1,
             _ => {}
         }
         Some(frame)
@@ -21,5 +27,39 @@ impl Plot {
     /// unless that is sabotaged.
     pub(crate) fn grace_ns(&self, grace_ns: u64) -> u64 {
         if self.is(Sabotage::GraceForgotten) { 0 } else { grace_ns }
+    }
+
+    /// Returns the bytes of a frame as they arrive.
+    pub(crate) fn carried_bytes(&self, mut bytes: Vec<u8>) -> Vec<u8> {
+        if self.is(Sabotage::FrameCut) {
+            bytes.pop();
+        }
+        bytes
+    }
+
+    /// Returns the weight of a port that one end of a connection is given.
+    pub(crate) fn weight(&self, sender: bool, weight: Option<u32>) -> Option<u32> {
+        match self.sabotage() {
+            Some(Sabotage::WeightsIgnored) if sender => Some(1),
+            Some(Sabotage::CtsWeightsIgnored) if !sender => Some(1),
+            Some(Sabotage::WeightlessRailUsed) if sender && weight == Some(0) => Some(1),
+            _ => weight,
+        }
+    }
+
+    /// Returns the size from which messages are split.
+    pub(crate) fn split_min(&self, split_min: u64) -> u64 {
+        if self.is(Sabotage::ShortSplit) { 0 } else { split_min }
+    }
+
+    /// Returns the rails that an end's handshake has reported as left out.
+    pub(crate) fn left_out(&self, left_out: RailSet) -> RailSet {
+        if self.is(Sabotage::LeftOutUnreported) { RailSet::EMPTY } else { left_out }
+    }
+
+    /// Returns the source of the counters of a connection's rails.
+    pub(crate) fn counters(&self) -> impl Fn(&RailName) -> Arc<RailCounters> + Send + 'static {
+        let shared = self.is(Sabotage::CountersShared).then(Arc::default);
+        move |_| shared.clone().unwrap_or_default()
     }
 }

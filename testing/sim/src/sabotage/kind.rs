@@ -2,8 +2,11 @@
 
 use crate::Checker;
 
-/// Each line has a kind, its words, and its checkers. One of the checkers must find it; which of them reports first
-/// depends on the seed. If a checker has many rules, words of its finding follow.
+/// A rule: its checker, and words that its findings contain; no words if the checker has no other rule.
+pub type Rule = (Checker, &'static str);
+
+/// Each line has a kind, its words, and the rules that find it. Every one of them must; which of them is the first in a
+/// seed depends on the seed.
 macro_rules! sabotages {
     ($($name:ident = $words:literal => $($checker:ident $(($says:literal))?),+;)*) => {
         /// Something that goes wrong at the edge of the protocol, as if the protocol did it.
@@ -19,8 +22,8 @@ macro_rules! sabotages {
                 match self { $(Self::$name => $words,)* }
             }
 
-            /// Returns the checkers, one of which must find it, each with words that its finding must contain.
-            pub fn found_by(self) -> &'static [(Checker, &'static str)] {
+            /// Returns the rules that must find it.
+            pub fn found_by(self) -> &'static [Rule] {
                 match self { $(Self::$name => &[$((Checker::$checker, concat!($($says)?))),+],)* }
             }
         }
@@ -28,38 +31,74 @@ macro_rules! sabotages {
 }
 
 sabotages! {
-    MaskBitLost = "the immediate's mask lacks one of the active rails" => Wire, Delivery;
+    MaskBitLost = "the immediate's mask lacks one of the active rails"
+        => Wire("the mask lacks rail"), Delivery("is said to be there");
     StaleMask = "the immediate has the mask of the previous write, of whichever connection: a stale rail set"
-        => Wire, Delivery, Progress;
+        => Wire("other rails than"), Wire("an earlier immediate had"), Wire("the leader is");
+    OtherSlot = "an immediate names the next slot" => Wire("no open receive"), Wire("is not filled");
+    OtherSize = "size_q is one too large" => Wire("the message has");
+    SizeDespiteRecord = "size_q has the size although there is a record"
+        => Wire("of a group belong"), Wire("a size of its own");
+    ImmediateTwice = "each immediate is sent twice" => Wire("has already sent");
+    OtherLane = "a message goes over the lane after its own" => Wire("on another lane");
     SplitNot128 = "a rail's piece is not a multiple of 128 bytes" => Pieces;
     LanesNot128 = "a lane's piece is not a multiple of 128 bytes" => Pieces;
-    WrongSource = "a write takes its bytes from 8 bytes further on" => Bytes, Size;
-    WrongPlace = "a write goes 128 bytes further on" => Window;
-    RecordFirst = "the record and its immediate go out before the data" => Delivery;
-    RecordFilledLate = "the record is filled in after it was posted" => Size;
-    GroupSizesSwapped = "the record has the sizes of a group in reverse order" => Size;
-    EmptyNotSent = "a message of zero bytes is not sent" => Progress, Leaks;
-    LastWriteDropped = "a rail's part in several writes loses all but the first" => Delivery;
+    RailWithoutBytes = "an active rail carries no bytes, and the next one carries them too"
+        => Wire("the rails that carried bytes");
+    WeightsIgnored = "all rails have the same weight" => Split("from its share of one message");
+    WeightlessRailUsed = "a rail without weight carries data" => Split("a rail without weight");
+    ShortSplit = "messages of any size are split" => Split("too short for more than one rail");
+    WrongSource = "a write takes its bytes from 8 bytes further on" => Bytes;
+    WrongPlace = "a write goes 128 bytes further on"
+        => Window("landed outside"), Window("was written up to"), Window("were written outside");
+    DataTwice = "the first write of a message goes out twice" => Window("written twice");
+    RecordFirst = "the record and its immediate go out before the data" => Delivery("is said to be there");
+    RecordFilledLate = "the record is filled in after it was posted" => Size("the record of slot");
+    RecordMisplaced = "a record goes 8 bytes further on" => Wire("are not a record");
+    RecordAlone = "the immediate follows the record in a write of its own" => Wire("came without an immediate");
+    RecordMissing = "the record is not sent" => Wire("no record came");
+    GroupSizesSwapped = "the record has the sizes of a group in reverse order" => Size("the record of slot");
+    EmptyNotSent = "a message of zero bytes is not sent" => Progress("nothing has moved"), Leaks("nothing has moved");
+    LastWriteDropped = "a rail's part in several writes loses all but the first" => Delivery("is said to be there");
+    SentEarly = "a write is reported as sent as soon as it is posted" => Delivery("is done for the sender");
     KeyOfOtherRail = "every rail uses the first rail's keys" => Errors("the key is not registered on this port");
-    CtsNotPosted = "one CTS write of 64 is not posted" => Promise;
+    CtsNotPosted = "one CTS write of 64 is not posted" => Promise("CTS entries posted");
     CtsPastEnd = "CTS entries that wrap round the ring's end go out in one write"
         => Errors("the range ends beyond the registration");
-    CtsNeverSignalled = "no CTS is ever signalled" => Leaks;
-    RoomForOne = "a chain is posted when there is room for one write" => Queues;
+    CtsNeverSignalled = "no CTS is ever signalled" => Leaks("wait for a signalled write");
+    CtsOtherSize = "a CTS entry says 128 bytes too many" => Wire("(address, size, tag)");
+    CtsAhead = "a CTS entry has the number of the next lap" => Wire("is of no receive");
+    CtsMisplaced = "a CTS entry goes to the next place of the ring" => Wire("at place");
+    CtsAcross = "a CTS entry goes to the middle between two places of the ring" => Wire("are no CTS entries");
+    CtsWeightsIgnored = "CTS take turns over rails of different weights" => Wire("CTS belong on lane 0");
+    RoomForOne = "a chain is posted when there is room for one write" => Queues("a chain of");
     ShortQueues = "send queues are sized by their own port's longest write, not by the connection's"
-        => Leaks, Progress, Death;
+        => Leaks("wait for a signalled write"), Progress("nothing has moved");
+    FlushRepeated = "a flush is posted 4,097 times" => Queues("a completion queue");
     LaneStarved = "a lane has receives for only one in 16 of the slots that may bring it immediates" => Receives;
     DeregInFlight = "the protocol's own memory is deregistered while rails use it"
         => Errors("the key is not registered on this port");
-    SizeOffByOne = "the receiver counts one byte too many" => Size, Errors("exceed the buffers'");
+    RegistrationLeaked = "the protocol's own memory is not deregistered" => Leaks("registrations");
+    SizeOffByOne = "the receiver counts one byte too many" => Size("these are its messages"), Counters;
     ImmediateWrongRail = "an immediate is attributed to a rail other than the one it came on"
         => Errors("the peer breaks the protocol");
+    ImmediateEarly = "the last rail's immediate is reported with the leader's" => Delivery("was reported done with");
+    ViolationIgnored = "an immediate that names no rail is ignored" => Errors("a hostile immediate was no error");
     SequenceWrapped = "completions count slots modulo 128" => Panic("a completion came for slot");
     FlushOneRail = "a flush goes over only one of the rails that wrote" => Flush;
-    DebtForgotten = "acknowledgements count as sent although the rail did not send them" => Promise;
-    ByteSumTrusted = "byte counts of ports that do not count are summed" => Wire;
+    DebtForgotten = "acknowledgements count as sent although the rail did not send them"
+        => Promise("the last receive is done"), Promise("and may last");
+    CountersShared = "all rails of a connection count together" => Counters;
+    PostsAtEnd = "an end posts a write when it is closed"
+        => Errors("although its application"), Errors("although a call");
+    ByteSumTrusted = "byte counts of ports that do not count are summed" => Wire("does not count bytes");
+    LanesForgotten = "nobody sends LANES" => Errors("no connection was made");
+    ReadyLacksRail = "READY lacks a rail" => Wire("usable rails are");
+    LeftOutUnreported = "nobody is told of the rails that are left out" => Errors("it lacks rails");
+    ProofAgain = "PROOF comes in place of LANES" => Errors("its session ended during set-up");
+    FrameCut = "the last byte of a session's frame is lost" => Wire("a frame was decoded");
     PongForgotten = "nobody answers a PING" => Errors("an error without a reason");
-    ByeForgotten = "a connection is closed without a BYE" => Leaks, Death;
+    ByeForgotten = "a connection is closed without a BYE" => Leaks("a session of process"), Death;
     KeyIgnored = "a session accepts any proof" => Errors("the keys of its processes differ");
     GraceForgotten = "a connection is lost as soon as its peer has closed it" => Errors("has closed the connection");
     LossIgnored = "nobody checks whether the peer is lost" => Death;

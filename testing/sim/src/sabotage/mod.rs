@@ -8,6 +8,6 @@ mod reports;
 mod saboteur;
 mod writes;
 
-pub use kind::Sabotage;
+pub use kind::{Rule, Sabotage};
 pub(crate) use plot::Plot;
 pub(crate) use saboteur::{Saboteur, SaboteurDomain};

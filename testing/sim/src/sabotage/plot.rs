@@ -30,17 +30,20 @@ pub(super) struct End {
     /// The number of the connection's rails, including those that do not come up.
     pub(super) rails: usize,
     pub(super) opened: usize,
-    /// The address just behind a write before it was shortened. The next write would begin at this address, and is made
-    /// to begin earlier.
-    pub(super) border: Option<u64>,
+    /// The address just behind a write before it was shortened, and the bytes that it lost. The next write would begin
+    /// at this address, and is made to carry them too.
+    pub(super) border: Option<(u64, u32)>,
     /// The number of CTS writes so far.
     pub(super) cts: u32,
     /// The id of the last message's work in each slot.
     pub(super) works: BTreeMap<usize, WorkId>,
     /// The rail that carries out each flush.
     pub(super) flushes: BTreeMap<u64, usize>,
-    /// Immediates that another rail must report.
-    pub(super) strays: Vec<(LaneId, u32, u32)>,
+    /// Immediates that were reported by no rail yet, or by another: the rail that must report them, the lane, the
+    /// immediate and its bytes.
+    pub(super) strays: Vec<(usize, LaneId, u32, u32)>,
+    /// Immediates that were reported before they came: their rail, and the immediate.
+    pub(super) foretold: Vec<(usize, u32)>,
 }
 
 /// Locks the saboteur's memory.

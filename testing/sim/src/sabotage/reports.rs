@@ -2,7 +2,8 @@
 
 use std::sync::Mutex;
 
-use railweave_fabric::{LaneId, RailError, Reports, Role, WorkId};
+use railweave_fabric::{LaneId, RailError, RailId, Reports, Role, WorkId};
+use railweave_transport::{Immediate, ImmediateLayout};
 
 use super::kind::Sabotage;
 use super::plot::{End, lock};
@@ -15,6 +16,8 @@ pub(super) struct Spoiled<'a, R> {
     pub(super) end: &'a Mutex<End>,
     /// The rail's number in its connection.
     pub(super) rail: usize,
+    /// Work that was reported before it was done.
+    pub(super) claimed: &'a mut Vec<WorkId>,
 }
 
 impl<R> Spoiled<'_, R> {
@@ -24,10 +27,39 @@ impl<R> Spoiled<'_, R> {
         let slot = works.iter().find_map(|(slot, work)| (*work == id).then_some(slot % 128));
         slot.and_then(|slot| works.get(&slot)).copied().unwrap_or(id)
     }
+
+    fn said(&self, immediate: u32) -> Immediate {
+        ImmediateLayout::new(lock(self.end).rails).decode(immediate)
+    }
+
+    /// With the immediate of the leader of several rails, reports that of the last of them, if sizes come in a record.
+    /// Returns true if the immediate itself was reported in this way before.
+    fn foretells(&self, lane: LaneId, immediate: u32) -> bool {
+        let said = self.said(immediate);
+        let mut end = lock(self.end);
+        if let Some(known) = end.foretold.iter().position(|known| *known == (self.rail, immediate)) {
+            end.foretold.swap_remove(known);
+            return true;
+        }
+        let in_record = said.size_q == ImmediateLayout::new(end.rails).all_ones();
+        let [Some(first), Some(last)] = [said.mask.first(), said.mask.last()].map(|rail| rail.map(RailId::index))
+        else {
+            return false;
+        };
+        if in_record && first == self.rail && last != first {
+            end.foretold.push((last, immediate));
+            end.strays.push((last, lane, immediate, 0));
+        }
+        false
+    }
 }
 
 impl<R: Reports> Reports for Spoiled<'_, R> {
     fn handle_sent(&mut self, id: WorkId) {
+        if let Some(claimed) = self.claimed.iter().position(|claimed| *claimed == id) {
+            self.claimed.swap_remove(claimed);
+            return;
+        }
         let is_wrapped = self.sabotage == Sabotage::SequenceWrapped && self.role == Role::Sender;
         self.reports.handle_sent(if is_wrapped { self.wrapped(id) } else { id });
     }
@@ -35,8 +67,10 @@ impl<R: Reports> Reports for Spoiled<'_, R> {
     fn handle_received(&mut self, lane: LaneId, immediate: u32, bytes: u32) {
         match self.sabotage {
             Sabotage::ImmediateWrongRail if self.rail != 0 => {
-                lock(self.end).strays.push((lane, immediate, bytes));
+                lock(self.end).strays.push((0, lane, immediate, bytes));
             }
+            Sabotage::ImmediateEarly if self.foretells(lane, immediate) => {}
+            Sabotage::ViolationIgnored if self.said(immediate).mask.is_empty() => {}
             // At a multiple of 128, a byte more would be one more unit of 128, which the protocol itself notices.
             Sabotage::SizeOffByOne if !bytes.is_multiple_of(128) => {
                 self.reports.handle_received(lane, immediate, bytes + 1);

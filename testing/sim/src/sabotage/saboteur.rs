@@ -54,10 +54,14 @@ impl<F: Fabric> Domain for SaboteurDomain<F> {
 
     fn register(&self, memory: Memory, access: Access) -> Result<SaboteurRegistration<F::Registration>, RegisterError> {
         let source = memory.region().filter(|_| access == Access::SOURCE).cloned();
+        let kept = memory.clone();
         let inner = self.inner.register(memory, access)?;
         let (local_key, remote_key) = (inner.local_key(), inner.remote_key());
         if let Some(region) = source {
             self.plot.add_source(local_key, &region);
+        }
+        if self.plot.is(Sabotage::RegistrationLeaked) {
+            std::mem::forget(self.inner.register(kept, access)?);
         }
         let is_kept = !self.plot.is(Sabotage::DeregInFlight);
         Ok(SaboteurRegistration { _inner: is_kept.then_some(inner), local_key, remote_key })
@@ -156,7 +160,16 @@ impl<F: Fabric> PendingRail for SaboteurPendingRail<F> {
     fn into_rail(self) -> Result<SaboteurRail<F::Rail>, SetupError> {
         let inner = self.inner.into_rail()?;
         let Self { plot, end, number, role, .. } = self;
-        Ok(SaboteurRail { inner, plot, end, number, role, unflushed: Vec::new() })
+        Ok(SaboteurRail {
+            inner,
+            plot,
+            end,
+            number,
+            role,
+            unflushed: Vec::new(),
+            early: Vec::new(),
+            claimed: Vec::new(),
+        })
     }
 }
 
@@ -170,6 +183,10 @@ pub(crate) struct SaboteurRail<R> {
     role: Role,
     /// Flushes that were not carried out, but must be reported.
     unflushed: Vec<WorkId>,
+    /// Work that must be reported before it is done.
+    early: Vec<WorkId>,
+    /// Work that was reported before it was done.
+    claimed: Vec<WorkId>,
 }
 
 impl<R> fmt::Debug for SaboteurRail<R> {
@@ -187,6 +204,14 @@ impl<R: Rail> SaboteurRail<R> {
         post: fn(&mut R, LaneId, &[Write]) -> Result<(), PostError>,
     ) -> Result<(), PostError> {
         let mut chain = chain.to_vec();
+        let lanes = self.inner.lanes();
+        let lane = match sabotage {
+            Sabotage::OtherLane if self.role == Role::Sender => LaneId((lane.0 + 1) % lanes),
+            _ => lane,
+        };
+        if sabotage == Sabotage::SentEarly && self.role == Role::Sender {
+            self.early.extend(chain.iter().filter(|write| write.signalled).map(|write| write.id));
+        }
         let place = Place { plot: &self.plot, end: &self.end, rail: self.number, lane };
         let spoiled = match self.role {
             Role::Sender => place.spoil_data(sabotage, &mut chain),
@@ -249,6 +274,9 @@ impl<R: Rail> Rail for SaboteurRail<R> {
                 return Ok(());
             }
         }
+        if self.plot.is(Sabotage::FlushRepeated) {
+            (0..4096).for_each(|_| drop(self.inner.post_flush(target, id)));
+        }
         self.inner.post_flush(target, id)
     }
 
@@ -260,14 +288,17 @@ impl<R: Rail> Rail for SaboteurRail<R> {
         let Some(sabotage) = self.plot.sabotage() else {
             return self.inner.report(most, reports);
         };
-        let strays = if self.number == 0 { std::mem::take(&mut lock(&self.end).strays) } else { Vec::new() };
-        let has_more = !strays.is_empty() || !self.unflushed.is_empty();
-        for (lane, immediate, bytes) in strays {
+        let (role, end, rail) = (self.role, &self.end, self.number);
+        let strays: Vec<_> = lock(end).strays.extract_if(.., |stray| stray.0 == rail).collect();
+        let has_more = !strays.is_empty() || !self.unflushed.is_empty() || !self.early.is_empty();
+        for (_, lane, immediate, bytes) in strays {
             reports.handle_received(lane, immediate, bytes);
         }
         self.unflushed.drain(..).for_each(|id| reports.handle_sent(id));
-        let (role, end, rail) = (self.role, &self.end, self.number);
-        self.inner.report(most, &mut Spoiled { reports, sabotage, role, end, rail }) || has_more
+        self.early.iter().for_each(|id| reports.handle_sent(*id));
+        self.claimed.append(&mut self.early);
+        let claimed = &mut self.claimed;
+        self.inner.report(most, &mut Spoiled { reports, sabotage, role, end, rail, claimed }) || has_more
     }
 
     fn owes(&self) -> bool {
@@ -287,6 +318,9 @@ impl<R: Rail> Rail for SaboteurRail<R> {
     }
 
     fn start_linger(&mut self) {
+        if self.plot.is(Sabotage::PostsAtEnd) {
+            drop(self.inner.post(LaneId::FIRST, &[Write::default()]));
+        }
         self.inner.start_linger();
     }
 

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use railweave_fabric::{LaneId, LocalSlice, RailId, Region, Write};
-use railweave_transport::{Immediate, ImmediateLayout};
+use railweave_fabric::{LaneId, LocalSlice, RailId, Region, RemoteSlice, Write};
+use railweave_transport::{Immediate, ImmediateLayout, Slot};
 
 use super::kind::Sabotage;
 use super::plot::{End, Plot, lock};
@@ -101,16 +101,62 @@ impl Place<'_> {
             Sabotage::WrongPlace => data(chain).for_each(|write| write.remote.address += 128),
             Sabotage::SplitNot128 => {
                 let rail = RailId::new(self.rail);
-                self.move_border(chain, |_| said.mask.last() > rail);
+                self.move_border(chain, MOVED, |_| said.mask.last() > rail);
+            }
+            Sabotage::RailWithoutBytes => {
+                let rail = RailId::new(self.rail);
+                self.move_border(chain, u32::MAX, |_| said.mask.last() > rail);
             }
             // If a message has one rail, the next lane carries what the first lane does not.
             Sabotage::LanesNot128 if said.mask.len() == 1 && !in_record => {
                 let whole = u64::from(said.size_q.saturating_sub(1)) * 128;
-                self.move_border(chain, |length| self.lane == LaneId::FIRST && u64::from(length) < whole);
+                self.move_border(chain, MOVED, |length| self.lane == LaneId::FIRST && u64::from(length) < whole);
             }
-            _ => {}
+            Sabotage::DataTwice => {
+                let first = data(chain).next().map(|write| Write { immediate: None, signalled: false, ..*write });
+                chain.splice(..0, first);
+            }
+            Sabotage::ImmediateTwice => {
+                let again = Write { immediate: last.immediate, ..Write::default() };
+                chain.push(again);
+            }
+            _ if in_record => self.spoil_record(sabotage, layout, chain),
+            _ => self.spoil_immediate(sabotage, layout, last),
         }
         None
+    }
+
+    /// Sabotages the immediate of a message.
+    fn spoil_immediate(&self, sabotage: Sabotage, layout: ImmediateLayout, last: &mut Write) {
+        let Some(said) = last.immediate.map(|bits| layout.decode(bits)) else { return };
+        let says = match sabotage {
+            Sabotage::OtherSlot => Immediate { slot: Slot::new(said.slot.number().wrapping_add(1)), ..said },
+            Sabotage::OtherSize if said.size_q + 1 < layout.all_ones() => Immediate { size_q: said.size_q + 1, ..said },
+            _ => said,
+        };
+        last.immediate = Some(layout.encode(says));
+    }
+
+    /// Sabotages a message whose sizes are in a record, if this chain carries it.
+    fn spoil_record(&self, sabotage: Sabotage, layout: ImmediateLayout, chain: &mut Vec<Write>) {
+        let Some(last) = chain.last_mut() else { return };
+        let Some(line) = self.record(last) else { return };
+        match sabotage {
+            Sabotage::RecordMisplaced => last.remote.address += 8,
+            Sabotage::RecordAlone => {
+                let end = Write { local: LocalSlice::default(), remote: RemoteSlice::default(), ..*last };
+                (last.immediate, last.signalled) = (None, false);
+                chain.push(end);
+            }
+            Sabotage::RecordMissing => (last.local, last.remote) = (LocalSlice::default(), RemoteSlice::default()),
+            Sabotage::SizeDespiteRecord => {
+                if let Some(bits) = last.immediate {
+                    let size_q = layout.size_q(line.words.iter().sum());
+                    last.immediate = Some(layout.encode(Immediate { size_q, ..layout.decode(bits) }));
+                }
+            }
+            _ => self.spoil_immediate(sabotage, layout, last),
+        }
     }
 
     /// Returns the line of the record that a write carries.
@@ -119,24 +165,36 @@ impl Place<'_> {
         Some(Line::new(region, write.local.address))
     }
 
-    /// Shortens the only write of a chain if its message goes on in another chain, which then begins earlier.
-    fn move_border(&self, chain: &mut [Write], goes_on: impl Fn(u32) -> bool) {
+    /// Shortens the only write of a chain by at most this many bytes if its message goes on in another chain, which
+    /// then begins earlier.
+    fn move_border(&self, chain: &mut [Write], most: u32, goes_on: impl Fn(u32) -> bool) {
         let ([write], mut end) = (chain, lock(self.end)) else { return };
-        if write.local.length > 0 && end.border.take_if(|border| *border == write.remote.address).is_some() {
-            write.local.address -= u64::from(MOVED);
-            write.remote.address -= u64::from(MOVED);
-            write.local.length += MOVED;
+        let is_next = |border: &mut (u64, u32)| border.0 == write.remote.address;
+        if write.local.length > 0
+            && let Some((_, moved)) = end.border.take_if(is_next)
+        {
+            write.local.address -= u64::from(moved);
+            write.remote.address -= u64::from(moved);
+            write.local.length += moved;
         }
-        if write.local.length > MOVED && goes_on(write.local.length) {
-            end.border = Some(write.remote.address + u64::from(write.local.length));
-            write.local.length -= MOVED;
+        if (write.local.length > most || most == u32::MAX) && goes_on(write.local.length) {
+            let moved = most.min(write.local.length);
+            end.border = Some((write.remote.address + u64::from(write.local.length), moved));
+            write.local.length -= moved;
         }
     }
 
     /// Sabotages a chain with CTS entries.
     pub(super) fn spoil_cts(&self, sabotage: Sabotage, chain: &mut Vec<Write>) {
         match sabotage {
-            Sabotage::KeyOfOtherRail => chain.iter().for_each(|write| self.spoil_keys(write.local)),
+            Sabotage::KeyOfOtherRail => self.spoil_entries(chain, |words| {
+                let first = words[KEY_WORDS.start] & u64::from(u32::MAX);
+                words[KEY_WORDS].fill(first | first << 32);
+            }),
+            Sabotage::CtsOtherSize => self.spoil_entries(chain, |words| words[1] += 128),
+            Sabotage::CtsAhead => self.spoil_entries(chain, |words| words[7] += 512),
+            Sabotage::CtsMisplaced => chain.iter_mut().for_each(|write| write.remote.address += LINE_BYTES),
+            Sabotage::CtsAcross => chain.iter_mut().for_each(|write| write.remote.address += LINE_BYTES / 2),
             Sabotage::CtsNotPosted => {
                 let mut end = lock(self.end);
                 end.cts += 1;
@@ -156,15 +214,16 @@ impl Place<'_> {
         }
     }
 
-    /// Gives the entries that are about to be posted the first rail's keys for every rail.
-    fn spoil_keys(&self, entries: LocalSlice) {
-        let Some(region) = self.plot.source(entries.key) else { return };
-        for entry in 0..u64::from(entries.length) / LINE_BYTES {
-            let line = Line::new(Arc::clone(&region), entries.address + entry * LINE_BYTES);
-            let mut words = line.words;
-            let first = words[KEY_WORDS.start] & u64::from(u32::MAX);
-            words[KEY_WORDS].fill(first | first << 32);
-            line.store(words);
+    /// Changes the words of the entries that are about to be posted.
+    fn spoil_entries(&self, chain: &[Write], spoil: impl Fn(&mut [u64; WORDS])) {
+        for entries in chain.iter().map(|write| write.local) {
+            let Some(region) = self.plot.source(entries.key) else { return };
+            for entry in 0..u64::from(entries.length) / LINE_BYTES {
+                let line = Line::new(Arc::clone(&region), entries.address + entry * LINE_BYTES);
+                let mut words = line.words;
+                spoil(&mut words);
+                line.store(words);
+            }
         }
     }
 }

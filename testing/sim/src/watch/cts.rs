@@ -80,3 +80,68 @@ fn word(entry: &[u8], offset: usize) -> u64 {
 fn wrong(text: String) -> Checked {
     Err((Checker::Wire, text))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::watch::Buffer;
+
+    /// Returns the bytes of the only entry of this receive.
+    fn entry(number: u64, receive: u64) -> [u8; ENTRY_BYTES] {
+        let mut words = [0u64; 8];
+        words[..2].copy_from_slice(&[0x1000 + receive, 64]);
+        words[2] = 5 | (receive % 256) << 32 | 1 << 48;
+        words[7] = number + 1;
+        let mut bytes = [0; ENTRY_BYTES];
+        bytes.chunks_exact_mut(8).zip(words).for_each(|(part, word)| part.copy_from_slice(&word.to_le_bytes()));
+        bytes
+    }
+
+    /// Returns a ring, and receives of one buffer each. A message fills the first `whole` of them.
+    fn receives(count: u64, whole: u64) -> (Ring, Vec<Group>) {
+        let (mut ring, mut groups) = (Ring::default(), Vec::new());
+        for number in 0..count {
+            ring.posted(number as usize, 1);
+            let mut buffer = Buffer::new(0x1000 + number, 64, 5);
+            buffer.message = (number < whole).then_some((number, 0));
+            groups.push(Group::new(vec![buffer], false));
+        }
+        (ring, groups)
+    }
+
+    #[test]
+    fn an_entry_says_its_receive() {
+        let (mut ring, groups) = receives(2, 0);
+        assert_eq!(ring.landed(&groups, 0, &[entry(0, 0), entry(1, 1)].concat()), Ok(()));
+        for (number, word, change) in
+            [(0, 0, 1), (0, 1, 1), (0, 2, 1), (0, 2, 1 << 32), (0, 2, 1 << 40), (0, 2, 1 << 56)]
+        {
+            let mut bytes = entry(number, 0);
+            let changed = super::word(&bytes, word * 8) ^ change;
+            bytes[word * 8..word * 8 + 8].copy_from_slice(&changed.to_le_bytes());
+            assert!(ring.landed(&groups, 0, &bytes).is_err(), "word {word} with {change:#x}");
+        }
+    }
+
+    #[test]
+    fn an_entry_is_at_its_place_and_of_a_receive() {
+        let (mut ring, groups) = receives(1, 0);
+        let says = |landed: Checked| landed.expect_err("it is wrong").1;
+        assert!(says(ring.landed(&groups, 64, &entry(0, 0))).contains("at place 1"));
+        assert!(says(ring.landed(&groups, 64, &entry(1, 1))).contains("is of no receive"));
+        assert!(says(ring.landed(&groups, 0, &[0; 64])).contains("at place 0"));
+        assert!(says(ring.landed(&groups, 32, &entry(0, 0))).contains("are no CTS entries"));
+    }
+
+    #[test]
+    fn an_entry_overwrites_only_an_older_one_whose_receive_is_whole() {
+        for (whole, newer) in [(1, ""), (0, "overwrote one of group 0, which is not whole")] {
+            let (mut ring, groups) = receives(513, whole);
+            assert_eq!(ring.landed(&groups, 0, &entry(0, 0)), Ok(()));
+            let text = ring.landed(&groups, 0, &entry(512, 512)).err().map_or_else(String::new, |found| found.1);
+            assert!(text.ends_with(newer) && text.is_empty() == newer.is_empty(), "{text}");
+            let older = ring.landed(&groups, 0, &entry(0, 0)).expect_err("it is older").1;
+            assert!(older.contains("overwrote the newer entry 512"), "{older}");
+        }
+    }
+}

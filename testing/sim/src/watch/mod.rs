@@ -276,3 +276,126 @@ impl Watch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a watch over one connection of two rails with a receive of one buffer, for each of these capacities.
+    fn watching(capacities: &[u64]) -> Watch {
+        let mut connection = Connection { split: Split::new([1; 8], 0b11, 0), ..Connection::default() };
+        connection.wire.rails = 2;
+        connection.wire.usable = 0b11;
+        connection.wire.lanes = [1; 8];
+        let mut watch = Watch { violation: None, connections: vec![connection] };
+        for (number, capacity) in capacities.iter().enumerate() {
+            watch.irecv(0, vec![Buffer::new(0x10000 * (number as u64 + 1), *capacity, 7)], false);
+        }
+        watch
+    }
+
+    /// Lands bytes of a message, without an immediate, at this offset in the buffer of the first receive.
+    fn land(watch: &mut Watch, rail: u8, offset: u64, length: u64) {
+        let address = 0x10000 + offset;
+        let landing = Landing { connection: 0, rail, lane: 0, address, length, control: false, immediate: None };
+        watch.landed(0, &landing, &vec![0; length as usize], &mut Counts::default());
+    }
+
+    /// Returns the words of the finding, and forgets it.
+    fn found(watch: &mut Watch) -> String {
+        watch.violation.take().map_or_else(String::new, |found| format!("{}: {}", found.checker.name(), found.message))
+    }
+
+    #[test]
+    fn a_message_needs_an_open_receive_with_its_tag() {
+        let mut watch = watching(&[100]);
+        watch.isend(0, 0, 0, 8, 100);
+        assert!(found(&mut watch).contains("has no unfilled buffer with tag 8"));
+        assert_eq!(watch.isend(0, 0, 0, 7, 100), 100);
+        assert_eq!(found(&mut watch), "");
+        watch.isend(0, 0, 1, 7, 100);
+        assert!(found(&mut watch).contains("was taken, but no receive is open"));
+    }
+
+    #[test]
+    fn bytes_must_not_land_before_their_message_is_sent() {
+        let mut watch = watching(&[256]);
+        land(&mut watch, 0, 0, 128);
+        assert!(found(&mut watch).contains("landed in buffer 0 of group 0 before any send"));
+        watch.isend(0, 0, 0, 7, 256);
+        land(&mut watch, 0, 0, 128);
+        land(&mut watch, 1, 128, 128);
+        assert_eq!(found(&mut watch), "");
+    }
+
+    #[test]
+    fn a_call_that_failed_excuses_bytes_without_a_message() {
+        let mut watch = watching(&[256]);
+        watch.connections[0].sender_failed = true;
+        land(&mut watch, 0, 0, 128);
+        assert_eq!(found(&mut watch), "");
+    }
+
+    #[test]
+    fn pieces_begin_and_end_at_multiples_of_128_bytes() {
+        for (offset, length, is_right) in [(8, 120, false), (0, 120, false), (128, 132, true), (128, 128, true)] {
+            let mut watch = watching(&[260]);
+            watch.isend(0, 0, 0, 7, 260);
+            land(&mut watch, 0, offset, length);
+            assert_eq!(found(&mut watch).contains("has a piece"), !is_right, "{length} bytes at {offset}");
+        }
+    }
+
+    #[test]
+    fn a_send_is_done_with_its_size_once_all_of_it_has_landed() {
+        let mut watch = watching(&[128]);
+        watch.isend(0, 0, 5, 7, 128);
+        watch.send_done(0, 0, 5, 128, 128);
+        assert!(found(&mut watch).contains("message 5 is done for the sender, but not all of it has landed"));
+        land(&mut watch, 0, 0, 128);
+        watch.send_done(0, 0, 5, 128, 127);
+        assert!(found(&mut watch).contains("the sender reports 127 bytes for message 5, not 128"));
+        watch.send_done(0, 0, 5, 128, 128);
+        assert_eq!(found(&mut watch), "");
+    }
+
+    #[test]
+    fn a_receive_is_done_once() {
+        let mut watch = watching(&[128]);
+        watch.isend(0, 0, 0, 7, 128);
+        land(&mut watch, 0, 0, 128);
+        assert!(!watch.recv_done(0, 0, 0, &[128]));
+        assert_eq!(found(&mut watch), "");
+        watch.recv_done(0, 0, 0, &[128]);
+        assert!(found(&mut watch).contains("group 0 was reported done twice"));
+    }
+
+    #[test]
+    fn only_a_receive_with_an_optional_completion_may_be_done_early() {
+        for hinted in [true, false] {
+            let mut watch = watching(&[]);
+            watch.irecv(0, vec![Buffer::new(0x10000, 128, 7)], hinted);
+            assert_eq!(watch.recv_done(0, 0, 0, &[128]), hinted);
+            assert_eq!(found(&mut watch).contains("are not whole"), !hinted);
+        }
+    }
+
+    #[test]
+    fn an_end_without_counters_that_agree_has_not_finished() {
+        let mut watch = watching(&[128]);
+        watch.isend(0, 0, 0, 7, 128);
+        let rail = RailInfo {
+            index: 0,
+            local_port: 0,
+            name: railweave_transport::RailName { local: String::new(), remote: String::new() },
+            counters: std::sync::Arc::default(),
+        };
+        watch.finished(0, 0, true, std::slice::from_ref(&rail));
+        assert_eq!(found(&mut watch), "", "nothing has been carried or counted");
+        land(&mut watch, 0, 0, 128);
+        watch.finished(0, 0, true, std::slice::from_ref(&rail));
+        assert!(found(&mut watch).contains("the counters say [0, 0, 0, 0]"));
+        watch.finished(0, 0, false, &[rail]);
+        assert_eq!(found(&mut watch), "", "the receiver counts what is reported to it");
+    }
+}

@@ -96,3 +96,63 @@ impl Split {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the words of the finding for messages of two rails, given by the bytes of each rail, and of all of them.
+    fn found(weights: [u64; 2], split_min: u64, messages: &[[u64; 2]]) -> String {
+        let mut all = [0; 8];
+        all[..2].copy_from_slice(&weights);
+        let mut split = Split::new(all, 0b11, split_min);
+        let landed =
+            messages.iter().try_for_each(|[first, second]| split.message_landed([*first, *second, 0, 0, 0, 0, 0, 0]));
+        landed.and_then(|()| split.check_all()).err().map_or_else(String::new, |(_, text)| text)
+    }
+
+    #[test]
+    fn a_large_message_may_pay_back_a_quarter_of_the_smallest_share() {
+        assert_eq!(found([3, 1], 0, &[[786_432, 262_144]]), "");
+        assert_eq!(found([3, 1], 0, &[[720_896, 327_680]]), "");
+        assert!(found([3, 1], 0, &[[655_360, 393_216]]).contains("from its share of one message"));
+        assert!(found([1, 1], 0, &[[1 << 20, 0]]).contains("from its share of one message"));
+    }
+
+    #[test]
+    fn a_message_below_the_limit_goes_over_one_rail() {
+        assert_eq!(found([1, 1], 8192, &[[8191, 0], [0, 1], [4096, 4096]]), "");
+        assert!(found([1, 1], 8193, &[[4096, 4096]]).contains("too short for more than one rail"));
+        assert!(found([1, 1], 0, &[[64, 64]]).contains("too short for more than one rail"));
+    }
+
+    #[test]
+    fn a_rail_without_weight_carries_something_only_if_no_other_has_one() {
+        assert!(found([1, 0], 8192, &[[0, 1]]).contains("a rail without weight"));
+        assert_eq!(found([0, 0], 8192, &[[1, 0]]), "");
+        assert!(found([0, 0], 8192, &[[0, 1]]).contains("a rail without weight"));
+    }
+
+    #[test]
+    fn messages_on_one_rail_even_out_in_the_long_run() {
+        let one_rail = vec![[8000, 0]; 1000];
+        assert!(found([1, 1], 8192, &one_rail).contains("from its share of all messages"));
+        assert_eq!(found([1, 1], 8192, &one_rail[..50]), "");
+        let turns = [vec![[8000, 0]; 30], vec![[0, 8000]; 30]].concat().repeat(20);
+        assert_eq!(found([1, 1], 8192, &turns), "");
+    }
+
+    #[test]
+    fn cts_go_over_rails_of_equal_weight_or_over_the_heaviest() {
+        let rails = |weights: [u64; 3], usable| {
+            let mut all = [0; 8];
+            all[..3].copy_from_slice(&weights);
+            Split::new(all, usable, 0).cts_rails()
+        };
+        assert_eq!(rails([3, 3, 3], 0b111), 0b111);
+        assert_eq!(rails([3, 0, 3], 0b111), 0b101);
+        assert_eq!(rails([1, 4, 4], 0b111), 0b010);
+        assert_eq!(rails([1, 4, 4], 0b101), 0b100);
+        assert_eq!(rails([0, 0, 0], 0b110), 0b010);
+    }
+}

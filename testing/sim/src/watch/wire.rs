@@ -170,12 +170,12 @@ impl Wire {
                 return Err((Checker::Size, format!("the record of slot {slot} says {record:?}, not {expected:?}")));
             }
         }
-        if receive.carriers != mask && sizes.iter().any(|size| *size > 0) {
-            return wrong(format!("the rails that carried bytes are {:#b}", receive.carriers));
-        }
         if let Some(short) = receive.buffers.iter().find(|buffer| !buffer.is_whole()) {
             let text = format!("all of group {group} is said to be there, but {short:?} is not whole");
             return Err((Checker::Delivery, text));
+        }
+        if receive.carriers != mask && sizes.iter().any(|size| *size > 0) {
+            return wrong(format!("the rails that carried bytes are {:#b}", receive.carriers));
         }
         self.count(&sizes, &said, &done, counts);
         if group >= SLOTS {
