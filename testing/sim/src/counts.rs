@@ -78,6 +78,7 @@ seen! {
     NumbersWrapped = "path", "the number of a receive wrapped round";
     ConnectionsWrapped = "path", "a connection whose number wrapped round";
     Reregistered = "path", "memory registered again";
+    AllSends = "path", "256 sends in progress, all that a connection has";
     LeakProbe = "path", "a leak probe of all slots and requests";
     GappyRails = "path", "a connection with a rail missing";
 
@@ -91,7 +92,6 @@ seen! {
     QueueFull = "refusal", "a send queue that is full";
     ReceivesShort = "refusal", "post_receives: fewer taken than asked for";
     FlushFull = "refusal", "post_flush: no room";
-    RequestsOut = "refusal", "isend: 256 sends in progress";
 
     Clean = "ending", "connections closed cleanly";
     Failed = "ending", "ends of connections that failed";

@@ -119,7 +119,7 @@ impl fmt::Display for Event {
             }
             Kind::Silent => write!(out, "silent until {}.{:03}", a / 1000, a % 1000),
             Kind::ConnectionLost => write!(out, "connection declared lost"),
-            Kind::Trespass => write!(out, "breaks the contract ({a})"),
+            Kind::Trespass => write!(out, "breaks the contract"),
             Kind::Violation => write!(out, "VIOLATION"),
         }
     }

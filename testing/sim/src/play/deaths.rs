@@ -66,6 +66,11 @@ impl<const O: bool> Game<O> {
                 state.silence_port(port);
                 state.saw(Seen::PortDied);
                 drop(state);
+                for process in 0..self.processes.len() {
+                    if self.processes[process].domains.iter().any(|domain| domain.port() == port) {
+                        self.world.lock().record(Kind::Death, Who::Process(process), [4, port as u64, 0, 0]);
+                    }
+                }
                 for connection in 0..self.connections.len() {
                     let plan = &self.connections[connection].plan;
                     let has =

@@ -308,7 +308,10 @@ impl<const O: bool> Game<O> {
                         return self.kill(process);
                     }
                     Some(Ok(step)) => moved |= step == Step::Moved,
-                    Some(Err(error)) => self.fail(side, &error),
+                    Some(Err(error)) => {
+                        self.fail(side, &error);
+                        self.insist(side, &error);
+                    }
                 }
                 up = true;
                 self.fall_silent(side);
@@ -444,7 +447,6 @@ impl<const O: bool> Game<O> {
         state.observer.history.remark(&error.to_string());
         state.saw(Seen::Failed);
         state.observer.watch.connections[side.connection].sender_failed |= side.sender;
-        state.observer.watch.silence(side.connection, side.sender, "a call on this end has returned an error");
         if state.observer.watch.harmed(side.connection).is_none() {
             let text = format!("{}: an error without a reason: {}", side.who(), error);
             state.observer.watch.violate(now_ns, Checker::Errors, text);

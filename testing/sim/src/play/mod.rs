@@ -5,6 +5,7 @@ mod context;
 mod control;
 mod deaths;
 mod game;
+mod insisting;
 mod memory;
 mod net;
 mod plan;

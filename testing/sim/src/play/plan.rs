@@ -138,7 +138,30 @@ pub(crate) struct ConnectionPlan {
     pub(crate) trespass: Option<(Trespass, u64)>,
 }
 
+/// The bytes of a connection's messages whose sizes are at limits of the protocol, at most.
+const LIMITS_BUDGET: u64 = 1 << 20;
+
 impl ConnectionPlan {
+    /// Gives some single messages sizes at limits of the protocol, in a third of the connections: multiples of the
+    /// longest write, and the size above which the adaptive-routing form is used.
+    fn add_sizes_at_limits(&mut self, chance: &mut Chance, max_write: u32) {
+        let multiples = (1..=8).map(|pieces| pieces * u64::from(max_write));
+        let limits: Vec<u64> = multiples.chain(self.adaptive_above).filter(|size| *size <= LIMITS_BUDGET / 2).collect();
+        if limits.is_empty() || !chance.permille(330) {
+            return;
+        }
+        let mut left = LIMITS_BUDGET;
+        let singles = self.groups.len() - self.probe;
+        for group in self.groups[..singles].iter_mut().filter(|group| group.sends.len() == 1) {
+            let near = chance.pick(&limits) + chance.pick(&[0, 127, 128, 129, 130, 255, 256, 257]);
+            let size = near.saturating_sub(128);
+            if chance.permille(300) && size <= left {
+                left -= size;
+                (group.sends[0].1, group.buffers[0].1) = (size, size);
+            }
+        }
+    }
+
     /// Returns the weights of the rails at one end: the weight of its port, if one is set, otherwise the slower of both
     /// ports' speeds; the rails of a port share its weight, or its speed, evenly.
     pub(crate) fn rail_weights(&self, sender: bool) -> [u64; 8] {
@@ -238,6 +261,10 @@ impl Plan {
         faults.add_late_closes(&mut Chance::new(seed ^ 0x00c1_05e5));
         faults.add_high_numbers(&mut Chance::new(seed ^ 0x0f1d_c0de));
         faults.add_repeated_connects(&mut Chance::new(seed ^ 0x001a_7e12));
+        if !matches!(workload, Workload::Flood | Workload::Breakers) {
+            let at_limits = &mut Chance::new(seed ^ 0x11_a175);
+            connections.iter_mut().for_each(|plan| plan.add_sizes_at_limits(at_limits, max_write));
+        }
         let of_sessions = &mut Chance::new(seed ^ 0x5e55_1045);
         faults.add_session_faults(of_sessions);
         let key = of_sessions.pick(&[0, 0, 1, 2]);

@@ -6,6 +6,7 @@ use railweave_transport::{Error, Flushed, Incoming, MemoryKeys, RailInfo, RecvRe
 
 use super::comm::RecvComm;
 use super::context::{Context, Step};
+use super::insisting::Insisted;
 use super::memory::{Buffer, Memory};
 use super::plan::{ConnectionPlan, GroupPlan, Trespass};
 use crate::history::Kind;
@@ -450,5 +451,33 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
             let text = format!("c{}: {what} was no error", context.connection);
             state.observer.watch.violate(now_ns, Checker::Errors, text);
         }
+    }
+}
+
+impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
+    /// Makes more calls after one has returned an error. Only a receive or a flush that is done may still succeed; over
+    /// a two-sided fabric, such a receive may still wait for its acknowledgement to leave.
+    pub(super) fn insist(&mut self, connection: &Rc<RecvComm<ONE_SIDED>>) -> Vec<Insisted> {
+        let buffer = self.memory.take(8);
+        let keys = buffer.keys(&self.rails);
+        let receive = [Incoming { address: buffer.address(), size: 8, tag: 0, keys: &keys }];
+        let mut results = vec![
+            ("irecv", connection.irecv(&receive, false).err()),
+            ("iflush", connection.iflush(&receive).map(drop).err()),
+        ];
+        for receiving in &self.receiving {
+            match connection.test(receiving.request) {
+                Ok(done) if done.is_some() || !ONE_SIDED => {}
+                other => results.push(("test of a receive", other.err())),
+            }
+        }
+        for flushing in &self.flushing {
+            match connection.test(flushing.request) {
+                Ok(Some(_)) => {}
+                other => results.push(("test of a flush", other.err())),
+            }
+        }
+        self.memory.put(buffer, false);
+        results
     }
 }

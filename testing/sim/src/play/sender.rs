@@ -6,6 +6,7 @@ use railweave_transport::{Error, Event, MAX_BUFFERS, Outgoing, RailInfo, SendReq
 
 use super::comm::SendComm;
 use super::context::{Context, Step};
+use super::insisting::Insisted;
 use super::memory::{Buffer, Memory};
 use super::plan::{ConnectionPlan, Trespass};
 use crate::history::Kind;
@@ -176,7 +177,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
             state.saw(Seen::Truncated);
         }
         if self.sending.len() == SendRequest::COUNT - 1 {
-            state.saw(Seen::RequestsOut);
+            state.saw(Seen::AllSends);
         }
         drop(state);
         if self.probing && self.pending.is_empty() {
@@ -216,6 +217,25 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
             let which = context.chance.index(self.sending.len());
             self.sending[which].buffer.deregister();
         }
+    }
+}
+
+impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
+    /// Makes more calls after one has returned an error. Only a send that is done may still succeed.
+    pub(super) fn insist(&mut self, connection: &SendComm<ONE_SIDED>) -> Vec<Insisted> {
+        let buffer = self.memory.take(8);
+        let keys = buffer.keys(&self.rails);
+        let tag = self.pending.front().map_or(0, |first| first.tag);
+        let message = Outgoing { address: buffer.address(), size: 8, tag, keys: &keys };
+        let mut results = vec![("isend", connection.isend(&message).err())];
+        for sending in &self.sending {
+            match connection.test(sending.request) {
+                Ok(Some(_)) => {}
+                other => results.push(("test of a send", other.err())),
+            }
+        }
+        self.memory.put(buffer, false);
+        results
     }
 }
 
