@@ -42,7 +42,7 @@ pub(crate) struct Connection {
 impl Connection {
     /// Returns a connection whose first receive has this number.
     pub(crate) fn new(first_number: u32) -> Self {
-        Self { wire: Wire::new(first_number), ..Self::default() }
+        Self { wire: Wire::new(first_number), ring: Ring::new(first_number), ..Self::default() }
     }
 
     /// Returns the open buffer that holds all of these bytes (its group, and its number in it), and their offset in it.

@@ -12,6 +12,8 @@ const ENTRIES: u64 = 512;
 /// The ring of a connection's sender.
 #[derive(Debug)]
 pub(super) struct Ring {
+    /// The number of the first receive, and of the first entry.
+    first_number: u32,
     /// The number of the entry at each place, counted from 1; 0 if there was none.
     held: Vec<u64>,
     /// The receive of each entry, and the buffer's number in it.
@@ -20,11 +22,16 @@ pub(super) struct Ring {
 
 impl Default for Ring {
     fn default() -> Self {
-        Self { held: vec![0; ENTRIES as usize], buffers: Vec::new() }
+        Self { first_number: 0, held: vec![0; ENTRIES as usize], buffers: Vec::new() }
     }
 }
 
 impl Ring {
+    /// Returns the ring of a connection whose first receive and first entry have this number.
+    pub(super) fn new(first_number: u32) -> Self {
+        Self { first_number, ..Self::default() }
+    }
+
     /// Adds the entries of a receive that was posted.
     pub(super) fn posted(&mut self, group: usize, buffers: usize) {
         self.buffers.extend((0..buffers).map(|buffer| (group, buffer)));
@@ -48,15 +55,18 @@ impl Ring {
         if held > number {
             return wrong(format!("CTS entry {} overwrote the newer entry {}", number - 1, held - 1));
         }
-        let Some(&(group, index)) = self.buffers.get(number as usize - 1) else {
+        let nth = (number - 1).checked_sub(u64::from(self.first_number));
+        let found = nth.and_then(|nth| Some((nth, *self.buffers.get(nth as usize)?)));
+        let Some((nth, (group, index))) = found else {
             return wrong(format!("CTS entry {} is of no receive", number - 1));
         };
-        let overwritten = (number - 1).checked_sub(ENTRIES).map(|old| self.buffers[old as usize].0);
+        let overwritten = nth.checked_sub(ENTRIES).map(|old| self.buffers[old as usize].0);
         if let Some(old) = overwritten.filter(|old| !groups[*old].is_whole()) {
             return wrong(format!("CTS entry {} overwrote one of group {old}, which is not whole", number - 1));
         }
         let (receive, buffer) = (&groups[group], &groups[group].buffers[index]);
-        let place_of = [group as u64 % 256, index as u64, receive.buffers.len() as u64];
+        let place_of =
+            [(u64::from(self.first_number) + group as u64) % 256, index as u64, receive.buffers.len() as u64];
         let expected = [buffer.address, buffer.capacity, u64::from(buffer.tag)];
         let says = [word(entry, 0), word(entry, 8), word(entry, 16) & 0xffff_ffff];
         let slot = word(entry, 16) >> 32;

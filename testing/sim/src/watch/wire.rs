@@ -213,8 +213,9 @@ impl Wire {
         if found.lanes[rail] & 1 << landing.lane != 0 || found.lanes[rail].count_ones() >= lanes {
             return Err(format!("rail {rail} has already sent immediates on lanes {:#b}", found.lanes[rail]));
         }
-        if lanes == 1 && self.group_of[slot] % usize::from(self.lanes[rail]) != usize::from(landing.lane) {
-            return Err(format!("it came on another lane than that of receive {}", self.group_of[slot]));
+        let number = self.first_number.wrapping_add(self.group_of[slot] as u32);
+        if lanes == 1 && number % u32::from(self.lanes[rail]) != u32::from(landing.lane) {
+            return Err(format!("it came on another lane than that of receive {number}"));
         }
         found.lanes[rail] |= 1 << landing.lane;
         if in_record {
