@@ -65,7 +65,7 @@ impl<const ONE_SIDED: bool, O: Observer> SimDomain<ONE_SIDED, O> {
         let mut state = self.world.lock();
         let process = state.ports[self.port].process;
         let registered = Registered { region: Arc::clone(region), address, kind, access, process, port: self.port };
-        let keys = state.keys.add(registered);
+        let keys = state.register(registered);
         drop(state);
         SimRegistration { world: Arc::clone(&self.world), keys }
     }

@@ -39,6 +39,37 @@ pub struct Faults {
     pub ack_refused_permille: u32,
     /// Longest time for which later calls of `acknowledge` send nothing either.
     pub ack_refused_ns: u64,
+    /// Acknowledgements that come late although their writes have landed.
+    pub ack_stall_permille: u32,
+    /// The longest such delay.
+    pub ack_stall_ns: u64,
+    /// Acknowledgements that are lost, so that the lane sends the write again. If the peer's end is gone by then,
+    /// nobody answers, and the lane fails.
+    pub ack_lost_permille: u32,
+    /// The longest time until the lane sends the write again; the shortest is half as long.
+    pub ack_lost_ns: u64,
+    /// The longest time between two changes of a rail's rate; 0 for a constant rate. By default it drifts: each change
+    /// is of up to a tenth.
+    pub rate_change_ns: u64,
+    /// Changes at which the rate jumps instead, to between a tenth and ten times of that at the beginning.
+    pub rate_jump_permille: u32,
+    /// Changes after which the rail nearly stands still for a while.
+    pub standstill_permille: u32,
+    /// The longest time for which it does.
+    pub standstill_ns: u64,
+    /// Posted writes at which an outage of the rail or its port begins: in one direction or both, of writes,
+    /// acknowledgements or both. Lanes send again what was lost.
+    pub outage_permille: u32,
+    /// The longest outage, unless it is long. To be survived it has to be at most three quarters of `retry_ns`.
+    pub outage_ns: u64,
+    /// Outages that are long: some last between one and four times `retry_ns`, others never end.
+    pub long_outage_permille: u32,
+    /// The longest time after the end of a lane at which the writes that it cut off still land; 0 if none of them does.
+    pub late_landing_ns: u64,
+    /// True if the unreported completions of a lane vanish when it is destroyed.
+    pub destroy_purges: bool,
+    /// Registrations that get the key of an earlier one of their port that has ended.
+    pub key_reuse_permille: u32,
     /// Rails that cannot be opened.
     pub open_fails_permille: u32,
     /// Attempts to connect a rail that have to be repeated.
@@ -71,6 +102,20 @@ impl Faults {
             acks_put_off: false,
             ack_refused_permille: 0,
             ack_refused_ns: 0,
+            ack_stall_permille: 0,
+            ack_stall_ns: 0,
+            ack_lost_permille: 0,
+            ack_lost_ns: 0,
+            rate_change_ns: 0,
+            rate_jump_permille: 0,
+            standstill_permille: 0,
+            standstill_ns: 0,
+            outage_permille: 0,
+            outage_ns: 0,
+            long_outage_permille: 0,
+            late_landing_ns: 0,
+            destroy_purges: false,
+            key_reuse_permille: 0,
             open_fails_permille: 0,
             connect_later_permille: 0,
             connect_later_ns: 0,

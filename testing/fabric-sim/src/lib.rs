@@ -18,5 +18,5 @@ mod world;
 pub use chance::Chance;
 pub use fabric::{Sim, SimDomain, SimPendingRail, SimRail, SimRegistration};
 pub use faults::Faults;
-pub use observer::{Breach, Event, Landing, Mishap, Observer, Opening, Place, Unobserved};
+pub use observer::{Breach, Event, Landing, Mishap, Observer, Opening, Outage, Place, Unobserved};
 pub use world::{State, World};

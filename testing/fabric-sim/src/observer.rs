@@ -77,6 +77,13 @@ pub enum Event<'a> {
         /// The time at which the lane fails, after its retries.
         fails_at_ns: u64,
     },
+    /// An acknowledgement was lost: the lane sends its write again.
+    AckLost {
+        /// The time at which it does.
+        again_at_ns: u64,
+    },
+    /// An outage of the rail begins at this end.
+    Outage(Outage),
     /// The lane has died.
     Died {
         /// The cause.
@@ -129,6 +136,21 @@ pub enum Event<'a> {
     },
     /// A rule of the fabric was broken.
     Broken(Breach),
+}
+
+/// A time during which something that this end of a rail needs does not get through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outage {
+    /// True if its writes do not reach the peer.
+    pub writes: bool,
+    /// True if the acknowledgements of its writes do not come back.
+    pub acknowledgements: bool,
+    /// The time at which the outage begins.
+    pub from_ns: u64,
+    /// The time at which it ends; `u64::MAX` if it never does.
+    pub until_ns: u64,
+    /// True if it may last longer than the retries, so that lanes fail.
+    pub is_long: bool,
 }
 
 /// A write that lands, or a part of one.
@@ -192,6 +214,36 @@ pub enum Mishap {
     AckPutOff,
     /// A call that had to send acknowledgements sent none.
     AckRefused,
+    /// Acknowledgements that a call had to send did not leave, more than a millisecond after they were put off.
+    AckRefusedLong,
+    /// An acknowledgement came late, alone.
+    AckStalled,
+    /// The rate of a rail drifted.
+    RateDrift,
+    /// The rate of a rail jumped.
+    RateJump,
+    /// A rail nearly stands still.
+    Standstill,
+    /// A write was lost in an outage of one direction.
+    WriteLostOneWay,
+    /// An acknowledgement was lost in an outage of one direction.
+    AckLostOneWay,
+    /// A write or an acknowledgement was lost in an outage of both directions of a rail, or of a port.
+    LostInOutage,
+    /// A lane got everything through after an outage.
+    Recovered,
+    /// A lane's retries ended within an outage.
+    RetriesEnded,
+    /// A write landed after the end of its lane.
+    LandedLate,
+    /// The last write that got through before the end of its lane landed only in part, or without its completion.
+    PlacedInPart,
+    /// A write that would have landed after the end of its lane found the other end fenced.
+    Fenced,
+    /// An end was dropped, or its lanes destroyed, with completions that no poll had reported.
+    CompletionsLost,
+    /// A registration got the key of one that had ended.
+    KeyReused,
     /// A rail could not be opened.
     RailNotOpened,
     /// An attempt to connect a rail has to be repeated.

@@ -61,6 +61,19 @@ fn hard() -> Faults {
         completion_burst_ns: 7_000,
         poll_short_permille: 300,
         acks_put_off: true,
+        ack_stall_permille: 20,
+        ack_stall_ns: 100_000,
+        ack_lost_permille: 5,
+        ack_lost_ns: 100_000,
+        rate_change_ns: 5_000,
+        rate_jump_permille: 300,
+        standstill_permille: 50,
+        standstill_ns: 50_000,
+        outage_permille: 10,
+        outage_ns: 35_000,
+        late_landing_ns: 50_000,
+        destroy_purges: true,
+        key_reuse_permille: 500,
         ..Faults::none()
     }
 }

@@ -169,6 +169,52 @@ impl Faults {
         }
     }
 
+    /// Adds rates that change, acknowledgements that come late, outages, writes that land after the end of their lane,
+    /// and keys that come again. The peer's grace must be longer than all delays of an acknowledgement together, so
+    /// most seeds have only one of them. A few have outages that lanes do not survive, or lose acknowledgements for
+    /// longer than the grace.
+    pub(crate) fn add_network(&mut self, chance: &mut Chance) {
+        let fabric = &mut self.fabric;
+        if chance.permille(300) {
+            fabric.rate_change_ns = chance.pick(&[20_000, 200_000, 1_000_000]);
+            fabric.rate_jump_permille = chance.pick(&[0, 100, 500]);
+            if chance.permille(500) {
+                fabric.standstill_permille = 20;
+                fabric.standstill_ns = chance.pick(&[200_000, 5_000_000]);
+            }
+        }
+        let which = chance.below(10);
+        let all_ns = if which == 9 { 500_000 } else { 2_000_000 };
+        if matches!(which, 4 | 5 | 9) {
+            fabric.ack_stall_permille = chance.pick(&[2, 20]);
+            fabric.ack_stall_ns = all_ns;
+        }
+        if matches!(which, 6 | 7 | 9) {
+            fabric.outage_permille = chance.pick(&[1, 5, 20]);
+            fabric.outage_ns = (fabric.retry_ns * 3 / 4).min(all_ns);
+        }
+        if matches!(which, 8 | 9) {
+            fabric.ack_refused_permille = chance.pick(&[20, 200]);
+            fabric.ack_refused_ns = all_ns;
+        }
+        if chance.permille(25) {
+            fabric.outage_permille = chance.pick(&[5, 20]);
+            fabric.outage_ns = fabric.retry_ns / 4;
+            fabric.long_outage_permille = 300;
+        }
+        if chance.permille(25) {
+            fabric.ack_lost_permille = chance.pick(&[1, 5]);
+            fabric.ack_lost_ns = 6_000_000;
+        }
+        if chance.permille(500) {
+            fabric.late_landing_ns = chance.pick(&[100_000, 10_000_000]);
+        }
+        fabric.destroy_purges = chance.permille(500);
+        if chance.permille(500) {
+            fabric.key_reuse_permille = chance.pick(&[300, 1000]);
+        }
+    }
+
     /// Adds attempts to connect a rail that must be repeated, to a fifth of the seeds.
     pub(crate) fn add_repeated_connects(&mut self, chance: &mut Chance) {
         if chance.permille(200) {
@@ -197,6 +243,14 @@ impl Faults {
         PROMISE_NS + if refused_ns > 0 { refused_ns + pause_ns } else { 0 }
     }
 
+    /// Returns the time by which outages, late acknowledgements and slow rails may delay a connection's end.
+    fn network_ns(&self) -> u64 {
+        let fabric = &self.fabric;
+        let slow_ns = if fabric.rate_change_ns > 0 { 30_000_000 + 4 * fabric.standstill_ns } else { 0 };
+        let outage_ns = if fabric.outage_permille > 0 { 4 * fabric.retry_ns } else { 0 };
+        slow_ns + outage_ns + 2 * fabric.ack_stall_ns + 2 * fabric.ack_lost_ns + fabric.ack_refused_ns
+    }
+
     /// Returns the time, in virtual nanoseconds, within which every request at a live process completes or fails once
     /// something that it needs is dead: retries, the peer's giving up, its BYE, the grace, the time to notice, and
     /// silences.
@@ -215,6 +269,7 @@ impl Faults {
             + silences_ns
             + asking_ns
             + self.close_late_ns
+            + self.network_ns()
             + 8_000_000
     }
 }

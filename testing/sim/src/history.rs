@@ -15,6 +15,8 @@ pub(crate) enum Kind {
     Failed,
     Refused,
     Lost,
+    AckLost,
+    Outage,
     NoReceive,
     Flush,
     Flushed,
@@ -93,6 +95,12 @@ impl fmt::Display for Event {
             Kind::Failed => write!(out, "FAILED"),
             Kind::Refused => write!(out, "refused: {}", ["room", "receives", "flush"][a as usize]),
             Kind::Lost => write!(out, "lost on the way, fails at {}.{:03}", a / 1000, a % 1000),
+            Kind::AckLost => write!(out, "acknowledgement lost, sent again at {}.{:03}", a / 1000, a % 1000),
+            Kind::Outage => {
+                let lost = ["", "writes", "acknowledgements", "writes and acknowledgements"][a as usize];
+                let until = if c == u64::MAX { "the end".to_owned() } else { format!("{}.{:03}", c / 1000, c % 1000) };
+                write!(out, "outage of {lost} from {}.{:03} to {until}", b / 1000, b % 1000)
+            }
             Kind::NoReceive => write!(out, "NO RECEIVE for an immediate"),
             Kind::Flush => write!(out, "flush id {a:#x}"),
             Kind::Flushed => write!(out, "flushed id {a:#x}"),

@@ -1,7 +1,7 @@
 //! The observer of a simulated world: writes the history, counts what is exercised, and tells the checkers.
 
 use railweave_fabric::MemoryKind;
-use railweave_fabric_sim::{Breach, Event, Landing as Landed, Mishap, Observer, Place, State};
+use railweave_fabric_sim::{Breach, Event, Landing as Landed, Mishap, Observer, Outage, Place, State};
 
 use crate::counts::{Counts, Seen};
 use crate::history::{Event as Line, History, Kind, Who};
@@ -84,6 +84,17 @@ impl Witness {
         self.watch.posted(now_ns, (connection, sender), (rail, lane.0), entries);
     }
 
+    /// Handles an outage. One that may outlast the retries may end the connection, because the protocol does not
+    /// survive the failure of a lane.
+    fn handle_outage(&mut self, now_ns: u64, place: Place, outage: Outage) -> (Kind, [u64; 4]) {
+        self.counts.saw(if outage.is_long { Seen::OutageLong } else { Seen::Outage });
+        if outage.is_long {
+            self.watch.harm(now_ns, place.connection, "an outage may outlast the retries");
+        }
+        let lost = u64::from(outage.writes) + 2 * u64::from(outage.acknowledgements);
+        (Kind::Outage, [lost, outage.from_ns, outage.until_ns, 0])
+    }
+
     fn handle_torn(&mut self, now_ns: u64, place: Place, landed: &Landed<'_>) {
         let (part, length) = (landed.bytes.len() as u64, u64::from(landed.write.local.length));
         self.counts.saw(Seen::Torn);
@@ -129,6 +140,12 @@ impl Observer for Witness {
             Event::Torn(ref landed) => return self.handle_torn(now_ns, place, landed),
             Event::Landed(ref landed) => return self.handle_landed(now_ns, place, landed),
             Event::Lost { fails_at_ns } => (Kind::Lost, [fails_at_ns, 0, 0, 0]),
+            Event::AckLost { again_at_ns } => {
+                self.counts.saw(Seen::AckLost);
+                self.watch.harm(now_ns, place.connection, "an acknowledgement was lost");
+                (Kind::AckLost, [again_at_ns, 0, 0, 0])
+            }
+            Event::Outage(outage) => self.handle_outage(now_ns, place, outage),
             Event::Died { error } => {
                 self.record(now_ns, Kind::Failed, who, [0; 4]);
                 return self.history.remark(&error.to_string());
@@ -174,6 +191,21 @@ impl Observer for Witness {
             Mishap::ShortPoll => Seen::ShortPoll,
             Mishap::AckPutOff => Seen::AckPutOff,
             Mishap::AckRefused => Seen::AckRefused,
+            Mishap::AckRefusedLong => Seen::AckRefusedLong,
+            Mishap::AckStalled => Seen::AckStalled,
+            Mishap::RateDrift => Seen::RateDrift,
+            Mishap::RateJump => Seen::RateJump,
+            Mishap::Standstill => Seen::Standstill,
+            Mishap::WriteLostOneWay => Seen::WriteLostOneWay,
+            Mishap::AckLostOneWay => Seen::AckLostOneWay,
+            Mishap::LostInOutage => Seen::LostInOutage,
+            Mishap::Recovered => Seen::Recovered,
+            Mishap::RetriesEnded => Seen::RetriesEnded,
+            Mishap::LandedLate => Seen::LandedLate,
+            Mishap::PlacedInPart => Seen::PlacedInPart,
+            Mishap::Fenced => Seen::Fenced,
+            Mishap::CompletionsLost => Seen::CompletionsLost,
+            Mishap::KeyReused => Seen::KeyReused,
             Mishap::RailNotOpened => Seen::RailNotOpened,
             Mishap::ConnectedLater => Seen::ConnectedLater,
             Mishap::Forged => Seen::HostileImmediate,

@@ -3,19 +3,11 @@
 use std::collections::VecDeque;
 
 use railweave_fabric::conformance::Completion;
-use railweave_fabric::{LaneId, WorkId, Write};
+use railweave_fabric::{LaneId, WorkId};
 
+use super::flight::{CutOff, Flight};
+use super::link::{Outages, Pace};
 use crate::observer::Place;
-
-/// A write in flight.
-#[derive(Debug)]
-pub(crate) struct Flight {
-    pub(crate) write: Write,
-    /// The bytes; `None` if the source is read only when the write lands.
-    pub(crate) bytes: Option<Box<[u8]>>,
-    /// True once a part of it has landed.
-    pub(crate) torn: bool,
-}
 
 #[derive(Debug, Default)]
 pub(crate) struct Lane {
@@ -41,11 +33,40 @@ pub(crate) struct Lane {
     /// True once a write was lost; no later write lands.
     pub(crate) lost: bool,
     pub(crate) dead: bool,
+    /// The time at which it died.
+    pub(crate) died_ns: u64,
+    /// True once it was destroyed: nothing is placed any more.
+    pub(crate) destroyed: bool,
+    /// The number of writes that were lost, or wait behind one that was; they are sent again.
+    pub(crate) lost_writes: u32,
+    /// The number of acknowledgements that were lost.
+    pub(crate) lost_acks: u32,
+    /// True while a retry is scheduled.
+    pub(crate) retries: bool,
+    /// The time at which its retries end; 0 if there are none.
+    pub(crate) retries_end_ns: u64,
     pub(crate) withheld_until_ns: u64,
     /// The number of this lane's own receives that are left, as if it had no shared receive queue.
     pub(crate) receives: u32,
     /// The number of receives that this lane has taken and whose completions were not polled yet.
     pub(crate) unreported_receives: u32,
+}
+
+impl Lane {
+    /// Delivers the writes that were lost, which have been sent again.
+    pub(crate) fn deliver_lost(&mut self) {
+        self.arrived += std::mem::take(&mut self.lost_writes);
+    }
+
+    /// Ends the lane: its work is gone.
+    pub(crate) fn end(&mut self, now_ns: u64) {
+        if !std::mem::replace(&mut self.dead, true) {
+            self.died_ns = now_ns;
+        }
+        self.flights.clear();
+        self.unacknowledged.clear();
+        (self.arrived, self.held) = (0, false);
+    }
 }
 
 #[derive(Debug)]
@@ -84,7 +105,10 @@ pub(crate) struct End {
     pub(crate) last_visible_ns: u64,
     pub(crate) flushes: u32,
     pub(crate) lingering: bool,
-    pub(crate) rate_mbps: u64,
+    pub(crate) pace: Pace,
+    pub(crate) outages: Outages,
+    /// Writes of the peer's that were cut off, in the sockets of a two-sided fabric.
+    pub(crate) unread: Vec<CutOff>,
     pub(crate) lag_ns: u64,
     pub(crate) wire_free_ns: u64,
     /// True once nothing gets through.

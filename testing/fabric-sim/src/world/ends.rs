@@ -1,11 +1,15 @@
 //! Ends of rails: opening, completions, failures, dropping.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use railweave_fabric::conformance::Completion;
-use railweave_fabric::{LaneId, MAX_LANES, RailError, RailSpec, SetupError, SetupStep, WorkFailure, WorkStatus};
+use railweave_fabric::{
+    ClosedAt, LaneId, MAX_LANES, RailError, RailSpec, SetupError, SetupStep, WorkFailure, WorkStatus,
+};
 
 use super::end::{End, Entry, Lane};
+use super::link::{Outages, Pace};
 use super::queue::Due;
 use super::state::State;
 use crate::observer::{Breach, Event, Mishap, Observer};
@@ -50,7 +54,9 @@ impl<O: Observer> State<O> {
             last_visible_ns: 0,
             flushes: 0,
             lingering: false,
-            rate_mbps: self.chance.between(low, high),
+            pace: Pace::new(self.chance.between(low, high)),
+            outages: Outages::default(),
+            unread: Vec::new(),
             lag_ns: self.chance.below(self.faults.lag_ns + 1),
             wire_free_ns: 0,
             cut: false,
@@ -62,13 +68,24 @@ impl<O: Observer> State<O> {
 
     /// Drops an end, with all its unsent writes.
     pub(crate) fn drop_end(&mut self, id: usize) {
+        let lanes = self.ends[id].as_ref().map_or(0, |end| end.lanes.len());
+        (0..lanes).for_each(|lane| self.cut_off(id, LaneId::at(lane)));
         let Some(end) = self.ends[id].take() else { return };
+        if !end.completions.is_empty() {
+            self.suffer(Mishap::CompletionsLost);
+        }
         // The peer of a socket notices that the other end is gone; the peer of a queue pair does not.
-        let Some(peer) = end.peer.filter(|_| !end.one_sided) else { return };
+        if let Some(peer) = end.peer.filter(|_| !end.one_sided) {
+            self.notice_closed(peer);
+        }
+    }
+
+    /// Lets an end notice soon that its peer's sockets are closed.
+    pub(super) fn notice_closed(&mut self, id: usize) {
         let delay_ns = self.faults.delay_ns;
-        let lanes = self.ends[peer].as_ref().filter(|peer| !peer.lingering).map_or(0, |peer| peer.lanes.len());
+        let lanes = self.ends[id].as_ref().filter(|end| !end.lingering).map_or(0, |end| end.lanes.len());
         for lane in 0..lanes {
-            self.schedule(self.now_ns + delay_ns, Due::GiveUp { end: peer, lane: LaneId::at(lane) });
+            self.schedule(self.now_ns + delay_ns, Due::GiveUp { end: id, lane: LaneId::at(lane) });
         }
     }
 
@@ -100,16 +117,32 @@ impl<O: Observer> State<O> {
         if state.dead {
             return;
         }
-        state.dead = true;
-        state.flights.clear();
-        state.unacknowledged.clear();
-        (state.arrived, state.held) = (0, false);
+        // An adapter names the work that failed first; a socket fails as a whole.
+        let first = state.unacknowledged.front().map(|(work, _)| *work);
+        let work = first.or(state.flights.front().map(|flight| flight.write.id)).filter(|_| end.one_sided);
+        state.end(self.now_ns);
         if end.lingering {
             return;
         }
         let place = end.place(lane);
         self.see(place, &Event::Died { error: &error });
-        self.complete(id, Completion::Failed { lane, id: None, error: Box::new(error) }, lane, 0);
+        self.complete(id, Completion::Failed { lane, id: work, error: Box::new(error) }, lane, 0);
+    }
+
+    /// Kills a lane that gets no answer. Its writes may still land.
+    pub(super) fn give_up(&mut self, id: usize, lane: LaneId) {
+        let Some(end) = self.ends[id].as_ref() else { return };
+        let error = match end.peer.and_then(|peer| self.ends[peer].as_ref()) {
+            _ if end.one_sided => self.work_failed(id, lane, WorkStatus::RetriesExceeded, "in the simulated world"),
+            Some(_) => RailError::Silence(Duration::from_nanos(self.faults.retry_ns)),
+            None => {
+                let state = &end.lanes[lane.index()];
+                let rest = state.flights.len() + state.unacknowledged.len();
+                RailError::PeerClosed(ClosedAt::Rest(rest as u64))
+            }
+        };
+        self.cut_off(id, lane);
+        self.fail_lane(id, lane, error);
     }
 
     /// Kills a lane because its work was refused.
@@ -142,9 +175,15 @@ impl<O: Observer> State<O> {
 
     /// Kills all lanes of an end, and reports each.
     pub fn fail(&mut self, id: usize) {
+        self.end_lanes(id, WorkStatus::Flushed, "the port went down");
+    }
+
+    /// Kills all lanes of an end, and reports each with this status; `why` becomes part of the path.
+    pub(super) fn end_lanes(&mut self, id: usize, status: WorkStatus, why: &str) {
         let lanes = self.ends[id].as_ref().map_or(0, |end| end.lanes.len());
         for lane in (0..lanes).map(LaneId::at) {
-            let error = self.work_failed(id, lane, WorkStatus::Flushed, "the port went down");
+            let error = self.work_failed(id, lane, status, why);
+            self.cut_off(id, lane);
             self.fail_lane(id, lane, error);
         }
     }

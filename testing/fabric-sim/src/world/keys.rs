@@ -1,6 +1,6 @@
 //! Registered memory and its keys.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use railweave_fabric::{Access, MemoryKind, Region};
@@ -17,12 +17,17 @@ pub(crate) struct Registered {
     pub(crate) port: usize,
 }
 
-/// All registrations of the world. Keys are never reused, so a deregistered key stays invalid.
+/// All registrations of the world. A deregistered key stays invalid unless a later registration gets it.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
     by_number: BTreeMap<u32, Registered>,
     made: u32,
+    /// The last numbers that were given back, each with its port.
+    given_back: VecDeque<(usize, u32)>,
 }
+
+/// The most numbers that are remembered to be given to a later registration.
+const REMEMBERED: usize = 64;
 
 /// The two keys of a registration: one for this side's work, and one for the peer's. Neither is valid in place of the
 /// other.
@@ -40,12 +45,33 @@ const GATHER: u32 = 0x0e8b_2f51;
 impl Keys {
     pub(crate) fn add(&mut self, registered: Registered) -> KeyPair {
         self.made += 2;
-        self.by_number.insert(self.made, registered);
-        KeyPair { local: self.made.wrapping_mul(SCATTER), remote: (self.made + 1).wrapping_mul(SCATTER) }
+        self.insert(self.made, registered)
+    }
+
+    /// Adds a registration under the keys that this port gave back last. Returns the registration if there are none.
+    pub(crate) fn add_again(&mut self, registered: Registered) -> Result<KeyPair, Registered> {
+        match self.given_back.iter().rposition(|(port, _)| *port == registered.port) {
+            None => Err(registered),
+            Some(found) => {
+                let (_, number) = self.given_back.remove(found).expect("it was found");
+                Ok(self.insert(number, registered))
+            }
+        }
+    }
+
+    fn insert(&mut self, number: u32, registered: Registered) -> KeyPair {
+        self.by_number.insert(number, registered);
+        KeyPair { local: number.wrapping_mul(SCATTER), remote: (number + 1).wrapping_mul(SCATTER) }
     }
 
     pub(crate) fn remove(&mut self, keys: KeyPair) -> Option<Registered> {
-        self.by_number.remove(&keys.local.wrapping_mul(GATHER))
+        let number = keys.local.wrapping_mul(GATHER);
+        let removed = self.by_number.remove(&number)?;
+        if self.given_back.len() == REMEMBERED {
+            self.given_back.pop_front();
+        }
+        self.given_back.push_back((removed.port, number));
+        Some(removed)
     }
 
     pub(crate) fn remove_process(&mut self, process: usize) {
@@ -117,7 +143,20 @@ mod tests {
     }
 
     #[test]
-    fn a_key_never_comes_twice() {
+    fn a_key_comes_again_only_for_a_later_registration_of_its_port_that_asks_for_it() {
+        let mut keys = Keys::default();
+        let first = keys.add(registered(4096));
+        assert!(keys.add_again(registered(0)).is_err(), "it is still in use");
+        keys.remove(first);
+        let other_port = Registered { port: 2, ..registered(0) };
+        assert!(keys.add_again(other_port).is_err());
+        assert_eq!(keys.add_again(registered(8192)).ok(), Some(first));
+        assert!(keys.target(3, first.remote, 4096, 1).is_err() && keys.target(3, first.remote, 8192, 1).is_ok());
+        assert!(keys.add_again(registered(0)).is_err(), "it was given away once");
+    }
+
+    #[test]
+    fn a_new_key_never_comes_twice() {
         let mut keys = Keys::default();
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..10_000 {

@@ -3,13 +3,27 @@
 use railweave_fabric::conformance::Completion;
 use railweave_fabric::{Access, LaneId, MemoryKind};
 
-use super::end::Flight;
+use super::flight::Flight;
 use super::queue::Due;
 use super::state::State;
-use crate::observer::{Breach, Event, Landing, Mishap, Observer};
+use crate::observer::{Breach, Event, Landing, Mishap, Observer, Place};
+
+/// The time after which an acknowledgement that was put off is late.
+const LONG_NS: u64 = 1_000_000;
+
+/// The way of a write.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Route {
+    /// The lane that posted it.
+    pub(super) place: Place,
+    /// The port that it left through.
+    pub(super) port: usize,
+    /// The end that it goes to.
+    pub(super) to: usize,
+}
 
 /// The fate of a flight.
-enum Landed {
+pub(super) enum Landed {
     /// It has landed.
     Whole,
     /// Only its first part has landed.
@@ -31,15 +45,22 @@ impl<O: Observer> State<O> {
         if !self.reaches(id, lane) {
             return self.lose(id, lane);
         }
+        let now_ns = self.now_ns;
         let Some(end) = self.ends[id].as_mut() else { return };
-        end.lanes[lane.index()].arrived += 1;
+        if end.outages.stop_writes(now_ns) {
+            return self.lose_write(id, lane);
+        }
+        let state = &mut end.lanes[lane.index()];
+        state.arrived += 1;
+        // A write behind a lost one shows the peer that one is missing, and it asks for it at once.
+        state.deliver_lost();
         if one_sided {
             self.land_arrived(id, lane);
         }
     }
 
     /// Returns true if writes get through to the other end.
-    fn reaches(&self, id: usize, lane: LaneId) -> bool {
+    pub(super) fn reaches(&self, id: usize, lane: LaneId) -> bool {
         let Some(end) = self.ends[id].as_ref() else { return false };
         let peer = end.peer.and_then(|peer| self.ends[peer].as_ref());
         peer.is_some_and(|peer| {
@@ -52,7 +73,7 @@ impl<O: Observer> State<O> {
     }
 
     /// Loses all further writes of a lane; after its retries the lane fails.
-    fn lose(&mut self, id: usize, lane: LaneId) {
+    pub(super) fn lose(&mut self, id: usize, lane: LaneId) {
         let retry_ns = self.faults.retry_ns;
         let at_ns = self.now_ns + retry_ns + self.chance.below(retry_ns + 1);
         let Some(end) = self.ends[id].as_mut() else { return };
@@ -67,19 +88,23 @@ impl<O: Observer> State<O> {
 
     /// Lands the writes that have arrived on a lane, until one cannot land.
     pub(super) fn land_arrived(&mut self, id: usize, lane: LaneId) {
+        let Some(end) = self.ends[id].as_ref() else { return };
+        let state = &end.lanes[lane.index()];
+        if state.dead || state.lost || state.held || state.arrived == 0 {
+            return;
+        }
+        let (one_sided, Some(to)) = (end.one_sided, end.peer) else { return };
+        let route = Route { place: end.place(lane), port: end.port, to };
+        if !self.reaches(id, lane) {
+            return self.lose(id, lane);
+        }
         loop {
-            let Some(end) = self.ends[id].as_mut() else { return };
-            let one_sided = end.one_sided;
-            let state = &mut end.lanes[lane.index()];
-            if state.dead || state.held || state.arrived == 0 {
+            let Some(state) = self.ends[id].as_mut().map(|end| &mut end.lanes[lane.index()]) else { return };
+            if state.arrived == 0 {
                 return;
             }
             let Some(mut flight) = state.flights.pop_front() else { return };
-            if !self.reaches(id, lane) {
-                self.lose(id, lane);
-                return;
-            }
-            let landed = self.land(id, lane, &mut flight);
+            let landed = self.land(route, &mut flight);
             let Some(state) = self.ends[id].as_mut().map(|end| &mut end.lanes[lane.index()]) else { return };
             match landed {
                 Landed::Whole => {
@@ -134,12 +159,27 @@ impl<O: Observer> State<O> {
     }
 
     fn schedule_ack(&mut self, id: usize, lane: LaneId) {
-        let ack_ns = self.now_ns + self.faults.delay_ns + self.chance.below(self.faults.jitter_ns + 1);
+        let mut ack_ns = self.now_ns + self.faults.delay_ns + self.chance.below(self.faults.jitter_ns + 1);
+        if self.weather.permille(self.faults.ack_stall_permille) {
+            self.suffer(Mishap::AckStalled);
+            ack_ns += self.weather.below(self.faults.ack_stall_ns + 1);
+        }
+        let again_ns = self.faults.ack_lost_ns;
+        let is_lost = self.weather.permille(self.faults.ack_lost_permille);
+        if is_lost {
+            ack_ns += self.weather.between(again_ns / 2, again_ns);
+        }
         let Some(end) = self.ends[id].as_mut() else { return };
         let state = &mut end.lanes[lane.index()];
         state.last_ack_ns = ack_ns.max(state.last_ack_ns);
         let at_ns = state.last_ack_ns;
-        self.schedule(at_ns, Due::Ack { end: id, lane });
+        if is_lost {
+            let place = end.place(lane);
+            self.see(place, &Event::AckLost { again_at_ns: at_ns });
+            self.schedule(at_ns, Due::SecondAck { end: id, lane });
+        } else {
+            self.schedule(at_ns, Due::Ack { end: id, lane });
+        }
     }
 
     /// Sends the acknowledgements that this end has put off. Always returns true, because all are sent.
@@ -165,6 +205,13 @@ impl<O: Observer> State<O> {
         peer.is_some_and(|peer| peer.lanes.iter().any(|lane| lane.put_off > 0))
     }
 
+    /// Returns the time since which this end has put its oldest acknowledgement off; the present if it owes none.
+    fn owes_since(&self, id: usize) -> u64 {
+        let peer = self.ends[id].as_ref().and_then(|end| self.ends[end.peer?].as_ref());
+        let lanes = peer.into_iter().flat_map(|peer| &peer.lanes).filter(|lane| lane.put_off > 0);
+        lanes.map(|lane| lane.put_off_since_ns).min().unwrap_or(self.now_ns)
+    }
+
     /// Sends the acknowledgements that were put off, without a write to carry them; that may fail. Returns true if all
     /// are sent.
     pub(crate) fn acknowledge_alone(&mut self, id: usize) -> bool {
@@ -174,6 +221,7 @@ impl<O: Observer> State<O> {
         let refused = self.chance.permille(self.faults.ack_refused_permille);
         let until_ns = self.now_ns + self.chance.below(self.faults.ack_refused_ns + 1);
         let now_ns = self.now_ns;
+        let since_ns = self.owes_since(id);
         if let Some(end) = self.ends[id].as_mut() {
             match end.refuses_until_ns {
                 0 if refused => end.refuses_until_ns = until_ns,
@@ -183,6 +231,9 @@ impl<O: Observer> State<O> {
             }
             if end.refuses_until_ns > 0 {
                 self.suffer(Mishap::AckRefused);
+                if now_ns - since_ns > LONG_NS {
+                    self.suffer(Mishap::AckRefusedLong);
+                }
                 return false;
             }
         }
@@ -206,10 +257,10 @@ impl<O: Observer> State<O> {
         }
     }
 
-    fn land(&mut self, id: usize, lane: LaneId, flight: &mut Flight) -> Landed {
-        let Some(from) = self.ends[id].as_ref() else { return Landed::Refused("the sender is gone") };
-        let (place, source_port) = (from.place(lane), from.port);
-        let Some(peer) = from.peer else { return Landed::Refused("the lane is not connected") };
+    /// Lands a write, or a part of it, at the end that it goes to.
+    pub(super) fn land(&mut self, route: Route, flight: &mut Flight) -> Landed {
+        let Route { place, port: source_port, to: peer } = route;
+        let lane = place.lane;
         let Some(to) = self.ends[peer].as_ref() else { return Landed::Refused("the receiver is gone") };
         if to.lingering && !to.one_sided {
             return Landed::Whole;
@@ -286,10 +337,39 @@ impl<O: Observer> State<O> {
         true
     }
 
+    /// Handles the answer to a write that was sent again. Nobody answers if the peer's end is gone.
+    pub(super) fn handle_second_ack(&mut self, id: usize, lane: LaneId) {
+        let is_dead = self.ends[id].as_ref().is_none_or(|end| end.lanes[lane.index()].dead);
+        match self.reaches(id, lane) {
+            _ if is_dead => {}
+            true => self.handle_ack(id, lane),
+            false => self.lose(id, lane),
+        }
+    }
+
     pub(super) fn handle_ack(&mut self, id: usize, lane: LaneId) {
-        if self.ends[id].is_none() || !self.reaches_back(id) {
+        if !self.reaches_back(id) {
             return;
         }
+        let Some(end) = self.ends[id].as_ref() else { return };
+        if end.outages.stop_acknowledgements(self.now_ns) {
+            return self.lose_ack(id, lane);
+        }
+        if end.lanes[lane.index()].lost_acks > 0 {
+            // An acknowledgement counts for all writes before it.
+            self.recover_acks(id, lane);
+        }
+        self.acknowledged(id, lane);
+    }
+
+    /// Brings the acknowledgements that were lost.
+    pub(super) fn recover_acks(&mut self, id: usize, lane: LaneId) {
+        let lost = self.ends[id].as_mut().map_or(0, |end| std::mem::take(&mut end.lanes[lane.index()].lost_acks));
+        (0..lost).for_each(|_| self.acknowledged(id, lane));
+    }
+
+    /// Handles the acknowledgement of a lane's oldest write.
+    fn acknowledged(&mut self, id: usize, lane: LaneId) {
         self.moved_ns = self.now_ns;
         let Some(end) = self.ends[id].as_mut() else { return };
         let state = &mut end.lanes[lane.index()];

@@ -1,9 +1,16 @@
 //! The world: one clock, one queue of scheduled events, and the objects that the fabric's handles name.
 
+mod cut_off;
 mod end;
 mod ends;
+mod fence;
+mod flight;
 mod keys;
 mod land;
+mod late;
+mod link;
+mod outage;
+mod pace;
 mod poll;
 mod post;
 mod queue;
@@ -11,8 +18,6 @@ mod state;
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use railweave_fabric::WorkStatus;
 
 pub(crate) use keys::{KeyPair, Registered};
 pub(crate) use state::Port;
@@ -75,10 +80,10 @@ impl<O: Observer> State<O> {
             Due::Arrive { end, lane } => self.handle_arrival(end, lane),
             Due::Rest { end, lane } => self.handle_rest(end, lane),
             Due::Ack { end, lane } => self.handle_ack(end, lane),
-            Due::GiveUp { end, lane } => {
-                let error = self.work_failed(end, lane, WorkStatus::RetriesExceeded, "in the simulated world");
-                self.fail_lane(end, lane, error);
-            }
+            Due::SecondAck { end, lane } => self.handle_second_ack(end, lane),
+            Due::Retry { end, lane } => self.handle_retry(end, lane),
+            Due::CutOff(cut_off) => self.handle_cut_off(cut_off),
+            Due::GiveUp { end, lane } => self.give_up(end, lane),
             Due::Flushed { end, id, landed } => self.handle_flushed(end, id, landed),
             Due::Task(task) => return Some(task),
         }

@@ -22,6 +22,7 @@ impl<O: Observer> State<O> {
             && let Some(peer) = end.peer
         {
             self.acknowledge(id);
+            self.land_unread(id);
             let Some(end) = self.ends[id].as_ref() else { return 0 };
             for lane in 0..end.lanes.len() {
                 self.land_arrived(peer, LaneId::at(lane));

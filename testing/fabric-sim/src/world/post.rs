@@ -3,7 +3,7 @@
 use railweave_fabric::conformance::Completion;
 use railweave_fabric::{LaneId, PostError, RemoteSlice, WorkId, Write};
 
-use super::end::Flight;
+use super::flight::Flight;
 use super::queue::Due;
 use super::state::State;
 use crate::observer::{Breach, Event, Mishap, Observer};
@@ -92,10 +92,11 @@ impl<O: Observer> State<O> {
             self.suffer(Mishap::Stall);
             extra_ns += self.chance.below(self.faults.stall_ns + 1);
         }
-        let now_ns = self.now_ns;
+        let Some(end) = self.ends[id].as_ref() else { return };
+        let start_ns = end.wire_free_ns.max(self.now_ns);
+        let wire_free_ns = PER_WRITE_NS + self.wire_time(id, start_ns, length);
         let Some(end) = self.ends[id].as_mut() else { return };
-        let start_ns = end.wire_free_ns.max(now_ns);
-        end.wire_free_ns = start_ns + PER_WRITE_NS + length * 8_000 / end.rate_mbps.max(1);
+        end.wire_free_ns = wire_free_ns;
         let place = end.place(lane);
         let state = &mut end.lanes[lane.index()];
         let arrival_ns = (end.wire_free_ns + extra_ns + end.lag_ns).max(state.last_arrival_ns);
@@ -109,6 +110,7 @@ impl<O: Observer> State<O> {
             self.breach(place, Breach::Unsignalled { waiting: unsignalled, depth });
         }
         self.schedule(arrival_ns, Due::Arrive { end: id, lane });
+        self.may_begin_outage(id);
     }
 
     pub(crate) fn post_receives(&mut self, id: usize, count: u32) -> Result<u32, PostError> {

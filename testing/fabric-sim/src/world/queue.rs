@@ -5,6 +5,8 @@ use std::collections::BinaryHeap;
 
 use railweave_fabric::{LaneId, WorkId};
 
+use super::flight::CutOff;
+
 /// A scheduled event.
 #[derive(Debug)]
 pub(super) enum Due<T> {
@@ -14,6 +16,12 @@ pub(super) enum Due<T> {
     Rest { end: usize, lane: LaneId },
     /// The oldest write of this end's lane is acknowledged.
     Ack { end: usize, lane: LaneId },
+    /// The lane sends its oldest write again because the acknowledgement was lost, and is answered.
+    SecondAck { end: usize, lane: LaneId },
+    /// The lane sends again what was lost in an outage.
+    Retry { end: usize, lane: LaneId },
+    /// The next of a dead lane's writes lands.
+    CutOff(Box<CutOff>),
     /// The lane's retries are exhausted.
     GiveUp { end: usize, lane: LaneId },
     /// A flush completes.

@@ -3,7 +3,7 @@
 use railweave_fabric::LaneId;
 
 use super::end::End;
-use super::keys::Keys;
+use super::keys::{KeyPair, Keys, Registered};
 use super::queue::{Due, Queue};
 use crate::chance::Chance;
 use crate::faults::Faults;
@@ -25,6 +25,9 @@ pub struct State<O: Observer> {
     pub now_ns: u64,
     /// The world's random numbers.
     pub chance: Chance,
+    /// The random numbers of the network's faults. They have a generator of their own, so that a world without them
+    /// draws the same as ever.
+    pub(super) weather: Chance,
     /// The faults that may strike.
     pub faults: Faults,
     /// The observer.
@@ -48,6 +51,7 @@ impl<O: Observer> State<O> {
         Self {
             now_ns: 0,
             chance: Chance::new(seed),
+            weather: Chance::new(seed ^ 0x3ea7_4e12),
             faults,
             observer,
             opening: None,
@@ -91,6 +95,20 @@ impl<O: Observer> State<O> {
 
     pub(super) fn breach(&mut self, place: Place, breach: Breach) {
         self.see(place, &Event::Broken(breach));
+    }
+
+    /// Adds a registration, which may get the key of one that has ended.
+    pub(crate) fn register(&mut self, registered: Registered) -> KeyPair {
+        if !self.weather.permille(self.faults.key_reuse_permille) {
+            return self.keys.add(registered);
+        }
+        match self.keys.add_again(registered) {
+            Err(registered) => self.keys.add(registered),
+            Ok(keys) => {
+                self.suffer(Mishap::KeyReused);
+                keys
+            }
+        }
     }
 
     /// Returns the number of registrations, and that of ends of rails, that exist in the world.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use railweave_fabric::{Access, MAX_RAILS, MemoryKind, Region, Registration};
 use railweave_transport::{MemoryKeys, RailInfo};
 
+use crate::Seen;
 use crate::history::{Kind, Who};
 use crate::witness::{Note, SimDomain, SimRegistration, World};
 
@@ -55,8 +56,15 @@ pub(crate) struct Memory<const ONE_SIDED: bool> {
     kind: MemoryKind,
     next_address: u64,
     free: Vec<Buffer>,
+    /// Ranges of addresses that were freed: the first address of each, and its length.
+    freed: Vec<(u64, u64)>,
     pattern: Vec<u8>,
     seen: Vec<u8>,
+}
+
+/// Returns the number of addresses that a region takes up.
+fn span(region: &Region) -> u64 {
+    (region.len() as u64).next_multiple_of(4096)
 }
 
 /// Fills `out` with the `size` bytes of message `message` of `connection`.
@@ -86,6 +94,7 @@ impl<const ONE_SIDED: bool> Memory<ONE_SIDED> {
             kind,
             next_address: (number as u64 + 1) << 36,
             free: Vec::new(),
+            freed: Vec::new(),
             pattern: Vec::new(),
             seen: Vec::new(),
         }
@@ -100,11 +109,20 @@ impl<const ONE_SIDED: bool> Memory<ONE_SIDED> {
         }
         let capacity = size.max(64).next_power_of_two();
         let region = Arc::new(Region::new((capacity + 2 * GUARD) as usize));
-        let base = self.next_address;
-        self.next_address += (capacity + 2 * GUARD).next_multiple_of(4096);
+        let base = self.address(span(&region));
         let mut buffer = Buffer { region, base, kind: self.kind, registrations: Vec::new() };
         self.register(&mut buffer);
         buffer
+    }
+
+    /// Returns the first of this many unused addresses, which may have been another buffer's.
+    fn address(&mut self, length: u64) -> u64 {
+        if let Some(found) = self.freed.iter().rposition(|(_, freed)| *freed >= length) {
+            self.world.lock().saw(Seen::AddressReused);
+            return self.freed.swap_remove(found).0;
+        }
+        self.next_address += length;
+        self.next_address - length
     }
 
     fn register(&self, buffer: &mut Buffer) {
@@ -116,12 +134,16 @@ impl<const ONE_SIDED: bool> Memory<ONE_SIDED> {
         self.world.lock().record(Kind::Register, self.who, numbers);
     }
 
-    /// Takes a buffer back. If `again` is true, it is registered again first, with other keys.
+    /// Takes a buffer back. If `again` is true, it is registered again first; in seeds whose keys come again, it is
+    /// freed instead, so that its addresses come again too.
     pub(crate) fn put(&mut self, mut buffer: Buffer, again: bool) {
         if again {
             buffer.deregister();
             let port = self.domains[0].port() as u64;
             self.world.lock().record(Kind::Deregister, self.who, [buffer.base, port, 0, 0]);
+            if self.world.lock().faults.key_reuse_permille > 0 {
+                return self.freed.push((buffer.base, span(&buffer.region)));
+            }
             self.register(&mut buffer);
         }
         self.free.push(buffer);

@@ -265,6 +265,7 @@ impl Plan {
             let at_limits = &mut Chance::new(seed ^ 0x11_a175);
             connections.iter_mut().for_each(|plan| plan.add_sizes_at_limits(at_limits, max_write));
         }
+        faults.add_network(&mut Chance::new(seed ^ 0x0ff_11e5));
         let of_sessions = &mut Chance::new(seed ^ 0x5e55_1045);
         faults.add_session_faults(of_sessions);
         let key = of_sessions.pick(&[0, 0, 1, 2]);
