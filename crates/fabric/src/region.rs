@@ -2,7 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::pages::{Pages, WORDS_PER_LINE};
+use crate::pages::{Line, Pages, WORDS_PER_LINE};
+
+/// Bytes of a line.
+const LINE: usize = 8 * WORDS_PER_LINE;
 
 /// Memory on pages of its own, zeroed at first. Others (a peer, a network card, another thread) may write to it at any
 /// time.
@@ -81,6 +84,18 @@ impl Region {
         let mut at = offset;
         let mut rest = out;
         while !rest.is_empty() {
+            let lines = self.whole_lines(at, rest.len());
+            if !lines.is_empty() {
+                let (now, later) = rest.split_at_mut(lines.len() * LINE);
+                for (line, bytes) in lines.iter().zip(now.chunks_exact_mut(LINE)) {
+                    for (word, eight) in line.0.iter().zip(bytes.chunks_exact_mut(8)) {
+                        eight.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+                    }
+                }
+                rest = later;
+                at += lines.len() * LINE;
+                continue;
+            }
             let inside = at % 8;
             let count = rest.len().min(8 - inside);
             let word = self.word(at - inside).load(Ordering::Relaxed).to_ne_bytes();
@@ -100,6 +115,20 @@ impl Region {
         let mut at = offset;
         let mut rest = bytes;
         while !rest.is_empty() {
+            let lines = self.whole_lines(at, rest.len());
+            if !lines.is_empty() {
+                let (now, later) = rest.split_at(lines.len() * LINE);
+                for (line, bytes) in lines.iter().zip(now.chunks_exact(LINE)) {
+                    for (word, eight) in line.0.iter().zip(bytes.chunks_exact(8)) {
+                        let mut whole = [0; 8];
+                        whole.copy_from_slice(eight);
+                        word.store(u64::from_ne_bytes(whole), Ordering::Release);
+                    }
+                }
+                rest = later;
+                at += lines.len() * LINE;
+                continue;
+            }
             let inside = at % 8;
             let count = rest.len().min(8 - inside);
             let (now, later) = rest.split_at(count);
@@ -138,6 +167,13 @@ impl Region {
         );
     }
 
+    /// Returns the whole lines from `offset` on, out of `length` bytes; none if no line begins there. A copy by
+    /// lines takes a fraction of the time of one by words.
+    #[inline]
+    fn whole_lines(&self, offset: usize, length: usize) -> &[Line] {
+        if offset.is_multiple_of(LINE) { &self.lines[offset / LINE..][..length / LINE] } else { &[] }
+    }
+
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset < self.lines.len() * 64, "offset {offset} is no word of the region");
@@ -151,9 +187,9 @@ mod tests {
 
     #[test]
     fn bytes_go_in_and_come_out_at_any_offset() {
-        let region = Region::new(100);
-        for offset in 0..40 {
-            for length in 0..40 {
+        let region = Region::new(400);
+        for offset in 0..100 {
+            for length in 0..280 {
                 let bytes: Vec<u8> = (0..length).map(|i| (offset * 7 + i) as u8).collect();
                 region.write(offset, &bytes);
                 let mut back = vec![0; length];
@@ -165,13 +201,15 @@ mod tests {
 
     #[test]
     fn a_write_leaves_its_neighbours_alone() {
-        let region = Region::new(24);
-        region.write(0, &[0xff; 24]);
-        region.write(9, &[1, 2, 3]);
-        let mut all = [0; 24];
-        region.read(0, &mut all);
-        assert_eq!(&all[8..13], &[0xff, 1, 2, 3, 0xff]);
-        assert!(all[..9].iter().chain(&all[12..]).all(|&byte| byte == 0xff));
+        for (from, to) in [(9, 12), (64, 192), (61, 200)] {
+            let region = Region::new(256);
+            region.write(0, &[0xff; 256]);
+            region.write(from, &[1; 256][from..to]);
+            let mut all = [0; 256];
+            region.read(0, &mut all);
+            let expected: Vec<u8> = (0..256).map(|at| if (from..to).contains(&at) { 1 } else { 0xff }).collect();
+            assert_eq!(all[..], expected);
+        }
     }
 
     #[test]
