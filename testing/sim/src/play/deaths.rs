@@ -48,52 +48,63 @@ impl<const O: bool> Game<O> {
             }
             DeathKind::Killed => {}
             DeathKind::Session => {
-                self.world.lock().saw(Seen::SessionBroke);
                 let which = self.chance.index(self.connections.len());
-                let pair = (self.connections[which].plan.from, self.connections[which].plan.to);
-                for connection in 0..self.connections.len() {
-                    let plan = &self.connections[connection].plan;
-                    if (plan.from, plan.to) == pair {
-                        self.harm(connection, "the session broke");
-                        self.world.lock().record(Kind::Death, Who::End { connection, sender: true }, [1, 0, 0, 0]);
-                    }
-                }
-                self.break_sessions(pair.0, pair.1);
+                let plan = &self.connections[which].plan;
+                self.break_session(plan.from, plan.to);
             }
             DeathKind::PortSilent => {
-                let mut state = self.world.lock();
-                let port = self.chance.index(state.ports());
-                state.silence_port(port);
-                state.saw(Seen::PortDied);
-                drop(state);
-                for process in 0..self.processes.len() {
-                    if self.processes[process].domains.iter().any(|domain| domain.port() == port) {
-                        self.world.lock().record(Kind::Death, Who::Process(process), [4, port as u64, 0, 0]);
-                    }
-                }
-                for connection in 0..self.connections.len() {
-                    let plan = &self.connections[connection].plan;
-                    let has =
-                        |process: usize| self.processes[process].domains.iter().any(|domain| domain.port() == port);
-                    if has(plan.from) || has(plan.to) {
-                        self.harm(connection, "a port died");
-                    }
+                let ports = self.world.lock().ports();
+                let port = self.chance.index(ports);
+                self.silence_port(port);
+            }
+            DeathKind::RailSilent | DeathKind::RailError => {
+                let rails = self.world.lock().connected_ends();
+                if !rails.is_empty() {
+                    let (end, peer) = self.chance.pick(&rails);
+                    self.kill_rail([end, peer], death.kind == DeathKind::RailError);
                 }
             }
-            DeathKind::RailSilent | DeathKind::RailError => self.kill_rail(death.kind == DeathKind::RailError),
         }
     }
 
-    /// Kills a random rail at both of its ends; `loud` makes its lanes fail at once.
-    fn kill_rail(&mut self, loud: bool) {
-        let mut state = self.world.lock();
-        let rails = state.connected_ends();
-        if rails.is_empty() {
-            return;
+    /// Breaks the session that one process has opened to another.
+    pub(super) fn break_session(&mut self, from: usize, to: usize) {
+        self.world.lock().saw(Seen::SessionBroke);
+        for connection in 0..self.connections.len() {
+            let plan = &self.connections[connection].plan;
+            if (plan.from, plan.to) == (from, to) {
+                self.harm(connection, "the session broke");
+                self.world.lock().record(Kind::Death, Who::End { connection, sender: true }, [1, 0, 0, 0]);
+            }
         }
-        let (end, peer) = self.chance.pick(&rails);
+        self.break_sessions(from, to);
+    }
+
+    /// Silences a port, by its number in the world.
+    pub(super) fn silence_port(&mut self, port: usize) {
+        let mut state = self.world.lock();
+        state.silence_port(port);
+        state.saw(Seen::PortDied);
+        for process in 0..self.processes.len() {
+            if self.processes[process].domains.iter().any(|domain| domain.port() == port) {
+                state.record(Kind::Death, Who::Process(process), [4, port as u64, 0, 0]);
+            }
+        }
+        drop(state);
+        for connection in 0..self.connections.len() {
+            let plan = &self.connections[connection].plan;
+            let has = |process: usize| self.processes[process].domains.iter().any(|domain| domain.port() == port);
+            if has(plan.from) || has(plan.to) {
+                self.harm(connection, "a port died");
+            }
+        }
+    }
+
+    /// Kills a rail, whose two ends have these numbers in the world; `loud` makes its lanes fail at once.
+    pub(super) fn kill_rail(&mut self, ends: [usize; 2], loud: bool) {
+        let mut state = self.world.lock();
         state.saw(if loud { Seen::RailDiedLoud } else { Seen::RailDiedSilent });
-        for one in [end, peer] {
+        for one in ends {
             let Some(place) = state.cut(one) else { continue };
             let now_ns = state.now_ns;
             state.record(Kind::Death, who(place), [2 + u64::from(loud), 0, 0, 0]);
