@@ -10,6 +10,9 @@ use crate::rails::{ConnectedRail, POLL_BATCH, RailSide, Rails};
 use crate::violation::Violation;
 use crate::{Cause, Error};
 
+/// The most batches that are drained from a rail of a broken connection. Its slots fill far fewer.
+const DRAINED_BATCHES: usize = 256;
+
 /// The common part of both ends of a connection: its rails, its state, and the peer.
 pub(crate) struct Core<F: Fabric> {
     pub(crate) rails: Rails<F>,
@@ -56,6 +59,9 @@ pub(crate) trait Outstanding {
 
     /// Notes that a post was refused although there was room: a part of it may have gone out.
     fn handle_refused(&mut self) {}
+
+    /// Notes that the connection is broken, and that its rails have reported everything that was complete before.
+    fn handle_drained(&mut self) {}
 }
 
 impl<F: Fabric> Core<F> {
@@ -91,7 +97,7 @@ impl<F: Fabric> Core<F> {
         let moved = lanes.report(POLL_BATCH, &mut outstanding.reports::<F>(side));
         match outstanding.fatal() {
             None => Ok(moved),
-            some => Err(self.handle_fatal(rail, some)),
+            Some(_) => Err(self.handle_fatal(rail, outstanding)),
         }
     }
 
@@ -108,13 +114,30 @@ impl<F: Fabric> Core<F> {
     /// Breaks the connection because of a report. Returns the error.
     #[cold]
     #[inline(never)]
-    fn handle_fatal(&mut self, rail: RailId, fatal: &mut Option<Box<Fatal>>) -> Error {
-        let fatal = fatal.take().expect("called when there is one");
+    fn handle_fatal(&mut self, rail: RailId, outstanding: &mut impl Outstanding) -> Error {
+        let fatal = outstanding.fatal().take().expect("called when there is one");
         let (name, peer) = (self.rails.name(rail), self.peer.clone());
-        self.fail(match *fatal {
-            Fatal::Failed { lane, error } => Cause::Lane { rail, name, peer, lane, error: *error },
-            Fatal::Broke(violation) => Cause::Violation { rail, name, peer, violation },
-        })
+        match *fatal {
+            Fatal::Failed { lane, error } => {
+                let error = self.fail(Cause::Lane { rail, name, peer, lane, error: *error });
+                self.drain(outstanding);
+                error
+            }
+            Fatal::Broke(violation) => self.fail(Cause::Violation { rail, name, peer, violation }),
+        }
+    }
+
+    /// Handles what the rails of a broken connection still have to report: requests whose work was complete before a
+    /// lane failed do not fail, whichever rail is polled first.
+    fn drain(&mut self, outstanding: &mut impl Outstanding) {
+        for rail in self.rails.usable() {
+            let ConnectedRail { rail: lanes, side, .. } = self.rails.get_mut(rail);
+            let mut batches = 0..DRAINED_BATCHES;
+            while batches.next().is_some() && lanes.report(POLL_BATCH, &mut outstanding.reports::<F>(side)) {}
+        }
+        // The connection keeps the first failure.
+        *outstanding.fatal() = None;
+        outstanding.handle_drained();
     }
 
     /// Breaks the connection because work could not be posted although there was room. Returns the error: that of the

@@ -45,9 +45,13 @@ impl Outstanding for Inbox {
     fn fatal(&mut self) -> &mut Option<Box<Fatal>> {
         &mut self.fatal
     }
+
+    fn handle_drained(&mut self) {
+        self.slots.close();
+    }
 }
 
-/// Handles the reports of one rail. No receive completes after the first report that ends the connection.
+/// Handles the reports of one rail. No receive completes after a report that the peer broke the protocol.
 struct Arrivals<'a> {
     inbox: &'a mut Inbox,
     side: &'a mut RailSide,
@@ -90,7 +94,6 @@ impl Reports for Arrivals<'_> {
 
     #[inline(always)]
     fn handle_failed(&mut self, lane: LaneId, _id: Option<WorkId>, error: Box<RailError>) {
-        self.inbox.slots.close();
         Fatal::keep(&mut self.inbox.fatal, || Fatal::Failed { lane, error });
     }
 }

@@ -5,7 +5,10 @@ use railweave_transport::Cause;
 
 use crate::pair::{OneSidedPair, Pair, Setup, drive};
 
-on_both_fabrics!(ports_of_different_longest_writes_carry_long_messages);
+on_both_fabrics!(
+    ports_of_different_longest_writes_carry_long_messages,
+    a_request_that_is_complete_does_not_fail_with_a_lane,
+);
 
 /// A connection cuts its writes to the length that its weakest port carries, but a send queue was only as deep as the
 /// writes of its own port need: a message of more writes than that was never posted.
@@ -87,4 +90,29 @@ fn a_broken_rail_that_has_not_said_why_does_not_loop() {
     assert_eq!(pair.receiver.irecv(&buffers, false), Ok(None), "no receive is left, and none can be posted");
     drive(&pair.world);
     assert!(matches!(*pair.receiver.test(last).unwrap_err(), Cause::Lane { .. }), "now it says why");
+}
+
+/// All work of a request was complete, but the rail that was polled first had failed since, and the other rail had not
+/// been polled yet: the request failed, although its message was delivered.
+fn a_request_that_is_complete_does_not_fail_with_a_lane<const ONE_SIDED: bool>() {
+    const SIZE: u64 = 1 << 20;
+    let mut pair = Pair::<ONE_SIDED>::new(Setup { bytes: SIZE as usize, ..Setup::two_rails() });
+    let [receive, cut_off] = [0; 2].map(|_| pair.irecv_of([SIZE]));
+    pair.drive();
+    let send = pair.isend_of(SIZE, 0);
+    pair.drive();
+    if !ONE_SIDED {
+        // It lands and is acknowledged in a poll.
+        assert!(pair.receiver.test(cut_off).unwrap().is_none());
+        pair.drive();
+    }
+    let late = pair.isend_of(SIZE, 0);
+    let mut state = pair.world.lock();
+    for (end, _) in state.connected_ends() {
+        state.fail(end);
+    }
+    drop(state);
+    assert_eq!(pair.sender.test(send).unwrap(), Some(SIZE), "both rails have acknowledged it");
+    assert_eq!(pair.receiver.test(receive).unwrap().unwrap(), [SIZE], "both rails have reported it");
+    assert!(pair.sender.test(late).is_err() && pair.receiver.test(cut_off).is_err(), "this did not land");
 }
