@@ -159,7 +159,8 @@ impl<O: Observer> State<O> {
     pub(crate) fn post_flush(&mut self, id: usize, target: RemoteSlice, work: WorkId) -> Result<(), PostError> {
         let Some(end) = self.ends[id].as_ref() else { return Err(PostError::Broken) };
         let (port, place) = (end.port, end.place(LaneId::FIRST));
-        if end.cut || end.lanes.iter().all(|lane| lane.dead) {
+        // A flush stays inside this side's adapter, so a rail that is cut still flushes.
+        if end.lanes.iter().all(|lane| lane.dead) {
             return Err(PostError::Broken);
         }
         match self.keys.target(port, target.key, target.address, 1) {
