@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use railweave_fabric::conformance::Completion;
 use railweave_fabric::{
-    Access, ClosedAt, Domain, LaneId, LocalSlice, MemoryKind, PendingRail, Rail, RailError, RailSpec, Region,
-    Registration, RemoteSlice, Role, WorkId, WorkStatus, Write,
+    Access, ClosedAt, Domain, LaneId, LocalSlice, MemoryKind, PendingRail, PostError, Rail, RailError, RailSpec,
+    Region, Registration, RemoteSlice, Role, WorkId, WorkStatus, Write,
 };
 use railweave_fabric_sim::{
     Event, Faults, Mishap, Observer, Outage, Place, SimDomain, SimRail, SimRegistration, World,
@@ -105,19 +105,22 @@ impl<const ONE_SIDED: bool> Bench<ONE_SIDED> {
 
     /// Posts this many writes of `length` bytes with immediates.
     fn post(&mut self, count: usize, length: u32) {
-        for _ in 0..count {
-            self.posted += 1;
-            let key = self.target.as_ref().unwrap().remote_key();
-            let write = Write {
-                local: LocalSlice { address: BASE, length, key: self.source.local_key() },
-                remote: RemoteSlice { address: BASE, key },
-                immediate: Some(7),
-                signalled: true,
-                host: true,
-                id: WorkId(self.posted),
-            };
-            self.near.post(LaneId::FIRST, &[write]).unwrap();
-        }
+        (0..count).for_each(|_| self.try_post(length).unwrap());
+    }
+
+    /// Posts a write of `length` bytes with an immediate.
+    fn try_post(&mut self, length: u32) -> Result<(), PostError> {
+        self.posted += 1;
+        let key = self.target.as_ref().unwrap().remote_key();
+        let write = Write {
+            local: LocalSlice { address: BASE, length, key: self.source.local_key() },
+            remote: RemoteSlice { address: BASE, key },
+            immediate: Some(7),
+            signalled: true,
+            host: true,
+            id: WorkId(self.posted),
+        };
+        self.near.post(LaneId::FIRST, &[write])
     }
 
     /// Lets this much time pass, while both ends poll every microsecond.
@@ -447,17 +450,29 @@ fn an_end_that_is_dropped_loses_the_completions_that_nobody_polled() {
 }
 
 #[test]
-fn a_socket_reports_silence_or_that_its_peer_has_closed() {
+fn a_socket_reports_silence() {
     let mut bench = Bench::<false>::new(faults());
     bench.begin(0, true, true, u64::MAX);
     bench.post(1, 64);
     bench.pass(3 * RETRY_NS);
     assert!(matches!(bench.failure(), Some(RailError::Silence(_))), "{:?}", bench.sent);
+}
+
+#[test]
+fn a_socket_that_its_peer_has_closed_fails_once_there_is_work() {
     let mut bench = Bench::<false>::new(faults());
+    bench.post(1, 64);
     bench.far = None;
     bench.pass(3 * RETRY_NS);
     let failure = bench.failure();
-    assert!(matches!(failure, Some(RailError::PeerClosed(ClosedAt::Rest(0)))), "{failure:?}");
+    assert!(matches!(failure, Some(RailError::PeerClosed(ClosedAt::Rest(1)))), "{failure:?}");
+    let mut bench = Bench::<false>::new(faults());
+    bench.far = None;
+    bench.pass(3 * RETRY_NS);
+    assert!(bench.failure().is_none(), "nothing was outstanding");
+    assert!(bench.try_post(64).is_err());
+    bench.pass(3 * RETRY_NS);
+    assert!(matches!(bench.failure(), Some(RailError::PeerClosed(ClosedAt::Rest(0)))));
 }
 
 #[test]

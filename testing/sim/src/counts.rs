@@ -49,6 +49,12 @@ seen! {
     KeyReused = "fault", "a key that came again";
     AddressReused = "fault", "an address that came again";
     Silence = "fault", "an application that makes no call for a long time";
+    LongPause = "fault", "an application that pauses beyond every grace and linger";
+    Idle = "fault", "an application that is done and makes no call for 150 ms";
+    TestedOldest = "fault", "a test of the oldest request first";
+    TestedNewest = "fault", "a test of the newest request first";
+    MixedGroup = "fault", "a receive into host and GPU memory";
+    BufferShared = "fault", "a buffer used by another connection before";
     SlowControl = "fault", "a control message held back";
     RailNotOpened = "fault", "a rail dropped in the handshake";
     ConnectedLater = "fault", "a rail that was not connected at the first attempt";

@@ -6,7 +6,7 @@ use railweave_fabric_sim::{Breach, Event, Landing as Landed, Mishap, Observer, O
 use crate::counts::{Counts, Seen};
 use crate::history::{Event as Line, History, Kind, Who};
 use crate::task::Task;
-use crate::watch::{Checker, Landing, Watch};
+use crate::watch::{Checker, Landing, Strike, Watch};
 
 /// Bytes of the ring of CTS entries (docs/wire.md).
 const CTS_RING_BYTES: u64 = 512 * 64;
@@ -89,7 +89,10 @@ impl Witness {
     fn handle_outage(&mut self, now_ns: u64, place: Place, outage: Outage) -> (Kind, [u64; 4]) {
         self.counts.saw(if outage.is_long { Seen::OutageLong } else { Seen::Outage });
         if outage.is_long {
-            self.watch.harm(now_ns, place.connection, "an outage may outlast the retries");
+            // A lane that fails at one end answers the other no more.
+            for sender in [true, false] {
+                self.watch.strike(now_ns, place.connection, sender, Strike::RailSilent(place.rail));
+            }
         }
         let lost = u64::from(outage.writes) + 2 * u64::from(outage.acknowledgements);
         (Kind::Outage, [lost, outage.from_ns, outage.until_ns, 0])
@@ -142,12 +145,16 @@ impl Observer for Witness {
             Event::Lost { fails_at_ns } => (Kind::Lost, [fails_at_ns, 0, 0, 0]),
             Event::AckLost { again_at_ns } => {
                 self.counts.saw(Seen::AckLost);
-                self.watch.harm(now_ns, place.connection, "an acknowledgement was lost");
+                let Place { connection, sender, rail, .. } = place;
+                self.watch.strike(now_ns, connection, sender, Strike::AcknowledgementLost(rail));
                 (Kind::AckLost, [again_at_ns, 0, 0, 0])
             }
             Event::Outage(outage) => self.handle_outage(now_ns, place, outage),
             Event::Died { error } => {
                 self.record(now_ns, Kind::Failed, who, [0; 4]);
+                if let Some(watched) = self.watch.connections.get_mut(place.connection) {
+                    watched.blame.lane_died(place.sender, place.rail, place.lane.0, error);
+                }
                 return self.history.remark(&error.to_string());
             }
             Event::Sent { id } => (Kind::Sent, [id.0, 0, 0, 0]),

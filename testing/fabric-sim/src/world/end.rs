@@ -33,6 +33,8 @@ pub(crate) struct Lane {
     /// True once a write was lost; no later write lands.
     pub(crate) lost: bool,
     pub(crate) dead: bool,
+    /// True once the peer has closed its socket while nothing was outstanding: work that is posted later fails.
+    pub(crate) closed: bool,
     /// The time at which it died.
     pub(crate) died_ns: u64,
     /// True once it was destroyed: nothing is placed any more.

@@ -80,12 +80,13 @@ impl<O: Observer> State<O> {
         }
     }
 
-    /// Lets an end notice soon that its peer's sockets are closed.
+    /// Lets an end notice soon that its peer's sockets are closed: in each, after the acknowledgements that were sent.
     pub(super) fn notice_closed(&mut self, id: usize) {
-        let delay_ns = self.faults.delay_ns;
-        let lanes = self.ends[id].as_ref().filter(|end| !end.lingering).map_or(0, |end| end.lanes.len());
-        for lane in 0..lanes {
-            self.schedule(self.now_ns + delay_ns, Due::GiveUp { end: id, lane: LaneId::at(lane) });
+        let soon_ns = self.now_ns + self.faults.delay_ns;
+        let Some(end) = self.ends[id].as_ref().filter(|end| !end.lingering) else { return };
+        let times: Vec<u64> = end.lanes.iter().map(|lane| lane.last_ack_ns.max(soon_ns)).collect();
+        for (lane, at_ns) in times.into_iter().enumerate() {
+            self.schedule(at_ns, Due::GiveUp { end: id, lane: LaneId::at(lane) });
         }
     }
 
@@ -138,11 +139,21 @@ impl<O: Observer> State<O> {
             None => {
                 let state = &end.lanes[lane.index()];
                 let rest = state.flights.len() + state.unacknowledged.len();
+                if rest == 0 && !state.closed {
+                    return self.set_closed(id, lane);
+                }
                 RailError::PeerClosed(ClosedAt::Rest(rest as u64))
             }
         };
         self.cut_off(id, lane);
         self.fail_lane(id, lane, error);
+    }
+
+    /// Notes that the peer has closed a socket while nothing was outstanding.
+    fn set_closed(&mut self, id: usize, lane: LaneId) {
+        if let Some(end) = self.ends[id].as_mut() {
+            end.lanes[lane.index()].closed = true;
+        }
     }
 
     /// Kills a lane because its work was refused.

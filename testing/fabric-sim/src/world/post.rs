@@ -37,6 +37,10 @@ impl<O: Observer> State<O> {
         let Some(state) = end.lanes.get(lane.index()) else {
             return Err(PostError::Invalid(format!("the rail has {} lanes, and no lane {lane}", end.lanes.len())));
         };
+        if state.closed {
+            self.give_up(id, lane);
+            return Err(PostError::Broken);
+        }
         if state.dead {
             return Err(PostError::Broken);
         }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use railweave_fabric_sim::Chance;
 
+use super::habits::Order;
 use super::plan::ConnectionPlan;
 use crate::Seen;
 use crate::history::{Kind, Who};
+use crate::watch::Strike;
 use crate::witness::{Note, World};
 
 /// The result of a turn.
@@ -40,16 +42,31 @@ impl Context<'_> {
         self.killed_at == Some(*self.calls)
     }
 
+    /// Chooses the one of the requests with these numbers that an end's application tests next, by its habit. Returns
+    /// its place among them.
+    pub(crate) fn choose(&mut self, sender: bool, numbers: impl ExactSizeIterator<Item = u64>) -> usize {
+        let order = self.plan.habits.orders[usize::from(sender)];
+        match order {
+            Order::Any => {}
+            Order::OldestFirst => self.world.lock().saw(Seen::TestedOldest),
+            Order::NewestFirst => self.world.lock().saw(Seen::TestedNewest),
+        }
+        order.pick(self.chance, numbers)
+    }
+
     pub(crate) fn now_ns(&self) -> u64 {
         self.world.lock().now_ns
     }
 
-    /// Notes that a call broke the contract, so that this connection may fail from here on.
-    pub(crate) fn trespassed(&mut self, what: &str) {
+    /// Notes that a call broke the contract, or that a peer broke the protocol, which strikes these ends (true for the
+    /// sender).
+    pub(crate) fn trespassed(&mut self, what: &str, strike: Strike, ends: &[bool]) {
         self.broke_contract(what);
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
-        state.observer.watch.harm(now_ns, self.connection, what);
+        for sender in ends {
+            state.observer.watch.strike(now_ns, self.connection, *sender, strike);
+        }
     }
 
     /// Notes that a call broke the contract in a way that the connection must survive.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use railweave_transport::{
-    Error, Event, Frame, ProcessId, Session, SessionAction, Side as SessionSide, SocketEnd, SocketEndKind,
+    Error, Event, Frame, Message, ProcessId, Session, SessionAction, Side as SessionSide, SocketEnd, SocketEndKind,
 };
 
 use super::game::{Game, Side};
@@ -13,6 +13,7 @@ use super::sessions::Socket;
 use super::stage::Stage;
 use crate::history::{Kind, Who};
 use crate::task::Task;
+use crate::watch::Strike;
 use crate::witness::Note;
 use crate::{Checker, Seen};
 
@@ -38,6 +39,9 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
         if let Some(end) = self.sessions.current.get(&(from, to)).copied() {
             self.world.lock().saw(Seen::SessionShared);
+            if self.sessions.is_dead(end) {
+                self.strike(connection, &[true, false], Strike::SessionBroke);
+            }
             let found = &mut self.sessions.ends[end];
             if found.protocol.is_up() {
                 return self.begin(end, connection);
@@ -199,6 +203,13 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     fn forget(&mut self, end: usize) {
         self.sessions.current.retain(|_, current| *current != end);
         let found = &mut self.sessions.ends[end];
+        let sender = found.protocol.side() == SessionSide::Opener;
+        let mut state = self.world.lock();
+        let now_ns = state.now_ns;
+        for connection in found.connections.values() {
+            state.observer.watch.connections[*connection].blame.session_over(now_ns, sender);
+        }
+        drop(state);
         let waiting = std::mem::take(&mut found.waiting);
         if found.protocol.ended().is_some_and(|why| **why == railweave_transport::Ended::Idle) {
             self.world.lock().saw(Seen::SessionIdle);
@@ -315,10 +326,17 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         };
         let mut state = self.world.lock();
         state.record(Kind::Control, who, [u64::from(frame.message.kind()), u64::from(to_opener), 0, 0]);
-        if matches!(frame.message, railweave_transport::Message::Ping) {
+        if matches!(frame.message, Message::Ping) {
             state.saw(Seen::Asked);
         }
         let now_ns = state.now_ns;
+        if let Some(watched) = connection.and_then(|number| state.observer.watch.connections.get_mut(number)) {
+            match frame.message {
+                Message::Bye => watched.blame.bye_arrived(now_ns, to_opener),
+                Message::Refuse { .. } => watched.blame.refuse_arrived(now_ns, to_opener),
+                _ => {}
+            }
+        }
         drop(state);
         let protocol = &mut self.sessions.ends[end].protocol;
         protocol.handle_frame(frame, now_ns);
@@ -381,8 +399,15 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         });
     }
 
-    /// Breaks the sessions that one process has opened to another.
+    /// Breaks the sessions that one process has opened to another, which strikes the connections that use them.
     pub(super) fn break_sessions(&mut self, from: usize, to: usize) {
+        for connection in 0..self.connections.len() {
+            let plan = &self.connections[connection].plan;
+            if (plan.from, plan.to) == (from, to) && self.sessions.serves(connection) {
+                self.strike(connection, &[true, false], Strike::SessionBroke);
+                self.world.lock().record(Kind::Death, Who::End { connection, sender: true }, [1, 0, 0, 0]);
+            }
+        }
         self.break_sockets(|game, socket| {
             let opener = socket.ends[0].map(|end| &game.sessions.ends[end]);
             opener.is_some_and(|end| end.process == from && end.wanted == Some(to))

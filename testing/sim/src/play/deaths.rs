@@ -5,14 +5,17 @@ use super::stage::Stage;
 use crate::Seen;
 use crate::faults::DeathKind;
 use crate::history::{Kind, Who};
+use crate::watch::Strike;
 use crate::witness::{Note, who};
 
 impl<const O: bool> Game<O> {
-    /// Tells the checkers that errors are allowed on a connection from now on, and why.
-    fn harm(&self, connection: usize, why: &str) {
+    /// Tells the checkers that something struck these ends of a connection (true for the sender).
+    pub(super) fn strike(&self, connection: usize, ends: &[bool], strike: Strike) {
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
-        state.observer.watch.harm(now_ns, connection, why);
+        for sender in ends {
+            state.observer.watch.strike(now_ns, connection, *sender, strike);
+        }
     }
 
     /// Kills a process, with everything that it has.
@@ -28,7 +31,12 @@ impl<const O: bool> Game<O> {
             if from != process && to != process {
                 continue;
             }
-            self.harm(connection, "a process died");
+            let living: &[bool] = match (from == process, to == process) {
+                (true, true) => &[],
+                (true, false) => &[false],
+                _ => &[true],
+            };
+            self.strike(connection, living, Strike::PeerDied);
             let pair = &mut self.connections[connection];
             let dead_sender = (from == process).then(|| std::mem::replace(&mut pair.sender.stage, Stage::Over));
             let dead_receiver = (to == process).then(|| std::mem::replace(&mut pair.receiver.stage, Stage::Over));
@@ -70,13 +78,6 @@ impl<const O: bool> Game<O> {
     /// Breaks the session that one process has opened to another.
     pub(super) fn break_session(&mut self, from: usize, to: usize) {
         self.world.lock().saw(Seen::SessionBroke);
-        for connection in 0..self.connections.len() {
-            let plan = &self.connections[connection].plan;
-            if (plan.from, plan.to) == (from, to) {
-                self.harm(connection, "the session broke");
-                self.world.lock().record(Kind::Death, Who::End { connection, sender: true }, [1, 0, 0, 0]);
-            }
-        }
         self.break_sessions(from, to);
     }
 
@@ -93,9 +94,14 @@ impl<const O: bool> Game<O> {
         drop(state);
         for connection in 0..self.connections.len() {
             let plan = &self.connections[connection].plan;
-            let has = |process: usize| self.processes[process].domains.iter().any(|domain| domain.port() == port);
-            if has(plan.from) || has(plan.to) {
-                self.harm(connection, "a port died");
+            let is_at = |process: usize, index: u8| {
+                let domain = self.processes[process].domains.get(usize::from(index));
+                domain.is_some_and(|domain| domain.port() == port)
+            };
+            for (rail, (ours, theirs)) in plan.pairs.iter().enumerate() {
+                if is_at(plan.from, *ours) || is_at(plan.to, *theirs) {
+                    self.strike(connection, &[true, false], Strike::RailSilent(rail as u8));
+                }
             }
         }
     }
@@ -108,7 +114,8 @@ impl<const O: bool> Game<O> {
             let Some(place) = state.cut(one) else { continue };
             let now_ns = state.now_ns;
             state.record(Kind::Death, who(place), [2 + u64::from(loud), 0, 0, 0]);
-            state.observer.watch.harm(now_ns, place.connection, "a rail died");
+            let strike = if loud { Strike::RailFailed(place.rail) } else { Strike::RailSilent(place.rail) };
+            state.observer.watch.strike(now_ns, place.connection, place.sender, strike);
             if loud {
                 state.fail(one);
             }

@@ -1,7 +1,7 @@
 //! The game of one seed: it gives turns, ends connections, and notices when something is stuck.
 
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use railweave_fabric::RailSet;
 use railweave_fabric_sim::Chance;
@@ -9,6 +9,7 @@ use railweave_transport::{Acceptor, Connector, Error, RecvConnection, SendConnec
 
 use super::comm::Threads;
 use super::context::{Context, Step};
+use super::memory::SharedBuffers;
 use super::net::Net;
 use super::plan::{ConnectionPlan, Plan};
 use super::receiver::RecvApp;
@@ -19,7 +20,7 @@ use crate::faults::{DeathKind, Faults};
 use crate::history::{Kind, Who};
 use crate::sabotage::Plot;
 use crate::task::Task;
-use crate::watch::Connection as Watched;
+use crate::watch::{Connection as Watched, Strike};
 use crate::witness::{Note, SimDomain, Witness, World};
 use crate::{Checker, Seen};
 
@@ -61,7 +62,7 @@ pub(super) struct End<S> {
     /// The time at which its application last made progress.
     pub(super) last_ns: Option<u64>,
     /// True once a call on it returned an error, or its application gave up.
-    failed: bool,
+    pub(super) failed: bool,
     /// True once its close is scheduled because everything is done.
     closing: bool,
     /// The time before which its application makes no call.
@@ -104,6 +105,8 @@ pub(super) struct Process<const O: bool> {
     pub(super) domains: Vec<Arc<SimDomain<O>>>,
     pub(super) dead: bool,
     pub(super) aborted: bool,
+    /// The buffers that its connections share, as long as one of them does.
+    pub(super) shared: Weak<SharedBuffers>,
     /// True while a turn of its progress thread is scheduled.
     awake: bool,
     /// The number of addresses at which it can be reached.
@@ -153,6 +156,7 @@ impl<const O: bool> Game<O> {
                 domains,
                 dead: false,
                 aborted: false,
+                shared: Weak::new(),
                 awake: false,
                 addresses,
                 idle_ns: 500,
@@ -165,7 +169,9 @@ impl<const O: bool> Game<O> {
             state.observer.watch.connections.push(Watched::new(faults.first_number));
             state.at(plan.connect_at_ns, Task::Connect(number));
             if sessions.keys_differ(plan.from, plan.to) {
-                state.observer.watch.harm(0, number, "the keys differ");
+                for sender in [true, false] {
+                    state.observer.watch.strike(0, number, sender, Strike::KeysDiffer);
+                }
             }
             if let Some((sender, at_ns)) = plan.close_early {
                 state.at(at_ns, Task::Close { connection: number, sender, early: true });
@@ -201,7 +207,7 @@ impl<const O: bool> Game<O> {
             let plan = &pair.plan;
             text += &format!(
                 "\nc{number}: p{} -> p{}, rails {:?}, lanes {:?}, striped {}, split from {}, adaptive {:?}, \
-                 {} receives, window {}, probe {}, cuda {}, weights {:?}, {:?}",
+                 {} receives, window {}, probe {}, cuda {}, weights {:?}, {:?}, {:?}",
                 plan.from,
                 plan.to,
                 plan.pairs,
@@ -214,7 +220,8 @@ impl<const O: bool> Game<O> {
                 plan.probe,
                 plan.cuda,
                 plan.weights,
-                plan.trespass
+                plan.trespass,
+                plan.habits
             );
         }
         text
@@ -360,7 +367,11 @@ impl<const O: bool> Game<O> {
         if done && result.is_ok() {
             if !std::mem::replace(closing, true) {
                 let silence_ns = self.faults.silence_ns;
-                let delay_ns = self.chance.below(80_000) + self.chance.below(silence_ns + 1);
+                let idle_ns = pair.plan.habits.idle_ns[usize::from(side.sender)];
+                if idle_ns > 0 {
+                    self.world.lock().saw(Seen::Idle);
+                }
+                let delay_ns = self.chance.below(80_000) + self.chance.below(silence_ns + 1) + idle_ns;
                 let task = Task::Close { connection: side.connection, sender: side.sender, early: false };
                 let mut state = self.world.lock();
                 state.later(delay_ns, task);
@@ -391,8 +402,8 @@ impl<const O: bool> Game<O> {
             (false, _, Stage::Up(_, app)) => (app.waits_for(), app.is_probing(), app.only_looks()),
             _ => return,
         };
-        match state.observer.watch.harmed(side.connection).cloned() {
-            Some((since_ns, why)) => {
+        match state.observer.watch.connections[side.connection].blame.first(side.sender) {
+            Some((since_ns, strike)) => {
                 let limit_ns = self.faults.death_limit_ns();
                 let patience_ns = if only_looks { LOOKS_NS } else { limit_ns };
                 if now_ns - last_ns.max(since_ns) > patience_ns {
@@ -400,12 +411,11 @@ impl<const O: bool> Game<O> {
                         // The application makes no call here that could report the loss. As in NCCL, other connections
                         // must report it.
                         drop(state);
-                        let error = Error::peer("the application gave up looking for the data of an early receive");
-                        return self.fail(side, &error);
+                        return self.give_up(side, "the application gave up looking for the data of an early receive");
                     }
                     let text = format!(
-                        "{}: {patience_ns} ns after \"{why}\" neither a completion nor an error has come; it waits for \
-                         {waits}",
+                        "{}: {patience_ns} ns after {strike:?} neither a completion nor an error has come; it waits \
+                         for {waits}",
                         side.who()
                     );
                     state.observer.watch.violate(now_ns, Checker::Death, text);
@@ -437,44 +447,6 @@ impl<const O: bool> Game<O> {
             }
         }
         text
-    }
-
-    /// Handles a call that returned an error.
-    fn fail(&mut self, side: Side, error: &Error) {
-        let mut state = self.world.lock();
-        let now_ns = state.now_ns;
-        state.record(Kind::Error, side.who(), [0; 4]);
-        state.observer.history.remark(&error.to_string());
-        state.saw(Seen::Failed);
-        state.observer.watch.connections[side.connection].sender_failed |= side.sender;
-        if state.observer.watch.harmed(side.connection).is_none() {
-            let text = format!("{}: an error without a reason: {}", side.who(), error);
-            state.observer.watch.violate(now_ns, Checker::Errors, text);
-        }
-        if error.to_string().len() < 10 {
-            state.observer.watch.violate(now_ns, Checker::Errors, format!("an error without a text: {error:?}"));
-        }
-        let delay_ns = state.chance.below(100_000);
-        let process = self.process_of(side);
-        state.later(delay_ns, Task::Abort(process));
-        drop(state);
-        let pair = &mut self.connections[side.connection];
-        if side.sender { pair.sender.failed = true } else { pair.receiver.failed = true }
-    }
-
-    /// Closes all ends of a process: NCCL gives up the whole communicator when one of its connections fails.
-    fn handle_abort(&mut self, process: usize) {
-        if self.processes[process].dead || std::mem::replace(&mut self.processes[process].aborted, true) {
-            return;
-        }
-        let mut sides: Vec<Side> = (0..self.connections.len())
-            .flat_map(|connection| [true, false].map(|sender| Side { connection, sender }))
-            .filter(|side| self.process_of(*side) == process)
-            .collect();
-        self.chance.shuffle(&mut sides);
-        for side in sides {
-            self.handle_close(side, false);
-        }
     }
 
     pub(super) fn is_closed(&self, side: Side) -> bool {
@@ -513,7 +485,7 @@ impl<const O: bool> Game<O> {
         }
         let mut state = self.world.lock();
         state.record(Kind::Gone, side.who(), [0; 4]);
-        if !failed && state.observer.watch.harmed(side.connection).is_none() {
+        if !failed && !state.observer.watch.connections[side.connection].blame.is_struck() {
             state.saw(Seen::Clean);
         }
     }
@@ -521,10 +493,13 @@ impl<const O: bool> Game<O> {
     /// Returns the connections of which something is left, and the stages of their ends.
     fn left(&self) -> Vec<(usize, [&'static str; 2])> {
         let is_left = |(number, pair): (usize, &Pair<O>)| {
-            let harmed = self.world.lock().observer.watch.harmed(number).is_some();
+            let blame = &self.world.lock().observer.watch.connections[number].blame;
             let stages = [pair.sender.stage.name(), pair.receiver.stage.name()];
-            let left = stages.iter().any(|stage| *stage != "over" && !(harmed && *stage == "waiting"));
-            left.then_some((number, stages))
+            let is_over = |sender: bool, stage: &str| match stage {
+                "waiting" => blame.may_never_begin(sender),
+                stage => stage == "over",
+            };
+            (!is_over(true, stages[0]) || !is_over(false, stages[1])).then_some((number, stages))
         };
         self.connections.iter().enumerate().filter_map(is_left).collect()
     }

@@ -1,10 +1,11 @@
 //! The application's memory: buffers that are registered on every port of their process, filled and compared.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use railweave_fabric::{Access, MAX_RAILS, MemoryKind, Region, Registration};
 use railweave_transport::{MemoryKeys, RailInfo};
 
+use super::habits::Kinds;
 use crate::Seen;
 use crate::history::{Kind, Who};
 use crate::witness::{Note, SimDomain, SimRegistration, World};
@@ -20,6 +21,8 @@ pub(crate) struct Buffer {
     base: u64,
     kind: MemoryKind,
     registrations: Vec<SimRegistration>,
+    /// The number of the end that used it last.
+    user: usize,
 }
 
 impl Buffer {
@@ -47,15 +50,22 @@ impl Buffer {
     }
 }
 
+/// Buffers that nobody uses at present; several ends of one process may share them.
+pub(crate) type SharedBuffers = Mutex<Vec<Buffer>>;
+
 /// The memory of one end's application.
 #[derive(Debug)]
 pub(crate) struct Memory<const ONE_SIDED: bool> {
     world: Arc<World>,
     domains: Vec<Arc<SimDomain<ONE_SIDED>>>,
     who: Who,
-    kind: MemoryKind,
+    /// The number of its end.
+    number: usize,
+    kinds: Kinds,
+    /// The number of buffers that it has taken.
+    taken: u64,
     next_address: u64,
-    free: Vec<Buffer>,
+    free: Arc<SharedBuffers>,
     /// Ranges of addresses that were freed: the first address of each, and its length.
     freed: Vec<(u64, u64)>,
     pattern: Vec<u8>,
@@ -84,16 +94,18 @@ impl<const ONE_SIDED: bool> Memory<ONE_SIDED> {
         world: &Arc<World>,
         domains: &[Arc<SimDomain<ONE_SIDED>>],
         who: Who,
-        number: usize,
-        kind: MemoryKind,
+        (number, kinds): (usize, Kinds),
+        free: Arc<SharedBuffers>,
     ) -> Self {
         Self {
             world: Arc::clone(world),
             domains: domains.to_vec(),
             who,
-            kind,
+            number,
+            kinds,
+            taken: 0,
             next_address: (number as u64 + 1) << 36,
-            free: Vec::new(),
+            free,
             freed: Vec::new(),
             pattern: Vec::new(),
             seen: Vec::new(),
@@ -103,14 +115,28 @@ impl<const ONE_SIDED: bool> Memory<ONE_SIDED> {
     /// Returns a buffer of at least `size` bytes.
     pub(crate) fn take(&mut self, size: u64) -> Buffer {
         // Much larger buffers are kept for large messages, because there are few of them.
-        let fits = |buffer: &Buffer| buffer.capacity() >= size && buffer.capacity() <= size.max(1024) * 4;
-        if let Some(found) = self.free.iter().position(fits) {
-            return self.free.swap_remove(found);
+        self.taken += 1;
+        let kind = match self.kinds {
+            Kinds::Only(kind) => kind,
+            Kinds::Mixed if self.taken.is_multiple_of(2) => MemoryKind::Cuda,
+            Kinds::Mixed => MemoryKind::Host,
+        };
+        let fits = |buffer: &Buffer| {
+            buffer.kind == kind && buffer.capacity() >= size && buffer.capacity() <= size.max(1024) * 4
+        };
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = free.iter().position(fits) {
+            let mut buffer = free.swap_remove(found);
+            if std::mem::replace(&mut buffer.user, self.number) != self.number {
+                self.world.lock().saw(Seen::BufferShared);
+            }
+            return buffer;
         }
+        drop(free);
         let capacity = size.max(64).next_power_of_two();
         let region = Arc::new(Region::new((capacity + 2 * GUARD) as usize));
         let base = self.address(span(&region));
-        let mut buffer = Buffer { region, base, kind: self.kind, registrations: Vec::new() };
+        let mut buffer = Buffer { region, base, kind, registrations: Vec::new(), user: self.number };
         self.register(&mut buffer);
         buffer
     }
@@ -146,7 +172,7 @@ impl<const ONE_SIDED: bool> Memory<ONE_SIDED> {
             }
             self.register(&mut buffer);
         }
-        self.free.push(buffer);
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
     }
 
     /// Writes a message into a buffer.

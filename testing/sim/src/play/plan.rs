@@ -5,6 +5,7 @@ use std::fmt;
 use clap::ValueEnum;
 use railweave_fabric_sim::Chance;
 
+use super::habits::Habits;
 use crate::faults::{Death, DeathKind, Faults};
 
 /// Patterns of traffic. The order is part of a seed's meaning.
@@ -136,6 +137,7 @@ pub(crate) struct ConnectionPlan {
     pub(crate) close_early: Option<(bool, u64)>,
     /// The trespass, and the number of messages (at the sender) or receives that are done before it.
     pub(crate) trespass: Option<(Trespass, u64)>,
+    pub(crate) habits: Habits,
 }
 
 /// The bytes of a connection's messages whose sizes are at limits of the protocol, at most.
@@ -274,6 +276,12 @@ impl Plan {
         let odd = (workload == Workload::Handshake && of_sessions.permille(60)).then(|| of_sessions.index(processes));
         let keys = (0..processes).map(|process| if odd == Some(process) { (key + 1) % 3 } else { key }).collect();
         let addresses = (0..processes).map(|_| of_sessions.between(1, 3) as u8).collect();
+        let of_habits = &mut Chance::new(seed ^ 0x4ab1_7500);
+        for connection in &mut connections {
+            connection.habits = Habits::draw(of_habits);
+            // A buffer that one connection has deregistered too early would be another's error.
+            connection.habits.shares_buffers &= workload != Workload::Breakers;
+        }
         Self { one_sided, faults, ports, keys, addresses, connections }
     }
 }
@@ -412,6 +420,7 @@ fn connection(
             || handshake && chance.permille(200))
         .then(|| (chance.permille(500), chance.between(1_000, 2_000_000))),
         trespass: (workload == Workload::Breakers).then(|| (chance.pick(&Trespass::ALL), chance.between(1, 25))),
+        habits: Habits::none(),
     }
 }
 

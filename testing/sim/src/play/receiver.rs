@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use railweave_transport::{Error, Flushed, Incoming, MemoryKeys, RailInfo, RecvRequest, SLOTS};
+use railweave_fabric::Fault;
+use railweave_transport::{Cause, Error, Flushed, Incoming, MemoryKeys, RailInfo, RecvRequest, SLOTS};
 
 use super::comm::RecvComm;
 use super::context::{Context, Step};
@@ -10,7 +11,7 @@ use super::insisting::Insisted;
 use super::memory::{Buffer, Memory};
 use super::plan::{ConnectionPlan, GroupPlan, Trespass};
 use crate::history::Kind;
-use crate::watch::Buffer as Watched;
+use crate::watch::{Buffer as Watched, Connection, Strike, check_code};
 use crate::witness::Note;
 use crate::{Checker, Seen};
 
@@ -89,6 +90,12 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         self.next > self.probe_from || self.next == self.probe_from && self.probe_from < self.groups && self.is_empty()
     }
 
+    /// Returns true if it has receives that are not posted, or whose messages have not landed whole.
+    pub(crate) fn needs_peer(&self, watched: &Connection) -> bool {
+        let is_whole = |receive: &Receiving| watched.groups[receive.group].buffers.iter().all(Watched::is_whole);
+        self.next < self.groups || !self.receiving.iter().chain(&self.early).all(is_whole)
+    }
+
     /// Describes what it waits for, for a checker's message.
     pub(crate) fn waits_for(&self) -> String {
         format!(
@@ -125,7 +132,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         let posting_probe = self.next > self.probe_from && self.next < self.groups;
         let tests = if posting_probe { 0 } else { context.chance.between(0, 6).min(self.receiving.len() as u64) };
         for _ in 0..tests {
-            let which = context.chance.index(self.receiving.len());
+            let which = context.choose(false, self.receiving.iter().map(|receiving| receiving.group as u64));
             if self.receiving[which].not_before_ns > context.now_ns() {
                 continue;
             }
@@ -178,7 +185,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         let doomed = matches!(self.trespass, Some((Trespass::TargetKeys, at)) if self.done >= at);
         if doomed {
             keys.iter_mut().for_each(|keys| keys.remote = keys.local);
-            context.trespassed("irecv into memory that is not registered");
+            context.trespassed("irecv into memory that is not registered", Strike::NoTarget, &[true, false]);
         }
         let incoming: Vec<Incoming<'_>> = planned
             .buffers
@@ -218,6 +225,9 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         debug_assert_eq!(number, group, "every receive is watched");
         let first = incoming[0].address;
         state.record(Kind::Irecv, context.who, [group as u64, incoming.len() as u64, first, 0]);
+        if keys.iter().any(|keys| keys.host) && keys.iter().any(|keys| !keys.host) {
+            state.saw(Seen::MixedGroup);
+        }
         drop(state);
         let slow = if context.chance.permille(50) { context.chance.below(100_000) } else { 0 };
         self.receiving.push(Receiving { request, group, buffers, not_before_ns: now_ns + slow, doomed });
@@ -380,11 +390,11 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
             Trespass::TargetKeys | Trespass::SourceKeys | Trespass::DeregisterSource => return Ok(false),
             Trespass::DeregisterTarget => {
                 let Some(which) = self.receiving.len().checked_sub(1) else { return Ok(false) };
-                context.trespassed("deregMr of a receive buffer that is in use");
+                context.trespassed("deregMr of a receive buffer that is in use", Strike::NoTarget, &[true, false]);
                 self.receiving[which].buffers.iter_mut().for_each(Buffer::deregister);
             }
             Trespass::HostileSlot | Trespass::HostileMask => {
-                context.trespassed("the peer sends an immediate that no peer may send");
+                context.trespassed("the peer sends an immediate that no peer may send", Strike::Forged, &[false]);
                 let open = self.receiving.first().map_or(self.next, |oldest| oldest.group);
                 let slot = if what == Trespass::HostileSlot { self.next + 60 } else { open };
                 let mut state = context.world.lock();
@@ -398,25 +408,38 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
             Trespass::TestTwice => {
                 let Some(over) = self.last_done else { return Ok(false) };
                 context.broke_contract("test of a receive that has ended");
-                self.expect_error(connection.test(over).is_err(), "test of a receive that has ended", context);
+                self.expect_misuse(
+                    connection.test(over).err(),
+                    Fault::Protocol,
+                    "test of a receive that has ended",
+                    context,
+                );
             }
             Trespass::TestUnknown => {
                 context.broke_contract("test of a flush that never existed");
                 let unknown = RecvRequest::from_index(RecvRequest::COUNT - 1);
-                self.expect_error(connection.test(unknown).is_err(), "test of an unknown flush", context);
+                self.expect_misuse(
+                    connection.test(unknown).err(),
+                    Fault::Protocol,
+                    "test of an unknown flush",
+                    context,
+                );
             }
             Trespass::WrongCount => {
                 context.broke_contract("irecv with 0 and with 9 buffers");
                 let keys = MemoryKeys::default();
                 let nine = [Incoming { address: 64, size: 8, tag: 0, keys: &keys }; 9];
-                self.expect_error(connection.irecv(&[], false).is_err(), "irecv without buffers", context);
-                self.expect_error(connection.irecv(&nine, false).is_err(), "irecv with 9 buffers", context);
+                let none = connection.irecv(&[], false).err();
+                self.expect_misuse(none, Fault::Protocol, "irecv without buffers", context);
+                let nine = connection.irecv(&nine, false).err();
+                self.expect_misuse(nine, Fault::Protocol, "irecv with 9 buffers", context);
             }
             Trespass::TooLong => {
                 context.broke_contract("irecv of more than 1 GiB");
                 let keys = MemoryKeys::default();
                 let long = [Incoming { address: 64, size: (1 << 30) + 1, tag: 0, keys: &keys }];
-                self.expect_error(connection.irecv(&long, false).is_err(), "irecv of more than 1 GiB", context);
+                let long = connection.irecv(&long, false).err();
+                self.expect_misuse(long, Fault::Configuration, "irecv of more than 1 GiB", context);
             }
             Trespass::ManyFlushes => self.flush_too_often(connection, context),
         }
@@ -429,27 +452,36 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         let buffer = self.memory.take(64);
         let keys = buffer.keys(&self.rails);
         let flush = [Incoming { address: buffer.address(), size: 8, tag: 0, keys: &keys }];
-        let mut refused = keys.host;
+        let mut refused = None;
         for _ in 0..40 {
             match connection.iflush(&flush) {
                 Ok(Flushed::Nothing) => {}
                 Ok(Flushed::Pending(request)) => {
                     self.flushing.push(Flushing { request, group: None, buffers: Vec::new() });
                 }
-                Err(_) => refused = true,
+                Err(error) => refused = Some(error),
             }
         }
         // It stays registered: flushes of it are still in progress.
         self.kept.push(buffer);
-        self.expect_error(refused, "a 33rd flush", context);
+        if !keys.host {
+            self.expect_misuse(refused, Fault::Protocol, "a 33rd flush", context);
+        }
     }
 
-    fn expect_error(&self, failed: bool, what: &str, context: &mut Context<'_>) {
-        if !failed {
-            let mut state = context.world.lock();
-            let now_ns = state.now_ns;
-            let text = format!("c{}: {what} was no error", context.connection);
-            state.observer.watch.violate(now_ns, Checker::Errors, text);
+    /// Checks that a wrong call was refused, with this party at fault. A broken connection may return another error.
+    fn expect_misuse(&self, error: Option<Error>, fault: Fault, what: &str, context: &mut Context<'_>) {
+        let mut state = context.world.lock();
+        let now_ns = state.now_ns;
+        let is_struck = state.observer.watch.connections[context.connection].blame.is_struck();
+        let checked = match error {
+            None => Err((Checker::Errors, format!("{what} was no error"))),
+            Some(error) if matches!(*error, Cause::Misuse(_)) => check_code(&error, fault),
+            Some(_) if is_struck => Ok(()),
+            Some(error) => Err((Checker::Blame, format!("{what} is called another error: {error}"))),
+        };
+        if let Err((checker, text)) = checked {
+            state.observer.watch.violate(now_ns, checker, format!("c{}: {text}", context.connection));
         }
     }
 }

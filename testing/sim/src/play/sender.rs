@@ -10,6 +10,7 @@ use super::insisting::Insisted;
 use super::memory::{Buffer, Memory};
 use super::plan::{ConnectionPlan, Trespass};
 use crate::history::Kind;
+use crate::watch::{Connection as Watched, Strike};
 use crate::witness::Note;
 use crate::{Checker, Seen};
 
@@ -29,6 +30,8 @@ struct Pending {
 /// A send in progress.
 struct Sending {
     request: SendRequest,
+    /// Its number in the order in which sends were taken, in which they match receives.
+    place: u64,
     message: u64,
     /// Its size, truncated to its receive.
     size: u64,
@@ -46,6 +49,8 @@ pub(crate) struct SendApp<const ONE_SIDED: bool> {
     memory: Memory<ONE_SIDED>,
     rails: Vec<RailInfo>,
     next_message: u64,
+    /// The number of sends that were taken.
+    taken: u64,
     /// The number of sends that are done.
     done: u64,
     /// The first receive of the leak probe.
@@ -67,6 +72,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
             memory,
             rails,
             next_message: 0,
+            taken: 0,
             done: 0,
             probe_from: plan.groups.len() - plan.probe,
             probing: false,
@@ -81,6 +87,11 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
 
     pub(crate) fn is_probing(&self) -> bool {
         self.probing
+    }
+
+    /// Returns true if it has messages that are not posted, or have not landed whole.
+    pub(crate) fn needs_peer(&self, watched: &Watched) -> bool {
+        !self.pending.is_empty() || self.sending.iter().any(|sending| !watched.has_landed(sending.message))
     }
 
     /// Describes what it waits for, for a checker's message.
@@ -109,7 +120,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         let posting_probe = self.probing && !self.pending.is_empty() && self.sending.len() < PROBE;
         let tests = if posting_probe { 0 } else { context.chance.between(0, 6) };
         for _ in 0..tests.min(self.sending.len() as u64) {
-            let which = context.chance.index(self.sending.len());
+            let which = context.choose(true, self.sending.iter().map(|sending| sending.place));
             let result = connection.test(self.sending[which].request);
             if context.called() {
                 return Ok(Step::Killed);
@@ -149,7 +160,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
             pending.size > 0 && self.trespass.is_some_and(|(what, at)| what == Trespass::SourceKeys && self.done >= at);
         if doomed {
             keys.local = keys.remote;
-            context.trespassed("isend from memory that is not registered");
+            context.trespassed("isend from memory that is not registered", Strike::NoSource, &[true]);
         }
         let (message, tag) = (*message, pending.tag);
         let outgoing = Outgoing { address: buffer.address(), size: pending.size, tag: pending.tag, keys: &keys };
@@ -183,7 +194,9 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         if self.probing && self.pending.is_empty() {
             context.world.lock().saw(Seen::LeakProbe);
         }
-        self.sending.push(Sending { request, message, size: cut, whole: size, buffer, doomed: doomed && cut > 0 });
+        let (place, doomed) = (self.taken, doomed && cut > 0);
+        self.taken += 1;
+        self.sending.push(Sending { request, place, message, size: cut, whole: size, buffer, doomed });
         Ok(Some(if killed { Step::Killed } else { Step::Moved }))
     }
 
@@ -213,7 +226,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
             && !self.sending.is_empty()
         {
             self.trespass = None;
-            context.trespassed("deregMr of a source that is in use");
+            context.trespassed("deregMr of a source that is in use", Strike::NoSource, &[true, false]);
             let which = context.chance.index(self.sending.len());
             self.sending[which].buffer.deregister();
         }

@@ -16,7 +16,7 @@ const ACCEPTED_IDLE_NS: u64 = 30_000_000;
 const HANDSHAKE_NS: u64 = 30_000_000;
 
 /// The time for which a closed end waits for its peer, and the pause between two of its polls.
-const LINGER_LIMIT_NS: u64 = 4_000_000;
+pub(super) const LINGER_LIMIT_NS: u64 = 4_000_000;
 const LINGER_STEP_NS: u64 = 20_000;
 
 /// One end of a session.
@@ -133,6 +133,18 @@ impl Sessions {
             is_driven: false,
         });
         self.ends.len() - 1
+    }
+
+    /// Returns true if the socket of a session's end has stopped carrying anything.
+    pub(super) fn is_dead(&self, end: usize) -> bool {
+        self.ends[end].socket.is_some_and(|socket| self.sockets[socket].is_dead)
+    }
+
+    /// Returns true if a connection is on a session, or waits for one.
+    pub(super) fn serves(&self, connection: usize) -> bool {
+        self.ends.iter().any(|end| {
+            end.waiting.contains(&connection) || end.connections.values().any(|number| *number == connection)
+        })
     }
 
     /// Returns true if two processes have different keys, or one alone has a key.

@@ -1,6 +1,7 @@
 //! Applications that make no call for a long time, and the checks of what their connections owe meanwhile.
 
 use super::game::{Game, Side};
+use super::sessions::LINGER_LIMIT_NS;
 use super::stage::Stage;
 use crate::history::Kind;
 use crate::task::Task;
@@ -43,6 +44,9 @@ impl<const O: bool> Game<O> {
             *silent_until_ns = until_ns;
             let mut state = self.world.lock();
             state.saw(Seen::Silence);
+            if until_ns - state.now_ns > self.faults.grace_ns.max(LINGER_LIMIT_NS) {
+                state.saw(Seen::LongPause);
+            }
             state.record(Kind::Silent, side.who(), [until_ns, 0, 0, 0]);
         }
     }
@@ -71,7 +75,7 @@ impl<const O: bool> Game<O> {
         let mut state = self.world.lock();
         if let Some(since_ns) = state.owes_since_ns(connection) {
             let (now_ns, promise_ns) = (state.now_ns, self.faults.promise_ns());
-            if now_ns - since_ns > promise_ns && state.observer.watch.harmed(connection).is_none() {
+            if now_ns - since_ns > promise_ns && !state.observer.watch.connections[connection].blame.is_struck() {
                 let text = format!("c{connection}r: its debt dates from {since_ns} ns and may last {promise_ns} ns");
                 state.observer.watch.violate(now_ns, Checker::Promise, text);
             }

@@ -16,6 +16,7 @@ use railweave_transport::{
 
 use super::comm::Comm;
 use super::game::{Game, Side};
+use super::habits::Kinds;
 use super::memory::Memory;
 use super::net::Net;
 use super::receiver::RecvApp;
@@ -24,7 +25,7 @@ use super::stage::Stage;
 use crate::history::Kind;
 use crate::sabotage::{Sabotage, SaboteurDomain};
 use crate::task::Task;
-use crate::watch::Split;
+use crate::watch::{Perils, Split, Strike};
 use crate::witness::{Note, SimDomain};
 use crate::{Checker, Seen};
 
@@ -110,12 +111,14 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             let mut state = self.world.lock();
             state.record(Kind::Over, side.who(), [1, 0, 0, 0]);
             state.saw(Seen::Refused);
-            let harmed = state.observer.watch.harmed(side.connection).is_some();
+            let blame = &state.observer.watch.connections[side.connection].blame;
+            let is_due = blame.may_interrupt(side.sender);
             drop(state);
-            if !harmed {
+            if !is_due {
                 let text = format!("{}: its session ended during set-up", side.who());
                 self.violate(Checker::Errors, text);
             }
+            self.strike(side.connection, &[!side.sender], Strike::PeerFailed);
             self.over(side);
         }
     }
@@ -231,20 +234,22 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         state.record(Kind::Over, side.who(), [0; 4]);
         state.observer.history.remark(&error.to_string());
         state.saw(Seen::Refused);
-        let may_fail = self.faults.fabric.open_fails_permille > 0
-            || self.faults.dial_fails_permille > 0
-            || state.observer.watch.harmed(connection).is_some();
-        let now_ns = state.now_ns;
-        drop(state);
         let plan = &self.connections[connection].plan;
-        if !may_fail && !plan.pairs.is_empty() && plan.deadline_ns >= 50_000_000 {
-            let text = format!("{}: no connection was made: {}", side.who(), error);
-            self.violate(Checker::Errors, text);
+        let perils = Perils {
+            dials: self.faults.dial_fails_permille > 0,
+            rails: self.faults.fabric.open_fails_permille > 0,
+            deadline: plan.deadline_ns < 50_000_000,
+            unpaired: plan.pairs.is_empty(),
+        };
+        let judged = state.observer.watch.connections[connection].blame.judge_set_up(sender, error, perils);
+        drop(state);
+        if let Err((checker, text)) = judged {
+            self.violate(checker, format!("{}: {text}", side.who()));
         }
         if error.to_string().len() < 10 {
             self.violate(Checker::Errors, format!("{}: an error without a text: {:?}", side.who(), error));
         }
-        self.world.lock().observer.watch.harm(now_ns, connection, "the handshake failed");
+        self.strike(connection, &[!sender], Strike::PeerFailed);
         self.over(side);
         self.tell(side, Session::failed);
     }
@@ -254,18 +259,27 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         Comm::new(made, side.who(), &self.processes[self.process_of(side)].threads)
     }
 
-    fn memory(&self, side: Side, kind: MemoryKind) -> Memory<ONE_SIDED> {
+    fn memory(&mut self, side: Side, kind: MemoryKind) -> Memory<ONE_SIDED> {
         let plan = &self.connections[side.connection].plan;
-        let process = if side.sender { plan.from } else { plan.to };
+        let process = &mut self.processes[if side.sender { plan.from } else { plan.to }];
         let number = side.connection * 2 + usize::from(side.sender);
-        Memory::new(&self.world, &self.processes[process].domains, side.who(), number, kind)
+        let kinds = if plan.habits.mixes_kinds { Kinds::Mixed } else { Kinds::Only(kind) };
+        let free = match process.shared.upgrade() {
+            Some(shared) if plan.habits.shares_buffers => shared,
+            _ => Arc::default(),
+        };
+        if plan.habits.shares_buffers {
+            process.shared = Arc::downgrade(&free);
+        }
+        Memory::new(&self.world, &process.domains, side.who(), (number, kinds), free)
     }
 
     fn sender_up(&mut self, connection: usize, made: SendConnection<Net<ONE_SIDED>>) {
         let side = Side { connection, sender: true };
         let rails = made.rails();
         self.bind(side, &rails);
-        let app = SendApp::new(&self.connections[connection].plan, self.memory(side, MemoryKind::Host), rails);
+        let memory = self.memory(side, MemoryKind::Host);
+        let app = SendApp::new(&self.connections[connection].plan, memory, rails);
         self.connections[connection].sender.stage = Stage::Up(self.comm(side, made), Box::new(app));
         self.tell(side, |session, number, now_ns| {
             assert!(session.opened(number, now_ns), "it was being set up");
@@ -278,7 +292,8 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let rails = made.rails();
         self.bind(side, &rails);
         let kind = if self.connections[connection].plan.cuda { MemoryKind::Cuda } else { MemoryKind::Host };
-        let app = RecvApp::new(&self.connections[connection].plan, self.memory(side, kind), rails);
+        let memory = self.memory(side, kind);
+        let app = RecvApp::new(&self.connections[connection].plan, memory, rails);
         self.connections[connection].receiver.stage = Stage::Up(self.comm(side, made), Box::new(app));
         self.tell(side, |session, number, now_ns| {
             assert!(session.opened(number, now_ns), "it was being set up");
@@ -343,7 +358,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         state.observer.watch.connections[connection].discards |= !side.sender && !ONE_SIDED;
         state.record(Kind::Close, side.who(), [0; 4]);
         if unfinished {
-            state.observer.watch.harm(now_ns, connection, "an end was closed although there was more to do");
+            state.observer.watch.strike(now_ns, connection, !side.sender, Strike::PeerClosed);
             if early {
                 state.saw(Seen::ClosedEarly);
             }
@@ -395,7 +410,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         };
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
-        if state.observer.watch.harmed(side.connection).is_none() {
+        if !state.observer.watch.connections[side.connection].blame.is_struck() {
             state.observer.watch.finished(now_ns, side.connection, side.sender, &rails);
         }
     }

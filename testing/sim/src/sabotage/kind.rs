@@ -100,7 +100,9 @@ sabotages! {
     PongForgotten = "nobody answers a PING" => Errors("an error without a reason");
     ByeForgotten = "a connection is closed without a BYE" => Leaks("a session of process"), Death;
     KeyIgnored = "a session accepts any proof" => Errors("the keys of its processes differ");
-    GraceForgotten = "a connection is lost as soon as its peer has closed it" => Errors("has closed the connection");
+    GraceForgotten = "a connection is lost as soon as its peer has closed it"
+        => Errors("has closed the connection"), Blame("has closed the connection");
     LossIgnored = "nobody checks whether the peer is lost" => Death;
+    ReasonGarbled = "a failed lane is reported with another reason" => Blame("did not fail with this error");
     LossEndsFlush = "an incomplete flush fails once the peer is lost" => Errors("has closed the connection");
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use railweave_fabric::{LaneId, RailError, RailId, Reports, Role, WorkId};
+use railweave_fabric::{LaneId, RailError, RailId, Reports, Role, WorkId, WorkStatus};
 use railweave_transport::{Immediate, ImmediateLayout};
 
 use super::kind::Sabotage;
@@ -79,7 +79,10 @@ impl<R: Reports> Reports for Spoiled<'_, R> {
         }
     }
 
-    fn handle_failed(&mut self, lane: LaneId, id: Option<WorkId>, error: Box<RailError>) {
+    fn handle_failed(&mut self, lane: LaneId, id: Option<WorkId>, mut error: Box<RailError>) {
+        if let (Sabotage::ReasonGarbled, RailError::Work(failure)) = (self.sabotage, &mut *error) {
+            failure.status = WorkStatus::RemoteOperation;
+        }
         self.reports.handle_failed(lane, id, error);
     }
 }

@@ -35,6 +35,8 @@ pub enum Checker {
     Death,
     /// Nothing fails without a reason, everything that must fail does, and nothing is posted after an error.
     Errors,
+    /// Every failure is one that the things that struck its end may cause, and has the result code of that cause.
+    Blame,
     /// Everything on the wire is as docs/wire.md says.
     Wire,
     /// Nothing panics.
@@ -43,7 +45,7 @@ pub enum Checker {
 
 impl Checker {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Delivery,
         Self::Size,
         Self::Bytes,
@@ -59,6 +61,7 @@ impl Checker {
         Self::Progress,
         Self::Death,
         Self::Errors,
+        Self::Blame,
         Self::Wire,
         Self::Panic,
     ];
@@ -81,6 +84,7 @@ impl Checker {
             Self::Progress => "progress",
             Self::Death => "death",
             Self::Errors => "errors",
+            Self::Blame => "blame",
             Self::Wire => "wire",
             Self::Panic => "panic",
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::blame::Blame;
 use super::checker::{Checked, Checker};
 use super::cts::Ring;
 use super::groups::{Group, Piece};
@@ -35,8 +36,8 @@ pub(crate) struct Connection {
     pub(crate) condemned: bool,
     /// The number of CTS entries promised by accepted receives, and the number posted.
     pub(crate) cts: [u64; 2],
-    /// The time since which errors are allowed on it, and the reason.
-    pub(crate) harm: Option<(u64, String)>,
+    /// Everything that struck its ends.
+    pub(crate) blame: Blame,
 }
 
 impl Connection {
@@ -50,6 +51,13 @@ impl Connection {
         let (start, &(group, number)) = self.windows.range(..=address).next_back()?;
         let offset = address - start;
         (offset + length <= self.groups[group].buffers[number].capacity).then_some((group, number, offset))
+    }
+
+    /// Returns true if all of a message has landed.
+    pub(crate) fn has_landed(&self, message: u64) -> bool {
+        // The message is in a recent group.
+        let mut buffers = self.groups.iter().rev().flat_map(|group| &group.buffers);
+        buffers.any(|buffer| buffer.is_whole() && buffer.message.is_some_and(|(number, _)| number == message))
     }
 
     fn data_landed(&mut self, landing: &Landing) -> Checked {

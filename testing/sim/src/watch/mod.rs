@@ -1,6 +1,7 @@
 //! The checkers. They see what the fabric carries, and the players' calls with their results, but nothing internal to
 //! `transport`; they apply docs/wire.md and NCCL's contract on their own.
 
+mod blame;
 mod checker;
 mod connection;
 mod cts;
@@ -9,6 +10,7 @@ mod split;
 mod traffic;
 mod wire;
 
+pub(crate) use blame::{Perils, Strike, check_code};
 pub use checker::{Checker, Violation};
 pub(crate) use connection::Connection;
 pub(crate) use groups::{Buffer, Group};
@@ -39,7 +41,7 @@ impl Watch {
         let watched = &mut self.connections[connection];
         watched.cts[0] += buffers as u64;
         let [promised, posted] = watched.cts;
-        if promised != posted && watched.harm.is_none() {
+        if promised != posted && !watched.blame.has_dead_lane(false) {
             let message =
                 format!("c{connection}: receives of {promised} buffers were accepted, {posted} CTS entries posted");
             self.violate(at_ns, Checker::Promise, message);
@@ -96,15 +98,11 @@ impl Watch {
         }
     }
 
-    /// Notes that errors are allowed on this connection from this time on, and why.
-    pub(crate) fn harm(&mut self, at_ns: u64, connection: usize, why: &str) {
+    /// Notes that something struck one end of a connection, which may cause errors there.
+    pub(crate) fn strike(&mut self, at_ns: u64, connection: usize, sender: bool, strike: Strike) {
         if let Some(watched) = self.connections.get_mut(connection) {
-            watched.harm.get_or_insert_with(|| (at_ns, why.to_owned()));
+            watched.blame.strike(at_ns, sender, strike);
         }
-    }
-
-    pub(crate) fn harmed(&self, connection: usize) -> Option<&(u64, String)> {
-        self.connections.get(connection).and_then(|watched| watched.harm.as_ref())
     }
 
     /// Checks that the part of a write that has landed is inside an open buffer.
@@ -179,15 +177,7 @@ impl Watch {
         if self.connections[connection].discards {
             return;
         }
-        // The message is in a recent group.
-        let watched = &self.connections[connection];
-        let whole = watched
-            .groups
-            .iter()
-            .rev()
-            .flat_map(|group| &group.buffers)
-            .find_map(|buffer| buffer.message.filter(|(number, _)| *number == message).map(|_| buffer.is_whole()));
-        if whole != Some(true) {
+        if !self.connections[connection].has_landed(message) {
             let text = format!("c{connection}: message {message} is done for the sender, but not all of it has landed");
             self.violate(at_ns, Checker::Delivery, text);
         }

@@ -1,0 +1,71 @@
+//! Calls that fail: their errors are judged, and the process gives up.
+
+use railweave_transport::Error;
+
+use super::game::{Game, Side};
+use super::stage::Stage;
+use crate::history::Kind;
+use crate::task::Task;
+use crate::witness::Note;
+use crate::{Checker, Seen};
+
+impl<const O: bool> Game<O> {
+    /// Handles a call that returned an error: judges it, and lets its application give up.
+    pub(super) fn fail(&mut self, side: Side, error: &Error) {
+        let needs_peer = self.needs_peer(side);
+        let mut state = self.world.lock();
+        let now_ns = state.now_ns;
+        let watched = &mut state.observer.watch.connections[side.connection];
+        watched.sender_failed |= side.sender;
+        let judged = watched.blame.judge(now_ns, side.sender, error, (self.faults.grace_ns, needs_peer));
+        if let Err((checker, text)) = judged {
+            state.observer.watch.violate(now_ns, checker, format!("{}: {text}", side.who()));
+        }
+        if error.to_string().len() < 10 {
+            state.observer.watch.violate(now_ns, Checker::Errors, format!("an error without a text: {error:?}"));
+        }
+        drop(state);
+        self.give_up(side, &error.to_string());
+    }
+
+    /// Returns true if an end's application has work that its peer must still take part in.
+    fn needs_peer(&self, side: Side) -> bool {
+        let pair = &self.connections[side.connection];
+        let state = self.world.lock();
+        let watched = &state.observer.watch.connections[side.connection];
+        match (side.sender, &pair.sender.stage, &pair.receiver.stage) {
+            (true, Stage::Up(_, app), _) => app.needs_peer(watched),
+            (false, _, Stage::Up(_, app)) => app.needs_peer(watched),
+            _ => true,
+        }
+    }
+
+    /// Lets an application give up an end, and soon its whole process.
+    pub(super) fn give_up(&mut self, side: Side, why: &str) {
+        let mut state = self.world.lock();
+        state.record(Kind::Error, side.who(), [0; 4]);
+        state.observer.history.remark(why);
+        state.saw(Seen::Failed);
+        let delay_ns = state.chance.below(100_000);
+        let process = self.process_of(side);
+        state.later(delay_ns, Task::Abort(process));
+        drop(state);
+        let pair = &mut self.connections[side.connection];
+        if side.sender { pair.sender.failed = true } else { pair.receiver.failed = true }
+    }
+
+    /// Closes all ends of a process: NCCL gives up the whole communicator when one of its connections fails.
+    pub(super) fn handle_abort(&mut self, process: usize) {
+        if self.processes[process].dead || std::mem::replace(&mut self.processes[process].aborted, true) {
+            return;
+        }
+        let mut sides: Vec<Side> = (0..self.connections.len())
+            .flat_map(|connection| [true, false].map(|sender| Side { connection, sender }))
+            .filter(|side| self.process_of(*side) == process)
+            .collect();
+        self.chance.shuffle(&mut sides);
+        for side in sides {
+            self.handle_close(side, false);
+        }
+    }
+}

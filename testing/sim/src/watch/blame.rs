@@ -1,0 +1,398 @@
+//! Blame: the things that struck a connection's ends, and the errors that each of them may cause, with their codes.
+
+use railweave_fabric::{Fault, PostError, RailError, WorkStatus};
+use railweave_transport::{Cause, Error, HandshakeFailure, LostCause, Unreachable};
+
+use super::checker::{Checked, Checker};
+
+/// A thing that struck one end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Strike {
+    /// This rail no longer carries everything, and no lane reports that before its retries are over.
+    RailSilent(u8),
+    /// The lanes of this rail failed at once.
+    RailFailed(u8),
+    /// An acknowledgement of this rail was lost, so that it comes only with a retry, perhaps after the grace.
+    AcknowledgementLost(u8),
+    /// The peer's process died.
+    PeerDied,
+    /// The peer closed its end although there was more to do.
+    PeerClosed,
+    /// The peer's set-up of the connection failed.
+    PeerFailed,
+    /// The session broke.
+    SessionBroke,
+    /// The keys of the two processes differ.
+    KeysDiffer,
+    /// The sending end named memory that was not registered.
+    NoSource,
+    /// The receiving end did.
+    NoTarget,
+    /// This end was given an immediate that no peer may send.
+    Forged,
+}
+
+/// Everything that may make the set-up of a connection fail although nothing struck it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Perils {
+    /// Dials may fail.
+    pub(crate) dials: bool,
+    /// Rails may not open.
+    pub(crate) rails: bool,
+    /// The deadline is short.
+    pub(crate) deadline: bool,
+    /// The ends have no ports that pair.
+    pub(crate) unpaired: bool,
+}
+
+/// The record of one end of a connection.
+#[derive(Debug, Default)]
+struct Struck {
+    /// The strikes, each with its time.
+    strikes: Vec<(u64, Strike)>,
+    /// The lanes that died, by rail and lane, with the errors that the world gave.
+    dead_lanes: Vec<(u8, u8, RailError)>,
+    /// The time at which the peer's BYE arrived.
+    bye_ns: Option<u64>,
+    /// The time at which the peer's REFUSE arrived.
+    refused_ns: Option<u64>,
+    /// The time at which this end of the session ended.
+    session_over_ns: Option<u64>,
+}
+
+/// The strikes of both ends of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Blame([Struck; 2]);
+
+/// Returns the time, in nanoseconds, that must pass between the end of a session and the loss of its connections;
+/// `None` if the end of a session must not harm them.
+///
+/// The rule is that a broken session harms nothing while rails work. The protocol does not keep it yet: it ends each
+/// connection of a broken session once the grace is over. When a session can be resumed, this returns `None`.
+fn session_grace_ns(grace_ns: u64) -> Option<u64> {
+    Some(grace_ns)
+}
+
+impl Blame {
+    fn end(&self, sender: bool) -> &Struck {
+        &self.0[usize::from(sender)]
+    }
+
+    /// Notes that something struck an end. Only the first strike of a kind counts.
+    pub(crate) fn strike(&mut self, at_ns: u64, sender: bool, strike: Strike) {
+        let strikes = &mut self.0[usize::from(sender)].strikes;
+        if strikes.iter().all(|(_, known)| *known != strike) {
+            strikes.push((at_ns, strike));
+        }
+    }
+
+    /// Notes that a lane of an end died, and the error that the world gave.
+    pub(crate) fn lane_died(&mut self, sender: bool, rail: u8, lane: u8, error: &RailError) {
+        self.0[usize::from(sender)].dead_lanes.push((rail, lane, error.clone()));
+    }
+
+    /// Notes that the peer's BYE has arrived at an end.
+    pub(crate) fn bye_arrived(&mut self, at_ns: u64, sender: bool) {
+        self.0[usize::from(sender)].bye_ns.get_or_insert(at_ns);
+    }
+
+    /// Notes that the peer's REFUSE has arrived at an end.
+    pub(crate) fn refuse_arrived(&mut self, at_ns: u64, sender: bool) {
+        self.0[usize::from(sender)].refused_ns.get_or_insert(at_ns);
+    }
+
+    /// Notes that an end of the connection's session is over.
+    pub(crate) fn session_over(&mut self, at_ns: u64, sender: bool) {
+        self.0[usize::from(sender)].session_over_ns.get_or_insert(at_ns);
+    }
+
+    /// Returns the first thing that struck an end, and its time.
+    pub(crate) fn first(&self, sender: bool) -> Option<(u64, Strike)> {
+        self.end(sender).strikes.first().copied()
+    }
+
+    /// Returns true if anything struck either end.
+    pub(crate) fn is_struck(&self) -> bool {
+        self.0.iter().any(|end| !end.strikes.is_empty())
+    }
+
+    /// Returns true if a lane of this end is dead.
+    pub(crate) fn has_dead_lane(&self, sender: bool) -> bool {
+        !self.end(sender).dead_lanes.is_empty()
+    }
+
+    /// Returns true if a set-up may have ended before this end took part in it.
+    pub(crate) fn may_never_begin(&self, sender: bool) -> bool {
+        use Strike::{KeysDiffer, PeerClosed, PeerDied, PeerFailed, SessionBroke};
+        let ends = |strike: &Strike| matches!(strike, KeysDiffer | PeerClosed | PeerDied | PeerFailed | SessionBroke);
+        self.end(sender).strikes.iter().any(|(_, strike)| ends(strike))
+    }
+
+    /// Returns true if the end of the session, at this time, may end the set-up of this end.
+    pub(crate) fn may_interrupt(&self, sender: bool) -> bool {
+        use Strike::{PeerDied, SessionBroke};
+        let ends = |strike: &Strike| matches!(strike, PeerDied | SessionBroke);
+        self.end(sender).strikes.iter().any(|(_, strike)| ends(strike))
+    }
+
+    /// Judges the error of a call on an open end. `grace_ns` is the time for which a connection outlives its peer or
+    /// its session; `needs_peer` is true if the end has work that its peer must still take part in.
+    pub(crate) fn judge(
+        &self,
+        now_ns: u64,
+        sender: bool,
+        error: &Error,
+        (grace_ns, needs_peer): (u64, bool),
+    ) -> Checked {
+        let end = self.end(sender);
+        if end.strikes.is_empty() {
+            return Err((Checker::Errors, format!("an error without a reason: {error}")));
+        }
+        let blamed = |why: String| Err((Checker::Blame, format!("{why}; struck by {:?}: {error}", end.strikes)));
+        let has_acks = !end.strikes.iter().any(|(_, strike)| strike.loses_acknowledgements());
+        // A broken session, as long as it harms anything, may do so before a completion of what has landed is visible.
+        let is_excused =
+            |lost: &LostCause| matches!(lost, LostCause::Session(_)) && session_grace_ns(grace_ns).is_some();
+        if let Cause::Lost(lost) = &**error
+            && !needs_peer
+            && has_acks
+            && !is_excused(&lost.cause)
+        {
+            return blamed("the connection is called lost, but it needs nothing more from its peer".to_owned());
+        }
+        if let Cause::Lane { rail, lane, error, .. } = &**error
+            && !end.dead_lanes.contains(&(rail.index() as u8, lane.0, error.clone()))
+        {
+            return blamed(format!("lane {lane} of rail {rail} did not fail with this error"));
+        }
+        let is_due = |since_ns: Option<u64>, wait_ns: u64| since_ns.is_some_and(|at_ns| at_ns + wait_ns <= now_ns);
+        let may_cause = |strike: Strike| match &**error {
+            Cause::Lane { rail, error, .. } => strike.kills(rail.index() as u8, error),
+            Cause::Post { rail, error: PostError::Broken, .. } => {
+                let mut dead = end.dead_lanes.iter().filter(|(dead, ..)| usize::from(*dead) == rail.index());
+                dead.any(|(rail, _, error)| strike.kills(*rail, error))
+            }
+            Cause::Post { error: PostError::Invalid(_), .. } => match strike {
+                Strike::NoSource => sender,
+                // The target of a flush.
+                Strike::NoTarget => !sender,
+                _ => false,
+            },
+            Cause::Violation { .. } => strike == Strike::Forged,
+            Cause::Lost(lost) => match (&lost.cause, strike) {
+                // A peer that has everything closes, though this end has not heard that it does.
+                (LostCause::Bye, strike) if strike == Strike::PeerClosed || strike.loses_acknowledgements() => {
+                    is_due(end.bye_ns, grace_ns)
+                }
+                (LostCause::GaveUp(_), Strike::PeerFailed) => is_due(end.refused_ns, 0),
+                (LostCause::Session(_), Strike::SessionBroke | Strike::PeerDied) => {
+                    session_grace_ns(grace_ns).is_some_and(|wait_ns| is_due(end.session_over_ns, wait_ns))
+                }
+                _ => false,
+            },
+            _ => false,
+        };
+        let Some((_, strike)) = end.strikes.iter().find(|(_, strike)| may_cause(*strike)) else {
+            return blamed("nothing that struck this end may cause this error now".to_owned());
+        };
+        check_code(error, strike.code(error))
+    }
+
+    /// Judges the error of a set-up.
+    pub(crate) fn judge_set_up(&self, sender: bool, error: &Error, perils: Perils) -> Checked {
+        let has = |which: &[Strike]| self.end(sender).strikes.iter().any(|(_, strike)| which.contains(strike));
+        let is_gone = has(&[Strike::PeerDied, Strike::SessionBroke]);
+        let peer_gave_up = has(&[Strike::PeerClosed, Strike::PeerFailed]);
+        let (is_due, code) = match &**error {
+            Cause::Unreachable(Unreachable::Hello { .. } | Unreachable::OtherKey { .. }) => {
+                (has(&[Strike::KeysDiffer]), Fault::Configuration)
+            }
+            Cause::Unreachable(Unreachable::Tried { .. }) => (perils.dials || is_gone, Fault::Peer),
+            Cause::Handshake { failure, .. } => match failure {
+                HandshakeFailure::Late(_) => (perils.deadline || is_gone, Fault::Peer),
+                HandshakeFailure::Unconnected(_) => (perils.deadline, Fault::Local),
+                HandshakeFailure::Closed | HandshakeFailure::GaveUp(_) => (peer_gave_up, Fault::Peer),
+                HandshakeFailure::Refused(_) => (peer_gave_up || perils.unpaired, Fault::Peer),
+                HandshakeFailure::Unpaired(_) => (perils.unpaired && !sender, Fault::Configuration),
+                HandshakeFailure::NoRail { failed_here: true } => (perils.rails, Fault::Local),
+                // A peer that has given up has no ends of rails either.
+                HandshakeFailure::NoRail { failed_here: false } => (perils.rails || peer_gave_up, Fault::Peer),
+                _ => (false, Fault::Peer),
+            },
+            _ => (false, Fault::Peer),
+        };
+        if !is_due {
+            let strikes = &self.end(sender).strikes;
+            return Err((Checker::Errors, format!("no connection was made, without a reason: {error}; {strikes:?}")));
+        }
+        check_code(error, code)
+    }
+}
+
+impl Strike {
+    /// Returns true if it may keep acknowledgements of what has landed from this end.
+    fn loses_acknowledgements(self) -> bool {
+        matches!(self, Self::RailSilent(_) | Self::RailFailed(_) | Self::AcknowledgementLost(_) | Self::PeerDied)
+    }
+
+    /// Returns true if it may kill a lane of this rail with this error.
+    fn kills(self, rail: u8, error: &RailError) -> bool {
+        let is_gone = matches!(self, Self::PeerDied | Self::PeerClosed | Self::PeerFailed);
+        let status = match error {
+            RailError::Work(failure) => failure.status,
+            // Over sockets, as a queue pair whose retries are exhausted.
+            RailError::Silence(_) => WorkStatus::RetriesExceeded,
+            RailError::PeerClosed(_) => return is_gone || self == Self::AcknowledgementLost(rail),
+            _ => return false,
+        };
+        match (self, status) {
+            // The other lanes of a rail that has given up are flushed.
+            (Self::RailSilent(dead), WorkStatus::RetriesExceeded | WorkStatus::Flushed)
+            | (Self::RailFailed(dead), WorkStatus::Flushed)
+            | (Self::AcknowledgementLost(dead), WorkStatus::RetriesExceeded) => dead == rail,
+            // A lane whose peer's end is gone retries.
+            (_, WorkStatus::RetriesExceeded) if is_gone => true,
+            // Writes may still be on their way when the memory at either end is the application's again.
+            (Self::NoSource | Self::NoTarget | Self::PeerClosed, WorkStatus::RemoteAccess) => true,
+            // The lane is dead at the other end, which refused a write or was told so.
+            (Self::NoSource | Self::NoTarget, WorkStatus::RetriesExceeded) => true,
+            _ => false,
+        }
+    }
+
+    /// Returns the party at fault in an error that it causes. NCCL's result code follows from that: a failure of the
+    /// peer or of the path to it is a remote error, and a broken contract or protocol is an internal error.
+    fn code(self, error: &Error) -> Fault {
+        match self {
+            // Work that was posted before the memory was gone is refused by the other end, or by the adapter.
+            Self::NoSource | Self::NoTarget if error_is_own(error) => Fault::Protocol,
+            Self::Forged => Fault::Protocol,
+            Self::KeysDiffer => Fault::Configuration,
+            _ => Fault::Peer,
+        }
+    }
+}
+
+/// Returns true if an error says that the call itself named memory that is not registered.
+fn error_is_own(error: &Error) -> bool {
+    matches!(**error, Cause::Post { error: PostError::Invalid(_), .. })
+}
+
+/// Checks an error's result code.
+pub(crate) fn check_code(error: &Error, expected: Fault) -> Checked {
+    if error.fault() == expected {
+        return Ok(());
+    }
+    Err((Checker::Blame, format!("the fault is said to be {:?}, not {expected:?}: {error}", error.fault())))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use railweave_fabric::{LaneId, RailId, WorkFailure};
+    use railweave_transport::{Ended, Lost, Misuse};
+
+    use super::*;
+
+    const GRACE_NS: u64 = 1000;
+
+    fn rail_error(status: WorkStatus) -> RailError {
+        RailError::Work(WorkFailure { status, code: 1, vendor: 0, number: 1, peer: 2, path: "port 1".to_owned() })
+    }
+
+    fn lane(rail: usize, status: WorkStatus) -> Error {
+        let (name, peer) = (format!("rail {rail}"), "node2".to_owned());
+        let rail = RailId::new(rail).unwrap();
+        Cause::Lane { rail, name, peer, lane: LaneId::FIRST, error: rail_error(status) }.into()
+    }
+
+    fn lost(cause: LostCause) -> Error {
+        Lost { peer: "node2".to_owned(), cause }.into()
+    }
+
+    fn session_ended() -> Error {
+        lost(LostCause::Session(Arc::new(Ended::Socket("reset".to_owned()))))
+    }
+
+    /// Returns the checker that an error of the sending end at this time falls foul of.
+    fn found(blame: &Blame, now_ns: u64, error: &Error) -> Option<Checker> {
+        blame.judge(now_ns, true, error, (GRACE_NS, true)).err().map(|(checker, _)| checker)
+    }
+
+    #[test]
+    fn a_dead_rail_causes_the_errors_of_its_own_dead_lanes_and_no_others() {
+        let mut blame = Blame::default();
+        let error = lane(1, WorkStatus::RetriesExceeded);
+        assert_eq!(found(&blame, 5, &error), Some(Checker::Errors), "nothing has happened");
+        blame.strike(5, true, Strike::RailSilent(1));
+        assert_eq!(found(&blame, 5, &error), Some(Checker::Blame), "the lane has not died");
+        blame.lane_died(true, 1, 0, &rail_error(WorkStatus::RetriesExceeded));
+        assert_eq!(found(&blame, 5, &error), None);
+        blame.lane_died(true, 2, 0, &rail_error(WorkStatus::RetriesExceeded));
+        assert_eq!(found(&blame, 5, &lane(2, WorkStatus::RetriesExceeded)), Some(Checker::Blame), "another rail");
+        assert_eq!(found(&blame, 5, &lane(1, WorkStatus::Flushed)), Some(Checker::Blame), "another status");
+        assert_eq!(found(&blame, 5, &lost(LostCause::Bye)), Some(Checker::Blame), "the peer has not closed");
+        let elsewhere = blame.judge(5, false, &error, (GRACE_NS, true));
+        assert!(matches!(elsewhere, Err((Checker::Errors, _))), "the other end was not struck");
+    }
+
+    #[test]
+    fn a_loss_waits_for_the_grace_and_needs_something_of_the_peer() {
+        let mut blame = Blame::default();
+        blame.strike(0, true, Strike::PeerClosed);
+        blame.strike(0, true, Strike::SessionBroke);
+        assert_eq!(found(&blame, 9000, &lost(LostCause::Bye)), Some(Checker::Blame), "no BYE has come");
+        blame.bye_arrived(10, true);
+        blame.session_over(20, true);
+        for (error, noticed_ns) in [(lost(LostCause::Bye), 10), (session_ended(), 20)] {
+            assert_eq!(found(&blame, noticed_ns + GRACE_NS - 1, &error), Some(Checker::Blame), "too early: {error}");
+            assert_eq!(found(&blame, noticed_ns + GRACE_NS, &error), None, "{error}");
+        }
+        let judged = blame.judge(9000, true, &lost(LostCause::Bye), (GRACE_NS, false));
+        assert!(matches!(judged, Err((Checker::Blame, _))), "everything has landed");
+        let gave_up = lost(LostCause::GaveUp("no".to_owned()));
+        assert_eq!(found(&blame, 9000, &gave_up), Some(Checker::Blame), "the peer was never in set-up");
+        blame.strike(0, true, Strike::PeerDied);
+        let judged = blame.judge(9000, true, &lost(LostCause::Bye), (GRACE_NS, false));
+        assert_eq!(judged, Ok(()), "its acknowledgements died with it");
+    }
+
+    #[test]
+    fn each_cause_has_its_result_code() {
+        let post = |error| -> Error {
+            let (rail, name, peer) = (RailId::new(0).unwrap(), "rail 0".to_owned(), "node2".to_owned());
+            Cause::Post { rail, name, peer, error }.into()
+        };
+        let mut blame = Blame::default();
+        blame.strike(0, true, Strike::NoSource);
+        assert_eq!(found(&blame, 5, &post(PostError::Invalid("no key".to_owned()))), None);
+        assert_eq!(found(&blame, 5, &post(PostError::Full)), Some(Checker::Blame));
+        assert_eq!(check_code(&session_ended(), Fault::Peer), Ok(()));
+        for (error, wrong) in [
+            (session_ended(), Fault::Local),
+            (Error::from(Misuse::ReceiveTooLong(9)), Fault::Protocol),
+            (Error::from(Misuse::Buffers(9)), Fault::Configuration),
+        ] {
+            assert!(matches!(check_code(&error, wrong), Err((Checker::Blame, _))), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_set_up_fails_only_for_its_perils_and_for_what_struck_it() {
+        let none = Perils { dials: false, rails: false, deadline: false, unpaired: false };
+        let of = |failure| -> Error { Cause::Handshake { peer: "node2".to_owned(), failure }.into() };
+        let no_rail = of(HandshakeFailure::NoRail { failed_here: true });
+        let mut blame = Blame::default();
+        assert!(blame.judge_set_up(true, &no_rail, none).is_err());
+        assert_eq!(blame.judge_set_up(true, &no_rail, Perils { rails: true, ..none }), Ok(()));
+        let unpaired = of(HandshakeFailure::Unpaired("no port fits".to_owned()));
+        let perils = Perils { unpaired: true, ..none };
+        assert_eq!(blame.judge_set_up(false, &unpaired, perils), Ok(()));
+        assert!(blame.judge_set_up(true, &unpaired, perils).is_err(), "only the acceptor pairs ports");
+        let closed = of(HandshakeFailure::Closed);
+        assert!(blame.judge_set_up(true, &closed, Perils { dials: true, rails: true, ..none }).is_err());
+        blame.strike(0, true, Strike::PeerClosed);
+        assert_eq!(blame.judge_set_up(true, &closed, none), Ok(()));
+    }
+}
