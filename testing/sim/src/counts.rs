@@ -67,12 +67,17 @@ seen! {
     DialFailed = "fault", "a dial that failed";
     PeerSilent = "fault", "a peer that did not answer a PING in time";
     Unwelcome = "fault", "a peer that is unwelcome on a session";
+    OfferWaited = "fault", "an offer that waited for its place";
+    SetUpBlocked = "fault", "a call that blocked a set-up";
     ClosedEarly = "fault", "an end closed while its peer waited";
     ContractBroken = "fault", "a call that breaks NCCL's contract";
     HostileImmediate = "fault", "an immediate that no sender would send";
 
     SessionShared = "path", "several connections on one session";
     SessionIdle = "path", "a session that ended because no connection used it";
+    OfferWithdrawn = "path", "an offer that was withdrawn while it waited";
+    MessageKept = "path", "a message kept while a call blocked its set-up";
+    CameUpLate = "path", "a connection that came up after its session had ended";
     Asked = "path", "a PING to a quiet peer";
     OneWrite = "path", "no record: sizes from the immediates";
     Record = "path", "a completion record";

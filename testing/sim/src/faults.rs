@@ -35,6 +35,12 @@ pub(crate) struct Faults {
     pub(crate) peer_timeouts_ns: [u64; 2],
     /// True if no process is notified of a death or of a broken session: only an unanswered PING reveals it.
     pub(crate) is_mute: bool,
+    /// The number of offers, out of 1000, that must wait for their place, and the longest time.
+    pub(crate) offer_waits_permille: u32,
+    pub(crate) offer_waits_ns: u64,
+    /// The number of messages, out of 1000, whose handling blocks the set-up of their connection, and the longest time.
+    pub(crate) set_up_blocks_permille: u32,
+    pub(crate) set_up_blocks_ns: u64,
     /// The time for which a connection may still work after its peer's BYE or the end of its session. Then it is lost.
     pub(crate) grace_ns: u64,
     /// The death, if there is one.
@@ -90,6 +96,10 @@ impl Faults {
             dial_fails_permille: 0,
             peer_timeouts_ns: [20_000_000; 2],
             is_mute: false,
+            offer_waits_permille: 0,
+            offer_waits_ns: 0,
+            set_up_blocks_permille: 0,
+            set_up_blocks_ns: 0,
             grace_ns: 2_000_000,
             death: None,
         }
@@ -231,6 +241,16 @@ impl Faults {
         }
         self.peer_timeouts_ns = [0, 1].map(|_| chance.pick(&[3_000_000, 20_000_000]));
         self.is_mute = chance.permille(200);
+    }
+
+    /// Adds offers that must wait to a quarter of the seeds, and calls that block set-ups to another quarter.
+    pub(crate) fn add_set_up_waits(&mut self, chance: &mut Chance) {
+        if chance.permille(250) {
+            (self.offer_waits_permille, self.offer_waits_ns) = (500, chance.pick(&[50_000, 2_000_000]));
+        }
+        if chance.permille(250) {
+            (self.set_up_blocks_permille, self.set_up_blocks_ns) = (500, chance.pick(&[50_000, 2_000_000]));
+        }
     }
 
     /// Returns the longest time for which an acknowledgement may stay unsent after it was put off.

@@ -19,6 +19,10 @@ pub(crate) enum Task {
     SocketEnd { socket: usize, to_opener: bool },
     /// The deadline of one end's handshake passes.
     Deadline { connection: usize, sender: bool },
+    /// An acceptor has a place for an offer that has waited.
+    TakeOffer { end: usize, number: u32 },
+    /// The call that blocks the set-up of an end returns.
+    Unblock { connection: usize, sender: bool },
     /// An end in set-up retries connecting its rails.
     GoOn { connection: usize, sender: bool },
     /// An application closes its end, perhaps early.

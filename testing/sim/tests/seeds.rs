@@ -10,8 +10,10 @@ fn a_few_hundred_seeds_are_clean_and_exercise_the_protocol() {
         report.failures.iter().map(|failed| format!("{:?}\n{}", failed.violation, replay_command(failed))).collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     let never: Vec<Seen> = report.counts.never().collect();
-    // A size that size_q cannot express needs 8 rails and 8 MiB, which few seeds have.
-    assert!(never.iter().all(|seen| matches!(seen, Seen::HugeSize)), "never exercised: {never:?}");
+    // A size that size_q cannot express needs 8 rails and 8 MiB. For a connection to come up late, a session must end
+    // in the middle of a blocked set-up. Few seeds have either.
+    let is_rare = |seen: &Seen| matches!(seen, Seen::HugeSize | Seen::CameUpLate);
+    assert!(never.iter().all(is_rare), "never exercised: {never:?}");
 }
 
 #[test]

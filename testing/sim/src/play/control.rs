@@ -161,7 +161,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                 let connection = offer.nonce as usize;
                 self.sessions.ends[end].connections.insert(number, connection);
                 self.connections[connection].receiver.route = Some((end, number));
-                self.handle_offer(connection, &offer);
+                self.offer_arrived(end, number, offer);
             }
             SessionAction::Message { connection: number, message } => {
                 if let Some(side) = side_of(number, self) {
@@ -169,7 +169,9 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                 }
             }
             SessionAction::Interrupted(number) => {
-                if let Some(side) = side_of(number, self) {
+                if let Some(side) = side_of(number, self)
+                    && !self.interrupts_later(side)
+                {
                     self.interrupted(side);
                     self.tell(side, Session::failed);
                 }
@@ -195,7 +197,12 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                     self.over(side);
                 }
             }
-            SessionAction::Withdrawn(_) | SessionAction::Waits(_) => {}
+            SessionAction::Withdrawn(number) => self.handle_withdrawn(end, number),
+            SessionAction::Waits(number) => {
+                if let Some(side) = side_of(number, self) {
+                    self.handle_waits(side);
+                }
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! The game of one seed: it gives turns, ends connections, and notices when something is stuck.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
@@ -14,7 +15,7 @@ use super::net::Net;
 use super::plan::{ConnectionPlan, Plan};
 use super::receiver::RecvApp;
 use super::sender::SendApp;
-use super::sessions::Sessions;
+use super::sessions::{Blocked, Sessions};
 use super::stage::Stage;
 use crate::faults::{DeathKind, Faults};
 use crate::history::{Kind, Who};
@@ -127,6 +128,8 @@ pub(super) struct Game<const O: bool> {
     pub(super) processes: Vec<Process<O>>,
     pub(super) connections: Vec<Pair<O>>,
     pub(super) sessions: Sessions,
+    /// The set-ups that a call blocks, by connection and end (true for the sender).
+    pub(super) blocked: BTreeMap<(usize, bool), Blocked>,
     /// The time at which it was first seen that nothing of any connection is left; `None` before.
     over_since_ns: Option<u64>,
     calls: u64,
@@ -190,6 +193,7 @@ impl<const O: bool> Game<O> {
             processes,
             connections,
             sessions,
+            blocked: BTreeMap::new(),
             over_since_ns: None,
             calls: 0,
             description,
@@ -268,6 +272,8 @@ impl<const O: bool> Game<O> {
             Task::Frame { socket, to_opener, bytes } => self.handle_frame(socket, to_opener, &bytes),
             Task::SocketEnd { socket, to_opener } => self.handle_socket_end(socket, to_opener),
             Task::Deadline { connection, sender } => self.handle_deadline(Side { connection, sender }),
+            Task::TakeOffer { end, number } => self.handle_take_offer(end, number),
+            Task::Unblock { connection, sender } => self.handle_unblocked(Side { connection, sender }),
             Task::GoOn { connection, sender } => self.handle_go_on(Side { connection, sender }),
             Task::Close { connection, sender, early } => self.handle_close(Side { connection, sender }, early),
             Task::Look(process) => self.processes[process].threads.look(),
@@ -447,6 +453,11 @@ impl<const O: bool> Game<O> {
             }
         }
         text
+    }
+
+    pub(super) fn is_up(&self, side: Side) -> bool {
+        let pair = &self.connections[side.connection];
+        (if side.sender { pair.sender.stage.name() } else { pair.receiver.stage.name() }) == "up"
     }
 
     pub(super) fn is_closed(&self, side: Side) -> bool {

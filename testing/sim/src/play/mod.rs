@@ -17,6 +17,7 @@ mod sessions;
 mod settling;
 mod setup;
 mod stage;
+mod waiting;
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

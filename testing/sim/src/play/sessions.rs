@@ -1,9 +1,11 @@
 //! The sessions of all processes: their ends, and the sockets between them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use railweave_transport::{Hello, PROTOCOL_VERSION, ProcessId, Prover, Session, SessionConfig, Side as SessionSide};
+use railweave_transport::{
+    Hello, Message, Offer, PROTOCOL_VERSION, ProcessId, Prover, Session, SessionConfig, Side as SessionSide,
+};
 
 use crate::faults::Faults;
 use crate::sabotage::{Plot, Sabotage};
@@ -31,6 +33,8 @@ pub(super) struct SessionEnd {
     pub(super) waiting: Vec<usize>,
     /// Its connections, by their numbers.
     pub(super) connections: BTreeMap<u32, usize>,
+    /// The offers that wait for their places, by their connections' numbers.
+    pub(super) offers: BTreeMap<u32, Offer>,
     /// The time at which its timer expires.
     pub(super) timer_ns: Option<u64>,
     /// True while its actions are carried out.
@@ -46,6 +50,15 @@ pub(super) struct Socket {
     pub(super) has_spoken: [bool; 2],
     /// True once it has stopped carrying anything.
     pub(super) is_dead: bool,
+}
+
+/// A set-up that a call blocks.
+#[derive(Debug)]
+pub(super) struct Blocked {
+    /// The messages that it has to handle when the call returns; the call itself handles the first.
+    pub(super) messages: VecDeque<Message>,
+    /// True if its session has ended meanwhile.
+    pub(super) is_interrupted: bool,
 }
 
 /// The sessions of all processes.
@@ -129,6 +142,7 @@ impl Sessions {
             wanted,
             waiting: Vec::new(),
             connections: BTreeMap::new(),
+            offers: BTreeMap::new(),
             timer_ns: None,
             is_driven: false,
         });

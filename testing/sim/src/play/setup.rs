@@ -80,7 +80,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     }
 
     /// Returns the handshake of an end, while it has one.
-    fn handshake(&mut self, side: Side) -> Option<&mut dyn Handshake> {
+    pub(super) fn handshake(&mut self, side: Side) -> Option<&mut dyn Handshake> {
         let pair = &mut self.connections[side.connection];
         match (side.sender, &mut pair.sender.stage, &mut pair.receiver.stage) {
             (true, Stage::Handshake(connector), _) => Some(connector),
@@ -94,8 +94,15 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         if side.sender { self.drive_connector(side.connection) } else { self.drive_acceptor(side.connection) }
     }
 
-    /// Passes a message to the handshake of an end.
+    /// Handles a message for the handshake of an end.
     pub(super) fn handle_message(&mut self, side: Side, message: Message) {
+        if !self.keeps(side, &message) {
+            self.deliver(side, message);
+        }
+    }
+
+    /// Passes a message to the handshake of an end.
+    pub(super) fn deliver(&mut self, side: Side, message: Message) {
         self.opening(side.connection, side.sender);
         if let Some(handshake) = self.handshake(side) {
             handshake.handle_message(message);
@@ -165,7 +172,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
 
     /// Retries connecting the rails of an end in set-up.
     pub(super) fn handle_go_on(&mut self, side: Side) {
-        if self.processes[self.process_of(side)].dead {
+        if self.processes[self.process_of(side)].dead || self.is_blocked(side) {
             return;
         }
         self.opening(side.connection, side.sender);
@@ -184,7 +191,11 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
 
     pub(super) fn handle_deadline(&mut self, side: Side) {
         let now_ns = self.now_ns();
-        if let Some(handshake) = self.handshake(side) {
+        if self.is_blocked(side) {
+            return;
+        }
+        let is_due = |handshake: &&mut dyn Handshake| handshake.timeout_ns().is_some_and(|at_ns| at_ns <= now_ns);
+        if let Some(handshake) = self.handshake(side).filter(is_due) {
             handshake.handle_timeout(now_ns);
             self.world.lock().saw(Seen::TimedOut);
             self.drive_handshake(side);

@@ -61,7 +61,8 @@ sabotages! {
     EmptyNotSent = "a message of zero bytes is not sent" => Progress("nothing has moved"), Leaks("nothing has moved");
     LastWriteDropped = "a rail's part in several writes loses all but the first" => Delivery("is said to be there");
     SentEarly = "a write is reported as sent as soon as it is posted" => Delivery("is done for the sender");
-    KeyOfOtherRail = "every rail uses the first rail's keys" => Errors("the key is not registered on this port");
+    KeyOfOtherRail = "every rail uses the first rail's keys"
+        => Errors("the key is not registered on this port"), Errors("the lane is broken");
     CtsNotPosted = "one CTS write of 64 is not posted" => Promise("CTS entries posted");
     CtsPastEnd = "CTS entries that wrap round the ring's end go out in one write"
         => Errors("the range ends beyond the registration");

@@ -215,8 +215,10 @@ impl Blame {
                 HandshakeFailure::Refused(_) => (peer_gave_up || perils.unpaired, Fault::Peer),
                 HandshakeFailure::Unpaired(_) => (perils.unpaired && !sender, Fault::Configuration),
                 HandshakeFailure::NoRail { failed_here: true } => (perils.rails, Fault::Local),
-                // A peer that has given up has no ends of rails either.
-                HandshakeFailure::NoRail { failed_here: false } => (perils.rails || peer_gave_up, Fault::Peer),
+                // A peer that has given up or died has no ends of rails either.
+                HandshakeFailure::NoRail { failed_here: false } => {
+                    (perils.rails || peer_gave_up || has(&[Strike::PeerDied]), Fault::Peer)
+                }
                 _ => (false, Fault::Peer),
             },
             _ => (false, Fault::Peer),
