@@ -108,6 +108,11 @@ const STEPS: &[Step] = &[
         run: |_| passes(sim::checked(&["--seeds", "2000"])),
     },
     Step {
+        name: "exhaustive",
+        why: "every seventh of the runs that have each fault at each event of a small scenario",
+        run: |_| passes(sim::checked(&["--exhaustive", "--every", "7"])),
+    },
+    Step {
         name: "sabotage",
         why: "the simulation's checkers find every sabotage at the edge of the protocol",
         run: |_| passes(sim::checked(&["--sabotage"])),

@@ -23,13 +23,24 @@ pub struct Campaign {
     pub threads: usize,
 }
 
+/// A seed that was played, and failed.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// Its workload.
+    pub workload: Workload,
+    /// Its outcome.
+    pub outcome: Outcome,
+}
+
 /// The result of a campaign.
 #[derive(Debug, Default)]
 pub struct Report {
     /// The number of seeds played.
     pub played: u64,
     /// The failing seeds, in ascending order.
-    pub failures: Vec<Outcome>,
+    pub failures: Vec<Failure>,
     /// The counts of what the seeds exercised, added up.
     pub counts: Counts,
     /// The number of events in the histories of all seeds.
@@ -47,43 +58,60 @@ impl Campaign {
     /// Plays all seeds, but stops early once eight have failed on one thread. `played` is called after each seed, on
     /// the thread that played it.
     pub fn play(&self, played: impl Fn() + Sync) -> Report {
-        let next = AtomicU64::new(0);
-        let report = Mutex::new(Report::default());
-        let work = || {
-            let mut own = Report::default();
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                // Seeds end at 2^64.
-                let seed = self.from.checked_add(index).filter(|_| index < self.seeds);
-                let Some(seed) = seed else { break };
-                let outcome = run(seed, self.workload(seed), false);
-                own.add(outcome);
-                played();
-                if own.failures.len() >= MOST_FAILURES {
-                    next.store(self.seeds, Ordering::Relaxed);
-                }
-            }
-            report.lock().unwrap_or_else(std::sync::PoisonError::into_inner).merge(own);
-        };
-        std::thread::scope(|scope| {
-            (0..self.threads.max(1)).for_each(|_| {
-                scope.spawn(work);
-            });
+        let reports = share_out(self.threads, self.seeds, |index, own: &mut Report| {
+            // Seeds end at 2^64.
+            let Some(seed) = self.from.checked_add(index) else { return false };
+            let workload = self.workload(seed);
+            own.add(Failure { seed, workload, outcome: run(seed, workload, false) });
+            played();
+            own.failures.len() < MOST_FAILURES
         });
-        let mut report = report.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut report = Report::default();
+        reports.into_iter().for_each(|own| report.merge(own));
         report.failures.sort_by_key(|failure| failure.seed);
         report
     }
 }
 
+/// Shares the numbers below `count` out to this many threads (0 counts as 1). Each thread calls `work` with one number
+/// after another and with a sum of its own. All threads stop once `work` has returned false. Returns the sums.
+pub(crate) fn share_out<S: Default + Send>(
+    threads: usize,
+    count: u64,
+    work: impl Fn(u64, &mut S) -> bool + Sync,
+) -> Vec<S> {
+    let next = AtomicU64::new(0);
+    let sums = Mutex::new(Vec::new());
+    let thread = || {
+        let mut sum = S::default();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= count {
+                break;
+            }
+            if !work(number, &mut sum) {
+                next.store(count, Ordering::Relaxed);
+            }
+        }
+        sums.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(sum);
+    };
+    std::thread::scope(|scope| {
+        (0..threads.max(1)).for_each(|_| {
+            scope.spawn(thread);
+        });
+    });
+    sums.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 impl Report {
-    fn add(&mut self, outcome: Outcome) {
+    fn add(&mut self, played: Failure) {
+        let outcome = &played.outcome;
         self.played += 1;
         self.events += outcome.events;
         self.virtual_ns += outcome.virtual_ns;
         self.counts.merge(&outcome.counts);
         if outcome.violation.is_some() {
-            self.failures.push(outcome);
+            self.failures.push(played);
         }
     }
 
@@ -115,6 +143,6 @@ impl fmt::Display for Report {
 }
 
 /// Returns the command that replays a failing seed.
-pub fn replay_command(outcome: &Outcome) -> String {
-    format!("cargo xtask sim --from {} --only {} --history", outcome.seed, outcome.workload)
+pub fn replay_command(failure: &Failure) -> String {
+    format!("cargo xtask sim --from {} --only {} --history", failure.seed, failure.workload)
 }

@@ -22,6 +22,8 @@ pub(crate) struct Faults {
     pub(crate) first_number: u32,
     /// The number of the first connection of a session.
     pub(crate) first_connection: u32,
+    /// The time for which a strike of an exhaustive run silences an application.
+    pub(crate) pause_ns: u64,
     /// The one-way delay of sessions.
     pub(crate) session_delay_ns: u64,
     /// The longest random addition to it, for each frame.
@@ -90,6 +92,7 @@ impl Faults {
             close_late_ns: 0,
             first_number: 0,
             first_connection: 1,
+            pause_ns: 0,
             session_delay_ns: 20_000,
             session_jitter_ns: 0,
             detect_ns: 100_000,
@@ -276,7 +279,7 @@ impl Faults {
     /// silences.
     pub(crate) fn death_limit_ns(&self) -> u64 {
         let session_ns = self.session_delay_ns + self.session_jitter_ns;
-        let silences_ns = 4 * self.silence_ns;
+        let silences_ns = 4 * self.silence_ns + self.pause_ns;
         // A peer may be quiet for up to two eighths of the time before it is asked; then it has the whole time to
         // answer.
         let longest_ns = self.peer_timeouts_ns[0].max(self.peer_timeouts_ns[1]);

@@ -8,6 +8,7 @@
 
 pub mod campaign;
 mod counts;
+pub mod exhaustive;
 mod faults;
 mod history;
 mod play;

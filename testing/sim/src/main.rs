@@ -10,8 +10,9 @@ use std::time::Instant;
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
 use railweave_sim::campaign::{Campaign, replay_command};
+use railweave_sim::exhaustive::Exhaustive;
 use railweave_sim::trials::{Trial, try_all};
-use railweave_sim::{Checker, Workload, run};
+use railweave_sim::{Checker, Outcome, Workload, run};
 
 /// Plays the protocol in a world with faults: many seeds, or one with its history
 #[derive(Debug, Parser)]
@@ -29,12 +30,22 @@ struct Arguments {
     /// The number of threads [default: one per processor]
     #[arg(long, value_name = "N", conflicts_with = "history")]
     threads: Option<usize>,
-    /// Play the first seed only, and print its history, a line per event
+    /// Play the first seed or run only, and print its history, a line per event
     #[arg(long, conflicts_with = "sabotage")]
     history: bool,
     /// Sabotage one thing after another, and print which checker finds each, and the seeds that it takes
     #[arg(long)]
     sabotage: bool,
+    /// Play a small scenario with every fault at every event, instead of seeds
+    #[arg(long, conflicts_with_all = ["seeds", "from", "only", "sabotage"])]
+    exhaustive: bool,
+    /// Play every N-th run of the exhaustive ones only
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "exhaustive",
+        value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "history")]
+    every: u64,
+    /// Play this one of the exhaustive runs only
+    #[arg(long, value_name = "N", requires = "exhaustive", conflicts_with_all = ["every", "threads"])]
+    run: Option<u64>,
 }
 
 /// The number of lines of a failing seed's history that are printed.
@@ -58,27 +69,69 @@ fn main() -> ExitCode {
     if arguments.sabotage {
         return sabotage(&arguments, threads);
     }
+    if arguments.exhaustive {
+        return exhaustive(&arguments, threads);
+    }
     if arguments.history {
         let seed = arguments.from;
-        let outcome = run(seed, arguments.only.unwrap_or_else(|| Workload::of_seed(seed)), true);
-        outcome.history.iter().for_each(|line| println!("{line}"));
-        return match outcome.violation {
-            None => ExitCode::SUCCESS,
-            Some(violation) => {
-                println!("{violation}");
-                ExitCode::FAILURE
-            }
-        };
+        return tell(&run(seed, arguments.only.unwrap_or_else(|| Workload::of_seed(seed)), true));
     }
     let seeds = arguments.seeds.unwrap_or(SEEDS);
     play(&Campaign { from: arguments.from, seeds, only: arguments.only, threads })
 }
 
-fn play(campaign: &Campaign) -> ExitCode {
-    let bar = if std::io::stderr().is_terminal() { ProgressBar::new(campaign.seeds) } else { ProgressBar::hidden() };
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {per_sec}, {eta} left") {
+/// Prints the history of a game, and the finding of a checker if there is one.
+fn tell(outcome: &Outcome) -> ExitCode {
+    outcome.history.iter().for_each(|line| println!("{line}"));
+    let Some(violation) = &outcome.violation else { return ExitCode::SUCCESS };
+    println!("{violation}");
+    ExitCode::FAILURE
+}
+
+/// Prints the end of the history of the first game that failed.
+fn tell_end(name: &str, history: &[String]) {
+    println!("the end of the history of {name}:");
+    history.iter().skip(history.len().saturating_sub(HISTORY_LINES)).for_each(|line| println!("{line}"));
+}
+
+fn progress(games: u64) -> ProgressBar {
+    let bar = if std::io::stderr().is_terminal() { ProgressBar::new(games) } else { ProgressBar::hidden() };
+    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len}, {per_sec}, {eta} left") {
         bar.set_style(style);
     }
+    bar
+}
+
+/// Plays the exhaustive runs, or one of them.
+fn exhaustive(arguments: &Arguments, threads: usize) -> ExitCode {
+    let all = Exhaustive::new();
+    if let Some(number) = arguments.run.or(arguments.history.then_some(0)) {
+        let Some(name) = all.describe(number) else {
+            println!("there is no run {number}: they end with {}", all.runs() - 1);
+            return ExitCode::FAILURE;
+        };
+        println!("{name}");
+        return all.run(number, arguments.history, None).map_or(ExitCode::FAILURE, |outcome| tell(&outcome));
+    }
+    let bar = progress(all.runs().div_ceil(arguments.every));
+    let start = Instant::now();
+    let report = all.play(arguments.every, threads, || bar.inc(1));
+    bar.finish_and_clear();
+    println!("{report}");
+    println!("{:.1} s on {threads} threads", start.elapsed().as_secs_f64());
+    for (number, outcome) in &report.failures {
+        let words = outcome.violation.as_ref().map(ToString::to_string).unwrap_or_default();
+        println!("{} FAILED: {words}", all.describe(*number).unwrap_or_default());
+        println!("  replay: cargo xtask sim --exhaustive --run {number} --history");
+    }
+    let Some((first, _)) = report.failures.first() else { return ExitCode::SUCCESS };
+    let history = all.run(*first, true, None).map(|outcome| outcome.history).unwrap_or_default();
+    tell_end(&format!("run {first}"), &history);
+    ExitCode::FAILURE
+}
+
+fn play(campaign: &Campaign) -> ExitCode {
+    let bar = progress(campaign.seeds);
     let start = Instant::now();
     let report = campaign.play(|| bar.inc(1));
     bar.finish_and_clear();
@@ -86,14 +139,13 @@ fn play(campaign: &Campaign) -> ExitCode {
     println!("{report}");
     println!("{seconds:.1} s, {:.0} seeds/s on {} threads", report.played as f64 / seconds, campaign.threads);
     for failure in &report.failures {
-        let words = failure.violation.as_ref().map(ToString::to_string).unwrap_or_default();
+        let words = failure.outcome.violation.as_ref().map(ToString::to_string).unwrap_or_default();
         println!("seed {} ({}) FAILED: {words}", failure.seed, failure.workload);
         println!("  replay: {}", replay_command(failure));
     }
     let Some(first) = report.failures.first() else { return ExitCode::SUCCESS };
     let history = run(first.seed, first.workload, true).history;
-    println!("the end of the history of seed {}:", first.seed);
-    history.iter().skip(history.len().saturating_sub(HISTORY_LINES)).for_each(|line| println!("{line}"));
+    tell_end(&format!("seed {}", first.seed), &history);
     ExitCode::FAILURE
 }
 
@@ -137,12 +189,25 @@ mod tests {
     #[test]
     fn an_option_that_would_be_ignored_is_refused() {
         let read = |line: &str| Arguments::try_parse_from(format!("sim {line}").trim().split(' '));
-        for line in ["", "--from 7 --only all-to-all --history", "--sabotage --only ring --seeds 9 --threads 2"] {
+        for line in [
+            "",
+            "--from 7 --only all-to-all --history",
+            "--sabotage --only ring --seeds 9 --threads 2",
+            "--exhaustive --every 7",
+            "--exhaustive --run 9 --history",
+        ] {
             assert!(read(line).is_ok(), "{line}");
         }
-        for line in
-            ["--history --seeds 1", "--history --threads 1", "--history --sabotage", "--only quiet", "--seeds 0"]
-        {
+        for line in [
+            "--history --seeds 1",
+            "--history --threads 1",
+            "--history --sabotage",
+            "--only quiet",
+            "--seeds 0",
+            "--exhaustive --seeds 1",
+            "--run 1",
+            "--exhaustive --every 0",
+        ] {
             assert!(read(line).is_err(), "{line}");
         }
     }

@@ -6,8 +6,11 @@ use railweave_sim::{Seen, Workload, run};
 #[test]
 fn a_few_hundred_seeds_are_clean_and_exercise_the_protocol() {
     let report = Campaign { from: 1, seeds: 270, only: None, threads: 2 }.play(|| ());
-    let failures: Vec<String> =
-        report.failures.iter().map(|failed| format!("{:?}\n{}", failed.violation, replay_command(failed))).collect();
+    let failures: Vec<String> = report
+        .failures
+        .iter()
+        .map(|failed| format!("{:?}\n{}", failed.outcome.violation, replay_command(failed)))
+        .collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     let never: Vec<Seen> = report.counts.never().collect();
     // A size that size_q cannot express needs 8 rails and 8 MiB. For a connection to come up late, a session must end

@@ -4,6 +4,7 @@ use railweave_fabric::LaneId;
 
 use super::end::End;
 use super::keys::{KeyPair, Keys, Registered};
+use super::link::Pace;
 use super::queue::{Due, Queue};
 use crate::chance::Chance;
 use crate::faults::Faults;
@@ -129,6 +130,19 @@ impl<O: Observer> State<O> {
     /// Returns the connected ends of rails, each with its peer, by their numbers in the world.
     pub fn connected_ends(&self) -> Vec<(usize, usize)> {
         (0..self.ends.len()).filter_map(|end| Some((end, self.ends[end].as_ref()?.peer?))).collect()
+    }
+
+    /// Returns the number in the world of the connected end of a rail; `None` if it is gone, or not connected yet.
+    pub fn connected_end(&self, connection: usize, sender: bool, rail: u8) -> Option<usize> {
+        let is_it = |end: &End| (end.connection, end.sender, end.rail) == (connection, sender, rail);
+        self.ends.iter().position(|end| end.as_deref().is_some_and(|end| end.peer.is_some() && is_it(end)))
+    }
+
+    /// Sets the rate of an end's rail, in Mbit/s, for writes that are posted from this call on.
+    pub fn set_rate(&mut self, end: usize, mbps: u64) {
+        if let Some(end) = self.ends[end].as_mut() {
+            end.pace = Pace::new(mbps);
+        }
     }
 
     /// Cuts an end: from this call on it carries nothing, and no event reports that. Returns the place of its first

@@ -10,6 +10,7 @@ use railweave_transport::{Acceptor, Connector, Error, RecvConnection, SendConnec
 
 use super::comm::Threads;
 use super::context::{Context, Step};
+use super::injection::Injection;
 use super::memory::SharedBuffers;
 use super::net::Net;
 use super::plan::{ConnectionPlan, Plan};
@@ -132,7 +133,12 @@ pub(super) struct Game<const O: bool> {
     pub(super) blocked: BTreeMap<(usize, bool), Blocked>,
     /// The time at which it was first seen that nothing of any connection is left; `None` before.
     over_since_ns: Option<u64>,
-    calls: u64,
+    /// The number of calls that all applications have made.
+    pub(super) calls: u64,
+    /// The number of events so far.
+    pub(super) steps: u64,
+    /// The fault of an exhaustive run, and the number of the event before which it strikes; `None` once it has struck.
+    pub(super) injection: Option<(u64, Injection)>,
     description: String,
 }
 
@@ -196,6 +202,8 @@ impl<const O: bool> Game<O> {
             blocked: BTreeMap::new(),
             over_since_ns: None,
             calls: 0,
+            steps: 0,
+            injection: plan.injection,
             description,
         }
     }
@@ -241,9 +249,13 @@ impl<const O: bool> Game<O> {
         state.observer.watch.violate(now_ns, checker, message);
     }
 
-    /// Plays to the end, or to the first violation.
+    /// Plays to the end, or to the first violation, or to an injected fault that finds nothing to strike.
     pub(super) fn play(&mut self) {
         loop {
+            self.steps += 1;
+            if self.injection.is_some_and(|(at, _)| at == self.steps) && !self.inject() {
+                return;
+            }
             let mut state = self.world.lock();
             if state.observer.watch.violation.is_some() {
                 state.record(Kind::Violation, Who::Process(0), [0; 4]);

@@ -7,11 +7,14 @@ mod deaths;
 mod failing;
 mod game;
 mod habits;
+mod injecting;
+mod injection;
 mod insisting;
 mod memory;
 mod net;
 mod plan;
 mod receiver;
+mod scenario;
 mod sender;
 mod sessions;
 mod settling;
@@ -26,16 +29,14 @@ use crate::counts::Counts;
 use crate::sabotage::{Plot, Sabotage};
 use crate::{Checker, Violation};
 use game::Game;
-use plan::Plan;
+pub(crate) use injection::Injection;
+pub(crate) use plan::Plan;
 pub use plan::Workload;
+pub(crate) use scenario::Variant;
 
-/// The result of a seed.
+/// The result of a game.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The seed.
-    pub seed: u64,
-    /// The workload that was played.
-    pub workload: Workload,
     /// The finding of a checker, if there is one.
     pub violation: Option<Violation>,
     /// The counts of what was exercised.
@@ -44,10 +45,16 @@ pub struct Outcome {
     pub hash: u64,
     /// The number of events in the history.
     pub events: u64,
-    /// The time that the seed took, in virtual nanoseconds.
+    /// The time that the game took, in virtual nanoseconds.
     pub virtual_ns: u64,
     /// The history in words; empty if it was not asked for.
     pub history: Vec<String>,
+    /// The number of events of the world.
+    pub(crate) steps: u64,
+    /// The number of calls by all applications.
+    pub(crate) calls: u64,
+    /// False if the planned fault found nothing to strike; the game ended there.
+    pub(crate) is_whole: bool,
 }
 
 /// Plays one seed. If `history` is true, the outcome has the history in words.
@@ -57,15 +64,20 @@ pub fn run(seed: u64, workload: Workload, history: bool) -> Outcome {
 
 /// Plays one seed as [`run`] does, with this sabotage; `None` for none.
 pub fn run_sabotaged(seed: u64, workload: Workload, history: bool, sabotage: Option<Sabotage>) -> Outcome {
-    let (plan, plot) = (Plan::new(seed, workload), Plot::new(sabotage));
+    run_plan(seed, Plan::new(seed, workload), history, sabotage)
+}
+
+/// Plays a plan; `seed` decides what the plan leaves open.
+pub(crate) fn run_plan(seed: u64, plan: Plan, history: bool, sabotage: Option<Sabotage>) -> Outcome {
+    let plot = Plot::new(sabotage);
     if plan.one_sided {
-        play(Game::<true>::new(seed, plan, plot), seed, workload, history)
+        play(Game::<true>::new(seed, plan, plot), history)
     } else {
-        play(Game::<false>::new(seed, plan, plot), seed, workload, history)
+        play(Game::<false>::new(seed, plan, plot), history)
     }
 }
 
-fn play<const ONE_SIDED: bool>(mut game: Game<ONE_SIDED>, seed: u64, workload: Workload, history: bool) -> Outcome {
+fn play<const ONE_SIDED: bool>(mut game: Game<ONE_SIDED>, history: bool) -> Outcome {
     let world = game.world();
     if history {
         world.lock().observer.history.lines = Some(vec![game.describe()]);
@@ -77,19 +89,21 @@ fn play<const ONE_SIDED: bool>(mut game: Game<ONE_SIDED>, seed: u64, workload: W
         let now_ns = state.now_ns;
         state.observer.watch.violate(now_ns, Checker::Panic, message);
     }
+    let (steps, calls, is_whole) = (game.steps, game.calls, game.injection.is_none());
     // A game that panicked may be in any state, and may panic again when it is dropped. That must not end the whole
     // run.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(game)));
     let mut state = world.lock();
     Outcome {
-        seed,
-        workload,
         violation: state.observer.watch.violation.clone(),
         counts: state.observer.counts.clone(),
         hash: state.observer.history.hash(),
         events: state.observer.history.events,
         virtual_ns: state.now_ns,
         history: state.observer.history.lines.take().unwrap_or_default(),
+        steps,
+        calls,
+        is_whole,
     }
 }
 

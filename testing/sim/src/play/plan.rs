@@ -6,6 +6,7 @@ use clap::ValueEnum;
 use railweave_fabric_sim::Chance;
 
 use super::habits::Habits;
+use super::injection::Injection;
 use crate::faults::{Death, DeathKind, Faults};
 
 /// Patterns of traffic. The order is part of a seed's meaning.
@@ -205,6 +206,8 @@ pub(crate) struct Plan {
     /// The number of addresses at which each process can be reached.
     pub(crate) addresses: Vec<u8>,
     pub(crate) connections: Vec<ConnectionPlan>,
+    /// In an exhaustive run: the number of the event before which a fault strikes, and the fault.
+    pub(crate) injection: Option<(u64, Injection)>,
 }
 
 /// Draws sizes of messages: any, until the connection's bytes are used up, and small ones from then on.
@@ -283,7 +286,7 @@ impl Plan {
             // A buffer that one connection has deregistered too early would be another's error.
             connection.habits.shares_buffers &= workload != Workload::Breakers;
         }
-        Self { one_sided, faults, ports, keys, addresses, connections }
+        Self { one_sided, faults, ports, keys, addresses, connections, injection: None }
     }
 }
 

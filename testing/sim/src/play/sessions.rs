@@ -166,6 +166,16 @@ impl Sessions {
         self.keys[one] != self.keys[other]
     }
 
+    /// Returns true if there is a socket, with both its ends, of a session that one process has opened to another.
+    pub(super) fn has_socket(&self, from: usize, to: usize) -> bool {
+        self.sockets.iter().any(|socket| {
+            let opener = socket.ends[0].map(|end| &self.ends[end]);
+            !socket.is_dead
+                && opener.is_some_and(|end| (end.process, end.wanted) == (from, Some(to)))
+                && socket.ends.iter().flatten().all(|end| self.ends[*end].socket.is_some())
+        })
+    }
+
     /// Returns the next nonce; every 256th is the same.
     pub(super) fn nonce(&mut self) -> [u8; 32] {
         self.nonces = self.nonces.wrapping_add(1);

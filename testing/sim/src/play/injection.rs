@@ -1,0 +1,51 @@
+//! The faults of exhaustive runs, which [`super::injecting`] carries out.
+
+/// A fault, and the thing that it strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Injection {
+    /// A rail stops carrying anything, and nobody reports it.
+    RailSilent { connection: usize, rail: u8 },
+    /// A rail's lanes fail at both ends at once.
+    RailError { connection: usize, rail: u8 },
+    /// A port stops carrying anything.
+    PortSilent(usize),
+    /// A process vanishes.
+    Process(usize),
+    /// A process vanishes right after one of its calls; calls count here, in place of events.
+    Killed,
+    /// The session that one process has opened to another breaks.
+    Session { from: usize, to: usize },
+    /// An end is closed although there is more to do.
+    Close { connection: usize, sender: bool },
+    /// A process gives up, and closes all of its ends.
+    Abort(usize),
+    /// An end's application makes no call for longer than all graces together.
+    Silence { connection: usize, sender: bool },
+    /// The writes of one end of a rail go out at a crawl from now on.
+    Slow { connection: usize, sender: bool, rail: u8 },
+    /// Either the writes of one end of a rail are lost, or their acknowledgements: for a while that the retries
+    /// outlast, or forever.
+    Outage { connection: usize, sender: bool, rail: u8, writes: bool, forever: bool },
+}
+
+impl Injection {
+    /// Returns the fault in words, without the thing that it strikes.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::RailSilent { .. } => "a rail dies silently",
+            Self::RailError { .. } => "a rail dies with an error",
+            Self::PortSilent(_) => "a port dies silently",
+            Self::Process(_) => "a process dies",
+            Self::Killed => "a process is killed after a call",
+            Self::Session { .. } => "a session breaks",
+            Self::Close { .. } => "an end closes early",
+            Self::Abort(_) => "a process gives up",
+            Self::Silence { .. } => "an application is silent beyond all graces",
+            Self::Slow { .. } => "a rail's rate drops to nearly nothing",
+            Self::Outage { writes: true, forever: false, .. } => "writes are lost for a while",
+            Self::Outage { writes: true, forever: true, .. } => "writes are lost from then on",
+            Self::Outage { writes: false, forever: false, .. } => "acknowledgements are lost for a while",
+            Self::Outage { writes: false, forever: true, .. } => "acknowledgements are lost from then on",
+        }
+    }
+}
