@@ -17,6 +17,7 @@ mod fuzz;
 mod gpu;
 mod instructions;
 mod lab;
+mod model;
 mod mutants;
 mod nccl;
 mod packages;
@@ -56,6 +57,8 @@ enum Chore {
     Tidy,
     /// Play the protocol in virtual time: [--seeds N] [--from S] [--only WORKLOAD] [--history] [--sabotage]
     Sim(Passed),
+    /// Search the model of recovery in every order of steps: [--only NAME] [--small] [--mutations]
+    Model(Passed),
     /// Test mutants of the protocol's source, and list those that no test notices
     Mutants(mutants::Arguments),
     /// Run all fuzz targets, or only the named ones, for --minutes each
@@ -109,6 +112,7 @@ fn run(chore: Chore) -> Result<ExitCode, String> {
         Chore::AsRunner(program) => suite::run(program),
         Chore::Tidy => process::run(tidy::command()).map(|()| ExitCode::SUCCESS),
         Chore::Sim(passed) => sim::run(&passed.arguments),
+        Chore::Model(passed) => model::run(&passed.arguments),
         Chore::Mutants(arguments) => mutants::run(&arguments),
         Chore::Fuzz(arguments) => fuzz::run(&arguments),
         Chore::Stress(arguments) => stress::run(&arguments),

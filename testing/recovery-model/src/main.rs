@@ -1,0 +1,88 @@
+//! Searches the configurations, and prints what was found in each.
+
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout)] // The program talks to the person who runs it.
+
+use clap::Parser;
+use railweave_recovery_model::config::Config;
+use railweave_recovery_model::configurations;
+use railweave_recovery_model::recovery::{Recovery, tell};
+use railweave_recovery_model::search::search;
+use std::process::ExitCode;
+
+/// The most states of a search for the property that refutes a mutation.
+const LIMIT_OF_MUTATIONS: usize = 20_000_000;
+
+/// Play the recovery of a connection in every order of steps
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Search the small configurations, those of the tests
+    #[arg(long)]
+    small: bool,
+    /// Search the mutations, until the property that refutes each
+    #[arg(long)]
+    mutations: bool,
+    /// Search only the configurations whose name contains this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+    /// Give up a configuration with more states, in millions
+    #[arg(long, value_name = "MILLIONS", default_value_t = 60)]
+    limit: usize,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.mutations {
+        return refute(&arguments.only);
+    }
+    let configurations = if arguments.small { configurations::small() } else { configurations::large() };
+    let mut has_failed = false;
+    println!(
+        "{:<28} {:>12} {:>12} {:>6} {:>10} {:>8}",
+        "configuration", "states", "steps", "depth", "rests", "seconds"
+    );
+    for config in configurations.into_iter().filter(|config| config.name.contains(&arguments.only)) {
+        has_failed |= !run(config, arguments.limit * 1_000_000);
+    }
+    if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Searches one configuration, and returns true if it was searched whole and every property holds.
+fn run(config: Config, limit: usize) -> bool {
+    let name = config.name;
+    let model = Recovery { config };
+    let report = search(&model, limit);
+    let seconds = report.time.as_secs_f64();
+    println!(
+        "{name:<28} {:>12} {:>12} {:>6} {:>10} {seconds:>8.1}",
+        report.states, report.steps, report.depth, report.rests
+    );
+    if let Some((property, steps)) = &report.violation {
+        println!("  does not hold: {property}");
+        for (number, line) in (1..).zip(tell(&model, steps)) {
+            println!("  {number:>3} {line}");
+        }
+    } else if !report.is_complete {
+        println!("  not searched whole: the limit is too low");
+    }
+    report.is_complete && report.violation.is_none()
+}
+
+/// Searches the mutations whose name contains `only`, and tells the run that refutes each.
+fn refute(only: &str) -> ExitCode {
+    let mut has_failed = false;
+    for (mutation, property, config) in configurations::mutations() {
+        if !mutation.to_string().contains(only) {
+            continue;
+        }
+        let model = Recovery { config };
+        let report = search(&model, LIMIT_OF_MUTATIONS);
+        let refuted = report.violation.as_ref().map(|(property, _)| *property);
+        has_failed |= refuted != Some(property);
+        let by = refuted.map_or_else(|| "nothing".to_owned(), |property| property.to_string());
+        println!("{mutation}: refuted by: {by} ({} states, {:.1} s)", report.states, report.time.as_secs_f64());
+        let run = report.violation.map(|(_, steps)| tell(&model, &steps)).unwrap_or_default();
+        (1..).zip(run).for_each(|(number, line)| println!("  {number:>3} {line}"));
+    }
+    if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
