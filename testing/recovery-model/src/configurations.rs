@@ -43,15 +43,15 @@ pub fn large() -> Vec<Config> {
     vec![
         Config { name: "three messages, two slots", messages: THREE, split: Split::Usable, ..SENDER },
         Config { name: "three slots", messages: THREE, slots: 3, places: 3, split: Split::One, ..RECEIVER },
-        Config { name: "a rail fails at each end", messages: TWO, split: Split::Usable, ..both_ends.clone() },
+        Config { name: "two messages, at each end", messages: TWO, split: Split::One, ..both_ends.clone() },
         Config { name: "torn, at each end", is_torn: true, ..both_ends.clone() },
         Config { name: "torn, an adapter keeps", is_torn: true, habit: Habit::Keeps, ..both_ends.clone() },
         Config { name: "twice at the receiver", receiver_faults: 2, ..BACK },
         Config { name: "twice at the sender", sender_faults: 2, messages: TWO, split: Split::One, ..BACK },
         Config { name: "two breaks, sender", sender_faults: 1, ..sessions.clone() },
         Config { name: "two breaks, receiver", receiver_faults: 1, ..sessions.clone() },
-        Config { name: "stripes", lanes: 2, messages: TWO, split: Split::One, ..both_ends.clone() },
-        Config { name: "stripes, torn", lanes: 2, is_torn: true, ..both_ends.clone() },
+        Config { name: "stripes", lanes: 2, messages: TWO, ..SENDER },
+        Config { name: "stripes, torn", lanes: 2, is_torn: true, split: Split::One, ..both_ends.clone() },
         Config { name: "stripes with records", lanes: 2, messages: &[Message::RECORD], ..both_ends.clone() },
         Config { name: "records", messages: &[Message::RECORD; 2], slots: 1, ..both_ends.clone() },
         Config {

@@ -6,6 +6,7 @@
 use clap::Parser;
 use railweave_recovery_model::config::Config;
 use railweave_recovery_model::configurations;
+use railweave_recovery_model::property::Property;
 use railweave_recovery_model::recovery::{Recovery, tell};
 use railweave_recovery_model::search::search;
 use std::process::ExitCode;
@@ -26,7 +27,7 @@ struct Arguments {
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
     /// Give up a configuration with more states, in millions
-    #[arg(long, value_name = "MILLIONS", default_value_t = 60)]
+    #[arg(long, value_name = "MILLIONS", default_value_t = 20)]
     limit: usize,
 }
 
@@ -44,6 +45,8 @@ fn main() -> ExitCode {
     for config in configurations.into_iter().filter(|config| config.name.contains(&arguments.only)) {
         has_failed |= !run(config, arguments.limit * 1_000_000);
     }
+    println!("\n{}:", if has_failed { "Not every property holds" } else { "All properties hold" });
+    Property::ALL.iter().for_each(|property| println!("  {property}"));
     if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
@@ -68,19 +71,24 @@ fn run(config: Config, limit: usize) -> bool {
     report.is_complete && report.violation.is_none()
 }
 
-/// Searches the mutations whose name contains `only`, and tells the run that refutes each.
+/// Searches the mutations whose name contains `only`, and tells the run that refutes each. The same configuration must
+/// hold without the mutation.
 fn refute(only: &str) -> ExitCode {
     let mut has_failed = false;
     for (mutation, property, config) in configurations::mutations() {
         if !mutation.to_string().contains(only) {
             continue;
         }
+        let sound = search(&Recovery { config: Config { mutation: None, ..config.clone() } }, LIMIT_OF_MUTATIONS);
+        let is_sound = sound.is_complete && sound.violation.is_none();
         let model = Recovery { config };
         let report = search(&model, LIMIT_OF_MUTATIONS);
         let refuted = report.violation.as_ref().map(|(property, _)| *property);
-        has_failed |= refuted != Some(property);
+        has_failed |= refuted != Some(property) || !is_sound;
         let by = refuted.map_or_else(|| "nothing".to_owned(), |property| property.to_string());
         println!("{mutation}: refuted by: {by} ({} states, {:.1} s)", report.states, report.time.as_secs_f64());
+        let holds = if is_sound { "every property holds" } else { "NOT sound" };
+        println!("  without it: {holds} ({} states)", sound.states);
         let run = report.violation.map(|(_, steps)| tell(&model, &steps)).unwrap_or_default();
         (1..).zip(run).for_each(|(number, line)| println!("  {number:>3} {line}"));
     }
