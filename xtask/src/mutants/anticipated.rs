@@ -96,6 +96,7 @@ mod tests {
             let text = fs::read_to_string(root().join(&file)).unwrap_or_else(|error| panic!("{file}: {error}"));
             let lines: Vec<&str> = text.lines().map(str::trim).collect();
             let own = change.split(" -> ").next().unwrap().rsplit("::").next().unwrap();
+            let own = own.split(' ').next().unwrap();
             let Some(at) = at else {
                 let found = lines.iter().filter(|line| function(line) == Some(own)).count();
                 assert_eq!(found, 1, "functions {own} in {file}: {words}");

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use railweave_fabric_sim::Chance;
+use railweave_transport::Error;
 
 use super::habits::Order;
 use super::plan::ConnectionPlan;
@@ -21,6 +22,9 @@ pub(crate) enum Step {
     /// The process is killed after its last call.
     Killed,
 }
+
+/// The result of one more call: its name, and its error; `None` if it succeeded although it must not.
+pub(crate) type Insisted = (&'static str, Option<Error>);
 
 /// An application's surroundings during its turn.
 pub(crate) struct Context<'a> {

@@ -6,9 +6,6 @@ use super::game::{Game, Side};
 use super::stage::Stage;
 use crate::Checker;
 
-/// The result of one more call: its name, and its error; `None` if it succeeded although it must not.
-pub(super) type Insisted = (&'static str, Option<Error>);
-
 impl<const O: bool> Game<O> {
     /// Makes more calls on an end of which a call has returned an error: each must return the same error, and nothing
     /// may be posted.

@@ -6,8 +6,7 @@ use railweave_fabric::Fault;
 use railweave_transport::{Cause, Error, Flushed, Incoming, MemoryKeys, RailInfo, RecvRequest, SLOTS};
 
 use super::comm::RecvComm;
-use super::context::{Context, Step};
-use super::insisting::Insisted;
+use super::context::{Context, Insisted, Step};
 use super::memory::{Buffer, Memory};
 use super::plan::{ConnectionPlan, GroupPlan, Trespass};
 use crate::history::Kind;

@@ -5,8 +5,7 @@ use std::collections::VecDeque;
 use railweave_transport::{Error, Event, MAX_BUFFERS, Outgoing, RailInfo, SendRequest};
 
 use super::comm::SendComm;
-use super::context::{Context, Step};
-use super::insisting::Insisted;
+use super::context::{Context, Insisted, Step};
 use super::memory::{Buffer, Memory};
 use super::plan::{ConnectionPlan, Trespass};
 use crate::history::Kind;

@@ -73,7 +73,7 @@ sabotages! {
     CtsAcross = "a CTS entry goes to the middle between two places of the ring" => Wire("are no CTS entries");
     CtsWeightsIgnored = "CTS take turns over rails of different weights" => Wire("CTS belong on lane 0");
     RoomForOne = "a chain is posted when there is room for one write" => Queues("a chain of");
-    ShortQueues = "send queues are sized by their own port's longest write, not by the connection's"
+    ShortQueues = "send queues are sized by their own port's longest write, not the connection's"
         => Leaks("wait for a signalled write"), Progress("nothing has moved");
     FlushRepeated = "a flush is posted 4,097 times" => Queues("a completion queue");
     LaneStarved = "a lane has receives for only one in 16 of the slots that may bring it immediates" => Receives;

@@ -48,7 +48,7 @@ impl Watch {
         }
     }
 
-    /// Checks a chain of writes that an end has posted, whose bytes are those of so many CTS entries.
+    /// Checks a chain of writes that an end has posted, with the bytes of this many CTS entries.
     pub(crate) fn posted(
         &mut self,
         at_ns: u64,

@@ -38,8 +38,8 @@ impl Split {
         Self { weights, split_min, carried: [0; 8] }
     }
 
-    /// Returns the rails over which CTS go, as a mask: all rails with a weight if their weights are equal, otherwise the
-    /// first of those with the largest.
+    /// Returns the rails over which CTS go, as a mask: all rails with a weight if their weights are equal, otherwise
+    /// the first of those with the largest.
     pub(crate) fn cts_rails(&self) -> u8 {
         let most = self.weights.iter().max().copied().unwrap_or(0);
         let heaviest = (0..8).filter(|rail| self.weights[*rail] == most).fold(0, |mask, rail| mask | 1 << rail);
