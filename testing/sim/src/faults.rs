@@ -43,6 +43,8 @@ pub(crate) struct Faults {
     /// The number of messages, out of 1000, whose handling blocks the set-up of their connection, and the longest time.
     pub(crate) set_up_blocks_permille: u32,
     pub(crate) set_up_blocks_ns: u64,
+    /// The number of such calls, out of 1000, during which the session breaks if the peer is already up.
+    pub(crate) blocked_breaks_permille: u32,
     /// The time for which a connection may still work after its peer's BYE or the end of its session. Then it is lost.
     pub(crate) grace_ns: u64,
     /// The death, if there is one.
@@ -103,6 +105,7 @@ impl Faults {
             offer_waits_ns: 0,
             set_up_blocks_permille: 0,
             set_up_blocks_ns: 0,
+            blocked_breaks_permille: 0,
             grace_ns: 2_000_000,
             death: None,
         }
@@ -254,6 +257,12 @@ impl Faults {
         if chance.permille(250) {
             (self.set_up_blocks_permille, self.set_up_blocks_ns) = (500, chance.pick(&[50_000, 2_000_000]));
         }
+    }
+
+    /// Lets sessions break while a call blocks the last step of a set-up.
+    pub(crate) fn break_blocked_set_ups(&mut self) {
+        (self.set_up_blocks_permille, self.set_up_blocks_ns) = (500, 2_000_000);
+        self.blocked_breaks_permille = 700;
     }
 
     /// Returns the longest time for which an acknowledgement may stay unsent after it was put off.

@@ -35,6 +35,8 @@ pub(crate) enum Task {
     Closed { connection: usize, sender: bool },
     /// A process gives up because one of its connections failed.
     Abort(usize),
+    /// The session of a connection breaks.
+    Break { connection: usize },
     /// The death of the seed's plan.
     Death,
 }

@@ -5,7 +5,7 @@ use railweave_sim::{Seen, Workload, run};
 
 #[test]
 fn a_few_hundred_seeds_are_clean_and_exercise_the_protocol() {
-    let report = Campaign { from: 1, seeds: 270, only: None, threads: 2 }.play(|| ());
+    let report = Campaign { from: 1, seeds: 300, only: None, threads: 2 }.play(|| ());
     let failures: Vec<String> = report
         .failures
         .iter()
@@ -13,10 +13,8 @@ fn a_few_hundred_seeds_are_clean_and_exercise_the_protocol() {
         .collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     let never: Vec<Seen> = report.counts.never().collect();
-    // A size that size_q cannot express needs 8 rails and 8 MiB. For a connection to come up late, a session must end
-    // in the middle of a blocked set-up. Few seeds have either.
-    let is_rare = |seen: &Seen| matches!(seen, Seen::HugeSize | Seen::CameUpLate);
-    assert!(never.iter().all(is_rare), "never exercised: {never:?}");
+    // A size that size_q cannot express needs 8 rails and 8 MiB, which few seeds have.
+    assert!(never.iter().all(|seen| matches!(seen, Seen::HugeSize)), "never exercised: {never:?}");
 }
 
 #[test]

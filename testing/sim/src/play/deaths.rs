@@ -81,6 +81,12 @@ impl<const O: bool> Game<O> {
         self.break_sessions(from, to);
     }
 
+    /// Breaks the session of a connection.
+    pub(super) fn handle_break(&mut self, connection: usize) {
+        let plan = &self.connections[connection].plan;
+        self.break_session(plan.from, plan.to);
+    }
+
     /// Silences a port, by its number in the world.
     pub(super) fn silence_port(&mut self, port: usize) {
         let mut state = self.world.lock();

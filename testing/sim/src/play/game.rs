@@ -292,6 +292,7 @@ impl<const O: bool> Game<O> {
             Task::DebtDue(connection) => self.handle_debt_due(connection),
             Task::Closed { connection, sender } => self.handle_closed(Side { connection, sender }),
             Task::Abort(process) => self.handle_abort(process),
+            Task::Break { connection } => self.handle_break(connection),
             Task::Death => self.handle_death(),
         }
     }
@@ -507,8 +508,13 @@ impl<const O: bool> Game<O> {
             drop(std::mem::replace(&mut pair.receiver.stage, Stage::Over));
         }
         let mut state = self.world.lock();
+        let now_ns = state.now_ns;
         state.record(Kind::Gone, side.who(), [0; 4]);
-        if !failed && !state.observer.watch.connections[side.connection].blame.is_struck() {
+        let blame = &mut state.observer.watch.connections[side.connection].blame;
+        if blame.may_interrupt(side.sender) {
+            blame.strike(now_ns, !side.sender, Strike::PeerGone);
+        }
+        if !failed && !blame.is_struck() {
             state.saw(Seen::Clean);
         }
     }

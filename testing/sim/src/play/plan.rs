@@ -271,7 +271,11 @@ impl Plan {
             connections.iter_mut().for_each(|plan| plan.add_sizes_at_limits(at_limits, max_write));
         }
         faults.add_network(&mut Chance::new(seed ^ 0x0ff_11e5));
-        faults.add_set_up_waits(&mut Chance::new(seed ^ 0x0b10_cced));
+        let of_waits = &mut Chance::new(seed ^ 0x0b10_cced);
+        faults.add_set_up_waits(of_waits);
+        if workload == Workload::Handshake && of_waits.permille(300) {
+            faults.break_blocked_set_ups();
+        }
         let of_sessions = &mut Chance::new(seed ^ 0x5e55_1045);
         faults.add_session_faults(of_sessions);
         let key = of_sessions.pick(&[0, 0, 1, 2]);

@@ -70,7 +70,11 @@ impl<const O: bool> Game<O> {
         let blocked = Blocked { messages: VecDeque::from([message.clone()]), is_interrupted: false };
         self.blocked.insert((side.connection, side.sender), blocked);
         let wait_ns = self.chance.between(1, self.faults.set_up_blocks_ns);
-        self.world.lock().later(wait_ns, Task::Unblock { connection: side.connection, sender: side.sender });
+        let mut state = self.world.lock();
+        state.later(wait_ns, Task::Unblock { connection: side.connection, sender: side.sender });
+        if matches!(message, Message::Ready { .. }) && self.chance.permille(self.faults.blocked_breaks_permille) {
+            state.later(1, Task::Break { connection: side.connection });
+        }
         true
     }
 

@@ -20,6 +20,8 @@ pub(crate) enum Strike {
     PeerClosed,
     /// The peer's set-up of the connection failed.
     PeerFailed,
+    /// The peer closed its end after the session had ended, so it did not wait until this end had everything.
+    PeerGone,
     /// The session broke.
     SessionBroke,
     /// The keys of the two processes differ.
@@ -239,7 +241,7 @@ impl Strike {
 
     /// Returns true if it may kill a lane of this rail with this error.
     fn kills(self, rail: u8, error: &RailError) -> bool {
-        let is_gone = matches!(self, Self::PeerDied | Self::PeerClosed | Self::PeerFailed);
+        let is_gone = matches!(self, Self::PeerDied | Self::PeerClosed | Self::PeerFailed | Self::PeerGone);
         let status = match error {
             RailError::Work(failure) => failure.status,
             // Over sockets, as a queue pair whose retries are exhausted.
