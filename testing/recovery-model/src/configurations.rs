@@ -43,7 +43,7 @@ pub fn large() -> Vec<Config> {
     vec![
         Config { name: "three messages, two slots", messages: THREE, split: Split::Usable, ..SENDER },
         Config { name: "three slots", messages: THREE, slots: 3, places: 3, split: Split::One, ..RECEIVER },
-        Config { name: "two messages, at each end", messages: TWO, split: Split::One, ..both_ends.clone() },
+        Config { name: "one slot, at each end", messages: TWO, slots: 1, split: Split::One, ..both_ends.clone() },
         Config { name: "torn, at each end", is_torn: true, ..both_ends.clone() },
         Config { name: "torn, an adapter keeps", is_torn: true, habit: Habit::Keeps, ..both_ends.clone() },
         Config { name: "twice at the receiver", receiver_faults: 2, ..BACK },
@@ -60,7 +60,7 @@ pub fn large() -> Vec<Config> {
             split: Split::One,
             ..both_ends.clone()
         },
-        Config { name: "the ring", messages: THREE, split: Split::One, ..both_ends.clone() },
+        Config { name: "the ring", messages: TWO, places: 1, ..both_ends.clone() },
         Config {
             name: "early receives",
             messages: EARLY,
@@ -99,6 +99,11 @@ pub fn mutations() -> Vec<(Mutation, Property, Config)> {
             Config { comes_back: true, messages: TWO, places: 1, split: Split::One, ..RECEIVER },
         ),
         (M::CtsNotRepeated, P::Done, RECEIVER),
+        (
+            M::DueSinceFailure,
+            P::RingMovesOn,
+            Config { messages: TWO, places: 1, split: Split::One, sender_faults: 1, receiver_faults: 1, ..BACK },
+        ),
         (M::CtsNotProbed, P::Done, Config { messages: TWO, places: 1, split: Split::One, receiver_faults: 1, ..BACK }),
         (M::NoReceivesForRepairs, P::ReceivePosted, Config { slots: 1, ..SENDER }),
         (M::CreditByAcknowledgement, P::ReceivePosted, Config { messages: TWO, split: Split::Usable, ..SENDER }),

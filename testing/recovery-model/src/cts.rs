@@ -73,6 +73,16 @@ pub(crate) fn repeat_all(c: &Config, s: &mut State) {
     }
 }
 
+/// Entries before the oldest open slot are not due any more: their places may be used again.
+pub(crate) fn forget_complete(c: &Config, s: &mut State) {
+    if c.breaks_rule(Mutation::DueSinceFailure) {
+        return;
+    }
+    let r = &mut s.receiver;
+    let oldest = (0..usize::from(r.next)).find(|message| !r.complete.has(*message)).unwrap_or(r.next.into());
+    (0..oldest).flat_map(|message| c.entries(message)).for_each(|entry| r.due.remove(entry));
+}
+
 /// Returns the place of the copy that may land next on `rail`.
 pub(crate) fn landing(s: &State, rail: usize) -> Option<usize> {
     let on_rail = &s.sender.rails[rail];

@@ -31,6 +31,8 @@ pub enum Mutation {
     PlaceIgnoresSlowRail,
     /// CTS are not written again when a rail is given up.
     CtsNotRepeated,
+    /// The entries to be written again are chosen when the rail is given up, not when they are written.
+    DueSinceFailure,
     /// No empty signalled write follows the CTS on other rails when entries are written again.
     CtsNotProbed,
     /// An incarnation has receives for originals only.
@@ -79,7 +81,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations, in the order of the page.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 36] = [
         Self::AnswerBeforeDestroy,
         Self::DestroyBeforePoll,
         Self::NoPollAfterDestroy,
@@ -93,6 +95,7 @@ impl Mutation {
         Self::PlaceReusedAtOnce,
         Self::PlaceIgnoresSlowRail,
         Self::CtsNotRepeated,
+        Self::DueSinceFailure,
         Self::CtsNotProbed,
         Self::NoReceivesForRepairs,
         Self::CreditByAcknowledgement,

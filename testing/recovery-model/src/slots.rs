@@ -1,6 +1,7 @@
 //! The receiver's slots and the buffers of its receives.
 
 use crate::config::{Config, leader};
+use crate::cts;
 use crate::mutation::Mutation;
 use crate::property::Property;
 use crate::state::State;
@@ -49,6 +50,7 @@ pub(crate) fn complete(c: &Config, s: &mut State, message: usize) -> Result<(), 
         return Err(Property::ExactSize);
     }
     s.receiver.complete.add(message);
+    cts::forget_complete(c, s);
     Ok(())
 }
 
