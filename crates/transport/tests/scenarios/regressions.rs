@@ -8,6 +8,7 @@ use crate::pair::{OneSidedPair, Pair, Setup, drive};
 on_both_fabrics!(
     ports_of_different_longest_writes_carry_long_messages,
     a_request_that_is_complete_does_not_fail_with_a_lane,
+    a_receive_that_completes_in_the_poll_of_a_failure_is_done,
 );
 
 /// A connection cuts its writes to the length that its weakest port carries, but a send queue was only as deep as the
@@ -115,4 +116,27 @@ fn a_request_that_is_complete_does_not_fail_with_a_lane<const ONE_SIDED: bool>()
     assert_eq!(pair.sender.test(send).unwrap(), Some(SIZE), "both rails have acknowledged it");
     assert_eq!(pair.receiver.test(receive).unwrap().unwrap(), [SIZE], "both rails have reported it");
     assert!(pair.sender.test(late).is_err() && pair.receiver.test(cut_off).is_err(), "this did not land");
+}
+
+/// One poll brings the end of a receive and, behind it, the failure of the lane that carried it.
+fn a_receive_that_completes_in_the_poll_of_a_failure_is_done<const ONE_SIDED: bool>() {
+    let mut pair = Pair::<ONE_SIDED>::new(Setup::default());
+    let [first, second, third] = [0; 3].map(|_| pair.irecv_of([8]));
+    pair.drive();
+    for _ in 0..2 {
+        pair.isend_of(8, 0);
+    }
+    pair.drive();
+    // The completion of the second stays in the queue.
+    pair.world.lock().faults.poll_short_permille = 1000;
+    assert_eq!(pair.receiver.test(second).unwrap(), None);
+    let mut state = pair.world.lock();
+    state.faults.poll_short_permille = 0;
+    for (end, _) in state.connected_ends() {
+        state.fail(end);
+    }
+    drop(state);
+    assert_eq!(pair.receiver.test(second).unwrap().unwrap(), [8]);
+    assert_eq!(pair.receiver.test(first).unwrap().unwrap(), [8]);
+    assert!(pair.receiver.test(third).is_err(), "nothing has come for it");
 }
