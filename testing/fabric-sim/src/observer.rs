@@ -56,6 +56,8 @@ pub struct Opening {
 /// An event at a lane. Lengths are in bytes.
 #[derive(Debug)]
 pub enum Event<'a> {
+    /// A rail was not opened.
+    NotOpened,
     /// A chain of writes was accepted. An event [`Event::Posted`] for each of them follows.
     Taken {
         /// The writes, in the order in which they are posted.
@@ -79,7 +81,7 @@ pub enum Event<'a> {
     },
     /// An acknowledgement was lost: the lane sends its write again.
     AckLost {
-        /// The time at which it does.
+        /// The time at which it does; `u64::MAX` if no answer comes, because the peer's end is gone.
         again_at_ns: u64,
     },
     /// An outage of the rail begins at this end.
@@ -244,8 +246,6 @@ pub enum Mishap {
     CompletionsLost,
     /// A registration got the key of one that had ended.
     KeyReused,
-    /// A rail could not be opened.
-    RailNotOpened,
     /// An attempt to connect a rail has to be repeated.
     ConnectedLater,
     /// An immediate arrived that no sender had sent.

@@ -146,14 +146,24 @@ impl Observer for Witness {
             Event::AckLost { again_at_ns } => {
                 self.counts.saw(Seen::AckLost);
                 let Place { connection, sender, rail, .. } = place;
-                self.watch.strike(now_ns, connection, sender, Strike::AcknowledgementLost(rail));
+                if let Some(watched) = self.watch.connections.get_mut(connection) {
+                    let strike = Strike::AcknowledgementLost(rail);
+                    watched.blame.strike_until(now_ns, again_at_ns, sender, strike);
+                }
                 (Kind::AckLost, [again_at_ns, 0, 0, 0])
+            }
+            Event::NotOpened => {
+                self.counts.saw(Seen::RailNotOpened);
+                if let Some(watched) = self.watch.connections.get_mut(place.connection) {
+                    watched.blame.not_opened(place.sender, place.rail);
+                }
+                return;
             }
             Event::Outage(outage) => self.handle_outage(now_ns, place, outage),
             Event::Died { error } => {
                 self.record(now_ns, Kind::Failed, who, [0; 4]);
                 if let Some(watched) = self.watch.connections.get_mut(place.connection) {
-                    watched.blame.lane_died(place.sender, place.rail, place.lane.0, error);
+                    watched.blame.lane_died(now_ns, place.sender, (place.rail, place.lane.0), error);
                 }
                 return self.history.remark(&error.to_string());
             }
@@ -213,7 +223,6 @@ impl Observer for Witness {
             Mishap::Fenced => Seen::Fenced,
             Mishap::CompletionsLost => Seen::CompletionsLost,
             Mishap::KeyReused => Seen::KeyReused,
-            Mishap::RailNotOpened => Seen::RailNotOpened,
             Mishap::ConnectedLater => Seen::ConnectedLater,
             Mishap::Forged => Seen::HostileImmediate,
         });

@@ -12,7 +12,7 @@ use super::end::{End, Entry, Lane};
 use super::link::{Outages, Pace};
 use super::queue::Due;
 use super::state::State;
-use crate::observer::{Breach, Event, Mishap, Observer};
+use crate::observer::{Breach, Event, Mishap, Observer, Place};
 
 /// The connection's number for ends that were opened without one.
 const UNNAMED: usize = usize::MAX;
@@ -29,7 +29,7 @@ impl<O: Observer> State<O> {
             }
         };
         if self.chance.permille(self.faults.open_fails_permille) {
-            self.suffer(Mishap::RailNotOpened);
+            self.see(Place { connection, sender, rail, lane: LaneId::FIRST }, &Event::NotOpened);
             let what = SetupStep::QueuePair { sends: spec.send_depth, receives: spec.receive_depth };
             let error = (&std::io::Error::from(std::io::ErrorKind::OutOfMemory)).into();
             return Err(SetupError::Refused { port: format!("port {port}"), what, error });

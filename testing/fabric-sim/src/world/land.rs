@@ -339,12 +339,13 @@ impl<O: Observer> State<O> {
 
     /// Handles the answer to a write that was sent again. Nobody answers if the peer's end is gone.
     pub(super) fn handle_second_ack(&mut self, id: usize, lane: LaneId) {
-        let is_dead = self.ends[id].as_ref().is_none_or(|end| end.lanes[lane.index()].dead);
-        match self.reaches(id, lane) {
-            _ if is_dead => {}
-            true => self.handle_ack(id, lane),
-            false => self.lose(id, lane),
+        let Some(end) = self.ends[id].as_ref().filter(|end| !end.lanes[lane.index()].dead) else { return };
+        let place = end.place(lane);
+        if self.reaches(id, lane) {
+            return self.handle_ack(id, lane);
         }
+        self.see(place, &Event::AckLost { again_at_ns: u64::MAX });
+        self.lose(id, lane);
     }
 
     pub(super) fn handle_ack(&mut self, id: usize, lane: LaneId) {

@@ -66,13 +66,13 @@ impl<O: Observer> State<O> {
     }
 
     /// Forges an immediate at the receiving end of a connection, over its first rail that is alive. `immediate` returns
-    /// it for that rail's number. Does nothing if there is no such rail, or if it lingers or has no receive left.
-    pub fn forge(&mut self, connection: usize, immediate: impl FnOnce(u8) -> u32) {
+    /// it for that rail's number. Returns false if there is no such rail, or if it lingers or has no receive left.
+    pub fn forge(&mut self, connection: usize, immediate: impl FnOnce(u8) -> u32) -> bool {
         let is_receiver = |end: &End| end.connection == connection && !end.sender && !end.lanes[0].dead;
-        let Some(id) = self.ends.iter().position(|end| end.as_deref().is_some_and(is_receiver)) else { return };
-        let Some(end) = self.ends[id].as_mut() else { return };
+        let Some(id) = self.ends.iter().position(|end| end.as_deref().is_some_and(is_receiver)) else { return false };
+        let Some(end) = self.ends[id].as_mut() else { return false };
         if end.posted == 0 || end.lingering {
-            return;
+            return false;
         }
         end.robbed = true;
         end.take_receive(LaneId::FIRST);
@@ -82,5 +82,6 @@ impl<O: Observer> State<O> {
         if let Some(entry) = self.ends[id].as_mut().and_then(|end| end.completions.back_mut()) {
             entry.forged = true;
         }
+        true
     }
 }

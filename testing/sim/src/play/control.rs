@@ -150,10 +150,10 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                 }
             }
             SessionAction::Unreachable(why) => {
-                let error = Error::from(why);
+                let (error, has_failed_dial) = (Error::from(why), self.sessions.ends[end].has_failed_dial);
                 for connection in std::mem::take(&mut self.sessions.ends[end].waiting) {
                     self.world.lock().saw(Seen::Unreachable);
-                    self.set_up_failed(connection, true, &error);
+                    self.set_up_failed(Side { connection, sender: true }, &error, has_failed_dial);
                 }
             }
             SessionAction::Ended(_) => self.forget(end),
@@ -258,6 +258,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             return state.later(2 * delay_ns, Task::Connected { socket });
         }
         state.saw(Seen::DialFailed);
+        self.sessions.ends[end].has_failed_dial = true;
         let kind = state.chance.pick(&[SocketEndKind::NoRoute, SocketEndKind::Mute, SocketEndKind::Other]);
         match kind {
             SocketEndKind::NoRoute => {
@@ -379,21 +380,14 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.drive(end);
     }
 
-    /// Breaks the sockets for which `which` returns true. Their ends are notified after a while, or must find out by
-    /// themselves.
-    fn break_sockets(&mut self, which: impl Fn(&Self, &Socket) -> bool) {
-        for number in 0..self.sessions.sockets.len() {
-            if !which(self, &self.sessions.sockets[number]) {
-                continue;
-            }
-            self.sessions.sockets[number].is_dead = true;
-            let mut state = self.world.lock();
-            let (detect_ns, is_told) = (self.faults.detect_ns, !self.faults.is_mute);
-            for to_opener in [true, false] {
-                if is_told {
-                    let after_ns = state.chance.below(detect_ns + 1);
-                    state.later(after_ns, Task::SocketEnd { socket: number, to_opener });
-                }
+    /// Breaks a socket. Its ends are notified after a while, or must find out by themselves.
+    fn break_socket(&mut self, number: usize) {
+        self.sessions.sockets[number].is_dead = true;
+        let mut state = self.world.lock();
+        for to_opener in [true, false] {
+            if !self.faults.is_mute {
+                let after_ns = state.chance.below(self.faults.detect_ns + 1);
+                state.later(after_ns, Task::SocketEnd { socket: number, to_opener });
             }
         }
     }
@@ -401,24 +395,33 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     /// Breaks the sessions of a killed process: its peers are notified after a while, or must find out by themselves.
     pub(super) fn kill_sessions(&mut self, process: usize) {
         self.sessions.current.retain(|(from, _), _| *from != process);
-        self.break_sockets(|game, socket| {
-            socket.ends.iter().flatten().any(|end| game.sessions.ends[*end].process == process)
-        });
+        for number in 0..self.sessions.sockets.len() {
+            let mut ends = self.sessions.sockets[number].ends.iter().flatten();
+            if ends.any(|end| self.sessions.ends[*end].process == process) {
+                self.break_socket(number);
+            }
+        }
     }
 
-    /// Breaks the sessions that one process has opened to another, which strikes the connections that use them.
-    pub(super) fn break_sessions(&mut self, from: usize, to: usize) {
-        for connection in 0..self.connections.len() {
-            let plan = &self.connections[connection].plan;
-            if (plan.from, plan.to) == (from, to) && self.sessions.serves(connection) {
+    /// Breaks the sockets of the sessions that one process has opened to another, which strikes the connections on
+    /// them. Returns false if there is none.
+    pub(super) fn break_session(&mut self, from: usize, to: usize) -> bool {
+        let sockets: Vec<usize> =
+            (0..self.sessions.sockets.len()).filter(|socket| self.sessions.is_open(*socket, from, to)).collect();
+        for socket in &sockets {
+            let mut connections = self.sessions.served(*socket);
+            connections.sort_unstable();
+            connections.dedup();
+            for connection in connections {
                 self.strike(connection, &[true, false], Strike::SessionBroke);
                 self.world.lock().record(Kind::Death, Who::End { connection, sender: true }, [1, 0, 0, 0]);
             }
+            self.break_socket(*socket);
         }
-        self.break_sockets(|game, socket| {
-            let opener = socket.ends[0].map(|end| &game.sessions.ends[end]);
-            opener.is_some_and(|end| end.process == from && end.wanted == Some(to))
-        });
+        if !sockets.is_empty() {
+            self.world.lock().saw(Seen::SessionBroke);
+        }
+        !sockets.is_empty()
     }
 
     /// Checks that no session of a living process is left over.

@@ -75,12 +75,6 @@ impl<const O: bool> Game<O> {
         }
     }
 
-    /// Breaks the session that one process has opened to another.
-    pub(super) fn break_session(&mut self, from: usize, to: usize) {
-        self.world.lock().saw(Seen::SessionBroke);
-        self.break_sessions(from, to);
-    }
-
     /// Breaks the session of a connection.
     pub(super) fn handle_break(&mut self, connection: usize) {
         let plan = &self.connections[connection].plan;

@@ -4,20 +4,24 @@ use railweave_transport::Error;
 
 use super::game::{Game, Side};
 use super::stage::Stage;
+use crate::faults::Faults;
 use crate::history::Kind;
 use crate::task::Task;
+use crate::watch::Call;
 use crate::witness::Note;
 use crate::{Checker, Seen};
 
 impl<const O: bool> Game<O> {
     /// Handles a call that returned an error: judges it, and lets its application give up.
     pub(super) fn fail(&mut self, side: Side, error: &Error) {
-        let needs_peer = self.needs_peer(side);
+        let Faults { grace_ns, fabric, .. } = &self.faults;
+        let completion_ns = fabric.completion_late_ns + fabric.completion_burst_ns;
+        let call = Call { sender: side.sender, grace_ns: *grace_ns, needs_peer: self.needs_peer(side), completion_ns };
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
         let watched = &mut state.observer.watch.connections[side.connection];
         watched.sender_failed |= side.sender;
-        let judged = watched.blame.judge(now_ns, side.sender, error, (self.faults.grace_ns, needs_peer));
+        let judged = watched.blame.judge(now_ns, call, error);
         if let Err((checker, text)) = judged {
             state.observer.watch.violate(now_ns, checker, format!("{}: {text}", side.who()));
         }

@@ -32,8 +32,7 @@ const STUCK_NS: u64 = 60_000_000;
 /// The most silences of one end's application, so that a seed does not take too long.
 const MOST_SILENCES: u32 = 2;
 
-/// The time for which an application looks for the data of a receive that it took early, once errors are allowed on
-/// the connection.
+/// The time for which an application looks for the data of a receive that it took early, once that may never come.
 const LOOKS_NS: u64 = 3_000_000;
 
 /// The time after the end of all connections within which every session must end.
@@ -59,6 +58,8 @@ pub(super) struct End<S> {
     pub(super) peer_left: bool,
     /// The end of the session that its connection is on, and the connection's number there.
     pub(super) route: Option<(usize, u32)>,
+    /// The time by which its set-up must be over.
+    pub(super) deadline_ns: u64,
     /// The rails that its handshake reported as left out.
     pub(super) left_out: RailSet,
     /// The time at which its application last made progress.
@@ -81,6 +82,7 @@ impl<S> End<S> {
             stage,
             peer_left: false,
             route: None,
+            deadline_ns: u64::MAX,
             left_out: RailSet::EMPTY,
             last_ns: None,
             failed: false,
@@ -89,6 +91,13 @@ impl<S> End<S> {
             silences: MOST_SILENCES,
             is_debt_watched: false,
         }
+    }
+}
+
+impl<H, C, A, const O: bool> End<Stage<H, C, A, O>> {
+    /// Returns true if its application makes no more calls.
+    fn has_ended(&self) -> bool {
+        self.failed || !matches!(self.stage, Stage::Up(..))
     }
 }
 
@@ -424,17 +433,18 @@ impl<const O: bool> Game<O> {
         match state.observer.watch.connections[side.connection].blame.first(side.sender) {
             Some((since_ns, strike)) => {
                 let limit_ns = self.faults.death_limit_ns();
-                let patience_ns = if only_looks { LOOKS_NS } else { limit_ns };
-                if now_ns - last_ns.max(since_ns) > patience_ns {
-                    if only_looks {
-                        // The application makes no call here that could report the loss. As in NCCL, other connections
-                        // must report it.
-                        drop(state);
-                        return self.give_up(side, "the application gave up looking for the data of an early receive");
-                    }
+                let passed_ns = now_ns - last_ns.max(since_ns);
+                let has_dead_rail = state.observer.watch.connections[side.connection].blame.has_dead_rail();
+                if only_looks && passed_ns > LOOKS_NS && (has_dead_rail || pair.sender.has_ended()) {
+                    // The application makes no call here that could report the loss. As in NCCL, other connections must
+                    // report it.
+                    drop(state);
+                    return self.give_up(side, "the application gave up looking for the data of an early receive");
+                }
+                if passed_ns > limit_ns {
                     let text = format!(
-                        "{}: {patience_ns} ns after {strike:?} neither a completion nor an error has come; it waits \
-                         for {waits}",
+                        "{}: {limit_ns} ns after {strike:?} neither a completion nor an error has come; it waits for \
+                         {waits}",
                         side.who()
                     );
                     state.observer.watch.violate(now_ns, Checker::Death, text);

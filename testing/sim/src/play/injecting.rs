@@ -40,13 +40,7 @@ impl<const O: bool> Game<O> {
             }
             // The seed's own death kills the process.
             Injection::Killed => false,
-            Injection::Session { from, to } => {
-                let exists = self.sessions.has_socket(from, to);
-                if exists {
-                    self.break_session(from, to);
-                }
-                exists
-            }
+            Injection::Session { from, to } => self.break_session(from, to),
             Injection::Close { connection, sender } => {
                 let side = Side { connection, sender };
                 let is_open = !self.is_closed(side);

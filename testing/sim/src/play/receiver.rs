@@ -393,16 +393,19 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
                 self.receiving[which].buffers.iter_mut().for_each(Buffer::deregister);
             }
             Trespass::HostileSlot | Trespass::HostileMask => {
-                context.trespassed("the peer sends an immediate that no peer may send", Strike::Forged, &[false]);
                 let open = self.receiving.first().map_or(self.next, |oldest| oldest.group);
                 let slot = if what == Trespass::HostileSlot { self.next + 60 } else { open };
                 let mut state = context.world.lock();
                 let slot = state.observer.watch.connections[context.connection].wire.slot_of(slot);
                 let own_mask = what == Trespass::HostileSlot;
-                state.forge(context.connection, |rail| {
+                let is_forged = state.forge(context.connection, |rail| {
                     let mask = if own_mask { 1u32 << rail } else { 0 };
                     slot as u32 | mask << 8
                 });
+                drop(state);
+                if is_forged {
+                    context.trespassed("the peer sends an immediate that no peer may send", Strike::Forged, &[false]);
+                }
             }
             Trespass::TestTwice => {
                 let Some(over) = self.last_done else { return Ok(false) };

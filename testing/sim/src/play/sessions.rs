@@ -39,6 +39,8 @@ pub(super) struct SessionEnd {
     pub(super) timer_ns: Option<u64>,
     /// True while its actions are carried out.
     pub(super) is_driven: bool,
+    /// True once one of its dials has failed.
+    pub(super) has_failed_dial: bool,
 }
 
 /// A socket between two ends of a session: the opener's and the acceptor's.
@@ -145,6 +147,7 @@ impl Sessions {
             offers: BTreeMap::new(),
             timer_ns: None,
             is_driven: false,
+            has_failed_dial: false,
         });
         self.ends.len() - 1
     }
@@ -154,11 +157,11 @@ impl Sessions {
         self.ends[end].socket.is_some_and(|socket| self.sockets[socket].is_dead)
     }
 
-    /// Returns true if a connection is on a session, or waits for one.
-    pub(super) fn serves(&self, connection: usize) -> bool {
-        self.ends.iter().any(|end| {
-            end.waiting.contains(&connection) || end.connections.values().any(|number| *number == connection)
-        })
+    /// Returns the connections that are on a socket, or wait for its session.
+    pub(super) fn served(&self, socket: usize) -> Vec<usize> {
+        let ends = self.sockets[socket].ends.iter().flatten().map(|end| &self.ends[*end]);
+        let owners = ends.filter(|end| end.socket == Some(socket));
+        owners.flat_map(|end| end.waiting.iter().chain(end.connections.values())).copied().collect()
     }
 
     /// Returns true if two processes have different keys, or one alone has a key.
@@ -166,14 +169,13 @@ impl Sessions {
         self.keys[one] != self.keys[other]
     }
 
-    /// Returns true if there is a socket, with both its ends, of a session that one process has opened to another.
-    pub(super) fn has_socket(&self, from: usize, to: usize) -> bool {
-        self.sockets.iter().any(|socket| {
-            let opener = socket.ends[0].map(|end| &self.ends[end]);
-            !socket.is_dead
-                && opener.is_some_and(|end| (end.process, end.wanted) == (from, Some(to)))
-                && socket.ends.iter().flatten().all(|end| self.ends[*end].socket.is_some())
-        })
+    /// Returns true if this socket carries a session that one process has opened to another.
+    pub(super) fn is_open(&self, socket: usize, from: usize, to: usize) -> bool {
+        let Socket { ends, is_dead, .. } = &self.sockets[socket];
+        let opener = ends[0].map(|end| &self.ends[end]);
+        !is_dead
+            && opener.is_some_and(|end| (end.process, end.wanted) == (from, Some(to)))
+            && ends.iter().flatten().all(|end| self.ends[*end].socket == Some(socket))
     }
 
     /// Returns the next nonce; every 256th is the same.

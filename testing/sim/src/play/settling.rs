@@ -69,13 +69,16 @@ impl<const O: bool> Game<O> {
     pub(super) fn handle_debt_due(&mut self, connection: usize) {
         let receiver = &mut self.connections[connection].receiver;
         receiver.is_debt_watched = false;
+        // An application that gives up makes no more calls on this end.
+        let has_failed = receiver.failed;
         if !matches!(receiver.stage, Stage::Up(..)) {
             return;
         }
         let mut state = self.world.lock();
         if let Some(since_ns) = state.owes_since_ns(connection) {
             let (now_ns, promise_ns) = (state.now_ns, self.faults.promise_ns());
-            if now_ns - since_ns > promise_ns && !state.observer.watch.connections[connection].blame.is_struck() {
+            let has_dead_rail = state.observer.watch.connections[connection].blame.has_dead_rail();
+            if now_ns - since_ns > promise_ns && !has_dead_rail && !has_failed {
                 let text = format!("c{connection}r: its debt dates from {since_ns} ns and may last {promise_ns} ns");
                 state.observer.watch.violate(now_ns, Checker::Promise, text);
             }

@@ -25,9 +25,12 @@ use super::stage::Stage;
 use crate::history::Kind;
 use crate::sabotage::{Sabotage, SaboteurDomain};
 use crate::task::Task;
-use crate::watch::{Perils, Split, Strike};
+use crate::watch::{SetUp, Split, Strike};
 use crate::witness::{Note, SimDomain};
 use crate::{Checker, Seen};
+
+/// A deadline before this one may be missed by a set-up in which nothing fails.
+const SHORT_DEADLINE_NS: u64 = 50_000_000;
 
 impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     fn config(&self, connection: usize) -> ConnectionConfig {
@@ -70,7 +73,8 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let (config, nonce) = (self.config(connection), connection as u64);
         let connector =
             Connector::new(config, ports, nonce, format!("c{connection}r"), deadline_ns, self.plot.counters());
-        self.connections[connection].sender.stage = Stage::Handshake(connector);
+        let end = &mut self.connections[connection].sender;
+        (end.stage, end.deadline_ns) = (Stage::Handshake(connector), deadline_ns);
         self.world.lock().at(deadline_ns, Task::Deadline { connection, sender: true });
         self.drive_connector(connection);
     }
@@ -165,7 +169,8 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             deadline_ns,
             self.plot.counters(),
         );
-        self.connections[connection].receiver.stage = Stage::Handshake(acceptor);
+        let end = &mut self.connections[connection].receiver;
+        (end.stage, end.deadline_ns) = (Stage::Handshake(acceptor), deadline_ns);
         self.world.lock().at(deadline_ns, Task::Deadline { connection, sender: false });
         self.drive_acceptor(connection);
     }
@@ -214,7 +219,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             match action {
                 Action::Send(message) => self.send(Side { connection, sender: true }, message),
                 Action::Dial(_) => self.violate(Checker::Wire, "the connector dials, but no lane is a socket".into()),
-                Action::Failed(error) => self.set_up_failed(connection, true, &error),
+                Action::Failed(error) => self.set_up_failed(Side { connection, sender: true }, &error, false),
                 Action::Ready(made) => self.sender_up(connection, *made),
             }
         }
@@ -232,27 +237,29 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             match action {
                 Action::Send(message) => self.send(Side { connection, sender: false }, message),
                 Action::Dial(_) => self.violate(Checker::Wire, "the acceptor dials".into()),
-                Action::Failed(error) => self.set_up_failed(connection, false, &error),
+                Action::Failed(error) => self.set_up_failed(Side { connection, sender: false }, &error, false),
                 Action::Ready(made) => self.receiver_up(connection, *made),
             }
         }
     }
 
-    /// Handles the failure of an end's set-up.
-    pub(super) fn set_up_failed(&mut self, connection: usize, sender: bool, error: &Error) {
-        let side = Side { connection, sender };
+    /// Handles the failure of an end's set-up. `has_failed_dial` is true if a dial has failed for it.
+    pub(super) fn set_up_failed(&mut self, side: Side, error: &Error, has_failed_dial: bool) {
+        let Side { connection, sender } = side;
         let mut state = self.world.lock();
         state.record(Kind::Over, side.who(), [0; 4]);
         state.observer.history.remark(&error.to_string());
         state.saw(Seen::Refused);
-        let plan = &self.connections[connection].plan;
-        let perils = Perils {
-            dials: self.faults.dial_fails_permille > 0,
-            rails: self.faults.fabric.open_fails_permille > 0,
-            deadline: plan.deadline_ns < 50_000_000,
-            unpaired: plan.pairs.is_empty(),
+        let pair = &self.connections[connection];
+        let deadline_ns = if sender { pair.sender.deadline_ns } else { pair.receiver.deadline_ns };
+        let missed = deadline_ns <= state.now_ns;
+        let set_up = SetUp {
+            has_failed_dial,
+            missed,
+            missed_short: missed && pair.plan.deadline_ns < SHORT_DEADLINE_NS,
+            planned: RailSet::first_of(pair.plan.pairs.len()).bits(),
         };
-        let judged = state.observer.watch.connections[connection].blame.judge_set_up(sender, error, perils);
+        let judged = state.observer.watch.connections[connection].blame.judge_set_up(sender, error, set_up);
         drop(state);
         if let Err((checker, text)) = judged {
             self.violate(checker, format!("{}: {text}", side.who()));
@@ -340,6 +347,16 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             let text = format!("{}: usable rails are {usable:#b} here, but {known:#b} at the peer", side.who());
             state.observer.watch.violate(now_ns, Checker::Wire, text);
         }
+        let blame = &state.observer.watch.connections[side.connection].blame;
+        // Rails of a peer that is gone cannot be connected; others may not be connected by the deadline.
+        let is_excused = blame.may_never_begin(side.sender)
+            || pair.sender.deadline_ns <= now_ns
+            || pair.receiver.deadline_ns <= now_ns;
+        let unopened = blame.unopened();
+        if planned & !usable & !unopened != 0 && !is_excused {
+            let text = format!("{}: its rails are {usable:#b}, but only {unopened:#b} did not open", side.who());
+            state.observer.watch.violate(now_ns, Checker::Errors, text);
+        }
         let wire = &mut state.observer.watch.connections[side.connection].wire;
         wire.rails = plan.pairs.len() as u32;
         wire.usable = usable;
@@ -411,7 +428,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
     }
 
-    /// Checks an end that is closed after everything is done, unless something may have gone wrong on its connection.
+    /// Checks an end that is closed after everything is done.
     fn check_finished(&self, side: Side) {
         let pair = &self.connections[side.connection];
         let rails = match (side.sender, &pair.sender.stage, &pair.receiver.stage) {
@@ -421,9 +438,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         };
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
-        if !state.observer.watch.connections[side.connection].blame.is_struck() {
-            state.observer.watch.finished(now_ns, side.connection, side.sender, &rails);
-        }
+        state.observer.watch.finished(now_ns, side.connection, side.sender, &rails);
     }
 
     /// Handles the report of an end's session that the connection is lost: sets the connection's `Fate`.

@@ -50,6 +50,11 @@ impl<const O: bool> Game<O> {
         let at_ns = self.now_ns() + self.connections[side.connection].plan.deadline_ns;
         if let Some(handshake) = self.handshake(side) {
             handshake.set_deadline(at_ns);
+            let pair = &mut self.connections[side.connection];
+            match side.sender {
+                true => pair.sender.deadline_ns = at_ns,
+                false => pair.receiver.deadline_ns = at_ns,
+            }
             self.world.lock().at(at_ns, Task::Deadline { connection: side.connection, sender: side.sender });
         }
     }

@@ -12,7 +12,7 @@ pub(crate) enum Strike {
     RailSilent(u8),
     /// The lanes of this rail failed at once.
     RailFailed(u8),
-    /// An acknowledgement of this rail was lost, so that it comes only with a retry, perhaps after the grace.
+    /// An acknowledgement of this rail was lost, and comes only with a retry, perhaps after the grace.
     AcknowledgementLost(u8),
     /// The peer's process died.
     PeerDied,
@@ -34,26 +34,58 @@ pub(crate) enum Strike {
     Forged,
 }
 
-/// Everything that may make the set-up of a connection fail although nothing struck it.
+/// The circumstances of an end in set-up, which may make it fail although nothing struck it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SetUp {
+    /// A dial has failed for it.
+    pub(crate) has_failed_dial: bool,
+    /// Its deadline has passed, and was so early that a slow set-up may miss it.
+    pub(crate) missed_short: bool,
+    /// Its deadline has passed.
+    pub(crate) missed: bool,
+    /// The rails that it is to have, as a mask; 0 if the ends have no ports that pair.
+    pub(crate) planned: u8,
+}
+
+/// The circumstances of a call that returned an error.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Perils {
-    /// Dials may fail.
-    pub(crate) dials: bool,
-    /// Rails may not open.
-    pub(crate) rails: bool,
-    /// The deadline is short.
-    pub(crate) deadline: bool,
-    /// The ends have no ports that pair.
-    pub(crate) unpaired: bool,
+pub(crate) struct Call {
+    /// True if the end is the sending one.
+    pub(crate) sender: bool,
+    /// The time for which a connection outlives its peer or its session.
+    pub(crate) grace_ns: u64,
+    /// True if the end has work that its peer must still take part in.
+    pub(crate) needs_peer: bool,
+    /// The longest time for which a completion is held back.
+    pub(crate) completion_ns: u64,
+}
+
+/// A strike, and the time in which it has effects.
+#[derive(Clone, Copy, Debug)]
+struct Hit {
+    from_ns: u64,
+    /// The time at which it is over; `u64::MAX` if it never is.
+    until_ns: u64,
+    strike: Strike,
+}
+
+/// A lane that died.
+#[derive(Debug)]
+struct DeadLane {
+    at_ns: u64,
+    rail: u8,
+    lane: u8,
+    /// The error that the world gave.
+    error: RailError,
 }
 
 /// The record of one end of a connection.
 #[derive(Debug, Default)]
 struct Struck {
-    /// The strikes, each with its time.
-    strikes: Vec<(u64, Strike)>,
-    /// The lanes that died, by rail and lane, with the errors that the world gave.
-    dead_lanes: Vec<(u8, u8, RailError)>,
+    hits: Vec<Hit>,
+    dead_lanes: Vec<DeadLane>,
+    /// The rails that could not be opened here, as a mask.
+    unopened: u8,
     /// The time at which the peer's BYE arrived.
     bye_ns: Option<u64>,
     /// The time at which the peer's REFUSE arrived.
@@ -80,17 +112,37 @@ impl Blame {
         &self.0[usize::from(sender)]
     }
 
-    /// Notes that something struck an end. Only the first strike of a kind counts.
+    /// Notes that something struck an end, and has effects from then on. Only the first strike of a kind counts.
     pub(crate) fn strike(&mut self, at_ns: u64, sender: bool, strike: Strike) {
-        let strikes = &mut self.0[usize::from(sender)].strikes;
-        if strikes.iter().all(|(_, known)| *known != strike) {
-            strikes.push((at_ns, strike));
+        self.strike_until(at_ns, u64::MAX, sender, strike);
+    }
+
+    /// Notes that something struck an end, and has effects up to a time.
+    pub(crate) fn strike_until(&mut self, from_ns: u64, until_ns: u64, sender: bool, strike: Strike) {
+        let hits = &mut self.0[usize::from(sender)].hits;
+        match hits.iter_mut().find(|hit| hit.strike == strike && hit.until_ns >= from_ns) {
+            Some(known) => known.until_ns = known.until_ns.max(until_ns),
+            None => hits.push(Hit { from_ns, until_ns, strike }),
         }
     }
 
     /// Notes that a lane of an end died, and the error that the world gave.
-    pub(crate) fn lane_died(&mut self, sender: bool, rail: u8, lane: u8, error: &RailError) {
-        self.0[usize::from(sender)].dead_lanes.push((rail, lane, error.clone()));
+    pub(crate) fn lane_died(&mut self, at_ns: u64, sender: bool, (rail, lane): (u8, u8), error: &RailError) {
+        self.0[usize::from(sender)].dead_lanes.push(DeadLane { at_ns, rail, lane, error: error.clone() });
+    }
+
+    /// Notes that an end could not open a rail: the sending end this rail, the receiving end the one with this number
+    /// among those that the sending end has opened.
+    pub(crate) fn not_opened(&mut self, sender: bool, rail: u8) {
+        let there = if sender { 0 } else { self.0[1].unopened };
+        let mut rails = (0..8).filter(|rail| there & 1 << rail == 0);
+        let rail = rails.nth(usize::from(rail)).expect("a connection has at most 8 rails");
+        self.0[usize::from(sender)].unopened |= 1 << rail;
+    }
+
+    /// Returns the rails that an end could not open, as a mask.
+    pub(crate) fn unopened(&self) -> u8 {
+        self.0[0].unopened | self.0[1].unopened
     }
 
     /// Notes that the peer's BYE has arrived at an end.
@@ -110,12 +162,12 @@ impl Blame {
 
     /// Returns the first thing that struck an end, and its time.
     pub(crate) fn first(&self, sender: bool) -> Option<(u64, Strike)> {
-        self.end(sender).strikes.first().copied()
+        self.end(sender).hits.first().map(|hit| (hit.from_ns, hit.strike))
     }
 
     /// Returns true if anything struck either end.
     pub(crate) fn is_struck(&self) -> bool {
-        self.0.iter().any(|end| !end.strikes.is_empty())
+        self.0.iter().any(|end| !end.hits.is_empty())
     }
 
     /// Returns true if a lane of this end is dead.
@@ -123,68 +175,79 @@ impl Blame {
         !self.end(sender).dead_lanes.is_empty()
     }
 
+    /// Returns true if a rail, or its lane at an end, carries nothing any more.
+    pub(crate) fn has_dead_rail(&self) -> bool {
+        let is_rail = |hit: &Hit| matches!(hit.strike, Strike::RailSilent(_) | Strike::RailFailed(_));
+        self.0.iter().any(|end| !end.dead_lanes.is_empty() || end.hits.iter().any(is_rail))
+    }
+
+    /// Returns true if one of these struck this end.
+    fn has(&self, sender: bool, which: &[Strike]) -> bool {
+        self.end(sender).hits.iter().any(|hit| which.contains(&hit.strike))
+    }
+
     /// Returns true if a set-up may have ended before this end took part in it.
     pub(crate) fn may_never_begin(&self, sender: bool) -> bool {
         use Strike::{KeysDiffer, PeerClosed, PeerDied, PeerFailed, SessionBroke};
-        let ends = |strike: &Strike| matches!(strike, KeysDiffer | PeerClosed | PeerDied | PeerFailed | SessionBroke);
-        self.end(sender).strikes.iter().any(|(_, strike)| ends(strike))
+        self.has(sender, &[KeysDiffer, PeerClosed, PeerDied, PeerFailed, SessionBroke])
     }
 
     /// Returns true if the end of the session, at this time, may end the set-up of this end.
     pub(crate) fn may_interrupt(&self, sender: bool) -> bool {
-        use Strike::{PeerDied, SessionBroke};
-        let ends = |strike: &Strike| matches!(strike, PeerDied | SessionBroke);
-        self.end(sender).strikes.iter().any(|(_, strike)| ends(strike))
+        self.has(sender, &[Strike::PeerDied, Strike::SessionBroke])
     }
 
-    /// Judges the error of a call on an open end. `grace_ns` is the time for which a connection outlives its peer or
-    /// its session; `needs_peer` is true if the end has work that its peer must still take part in.
-    pub(crate) fn judge(
-        &self,
-        now_ns: u64,
-        sender: bool,
-        error: &Error,
-        (grace_ns, needs_peer): (u64, bool),
-    ) -> Checked {
+    /// Judges the error of a call on an open end.
+    pub(crate) fn judge(&self, now_ns: u64, call: Call, error: &Error) -> Checked {
+        let Call { sender, grace_ns, needs_peer, completion_ns } = call;
         let end = self.end(sender);
-        if end.strikes.is_empty() {
+        if end.hits.is_empty() {
             return Err((Checker::Errors, format!("an error without a reason: {error}")));
         }
-        let blamed = |why: String| Err((Checker::Blame, format!("{why}; struck by {:?}: {error}", end.strikes)));
-        let has_acks = !end.strikes.iter().any(|(_, strike)| strike.loses_acknowledgements());
+        let blamed = |why: String| Err((Checker::Blame, format!("{why}; struck by {:?}: {error}", end.hits)));
+        // The last completion may be held back for a while after what struck the end is over.
+        let loses_acks =
+            |hit: &Hit| hit.strike.loses_acknowledgements() && hit.until_ns.saturating_add(completion_ns) >= now_ns;
         // A broken session, as long as it harms anything, may do so before a completion of what has landed is visible.
         let is_excused =
             |lost: &LostCause| matches!(lost, LostCause::Session(_)) && session_grace_ns(grace_ns).is_some();
         if let Cause::Lost(lost) = &**error
             && !needs_peer
-            && has_acks
+            && !end.hits.iter().any(loses_acks)
             && !is_excused(&lost.cause)
         {
             return blamed("the connection is called lost, but it needs nothing more from its peer".to_owned());
         }
-        if let Cause::Lane { rail, lane, error, .. } = &**error
-            && !end.dead_lanes.contains(&(rail.index() as u8, lane.0, error.clone()))
-        {
-            return blamed(format!("lane {lane} of rail {rail} did not fail with this error"));
-        }
-        let is_due = |since_ns: Option<u64>, wait_ns: u64| since_ns.is_some_and(|at_ns| at_ns + wait_ns <= now_ns);
-        let may_cause = |strike: Strike| match &**error {
-            Cause::Lane { rail, error, .. } => strike.kills(rail.index() as u8, error),
-            Cause::Post { rail, error: PostError::Broken, .. } => {
-                let mut dead = end.dead_lanes.iter().filter(|(dead, ..)| usize::from(*dead) == rail.index());
-                dead.any(|(rail, _, error)| strike.kills(*rail, error))
+        let dead: Vec<&DeadLane> = match &**error {
+            Cause::Lane { rail, lane, error, .. } => {
+                let is_it = |dead: &&DeadLane| (usize::from(dead.rail), dead.lane) == (rail.index(), lane.0);
+                let found: Vec<_> = end.dead_lanes.iter().filter(is_it).filter(|dead| dead.error == *error).collect();
+                if found.is_empty() {
+                    return blamed(format!("lane {lane} of rail {rail} did not fail with this error"));
+                }
+                found
             }
-            Cause::Post { error: PostError::Invalid(_), .. } => match strike {
+            Cause::Post { rail, error: PostError::Broken, .. } => {
+                end.dead_lanes.iter().filter(|dead| usize::from(dead.rail) == rail.index()).collect()
+            }
+            _ => Vec::new(),
+        };
+        let is_due = |since_ns: Option<u64>, wait_ns: u64| since_ns.is_some_and(|at_ns| at_ns + wait_ns <= now_ns);
+        let may_cause = |hit: &Hit| match &**error {
+            Cause::Lane { .. } | Cause::Post { error: PostError::Broken, .. } => {
+                dead.iter().any(|dead| (hit.from_ns..=hit.until_ns).contains(&dead.at_ns) && hit.strike.kills(dead))
+            }
+            Cause::Post { error: PostError::Invalid(_), .. } => match hit.strike {
                 Strike::NoSource => sender,
                 // The target of a flush.
                 Strike::NoTarget => !sender,
                 _ => false,
             },
-            Cause::Violation { .. } => strike == Strike::Forged,
-            Cause::Lost(lost) => match (&lost.cause, strike) {
+            Cause::Violation { .. } => hit.strike == Strike::Forged,
+            Cause::Lost(lost) => match (&lost.cause, hit.strike) {
                 // A peer that has everything closes, though this end has not heard that it does.
-                (LostCause::Bye, strike) if strike == Strike::PeerClosed || strike.loses_acknowledgements() => {
-                    is_due(end.bye_ns, grace_ns)
+                (LostCause::Bye, strike) => {
+                    (strike == Strike::PeerClosed || loses_acks(hit)) && is_due(end.bye_ns, grace_ns)
                 }
                 (LostCause::GaveUp(_), Strike::PeerFailed) => is_due(end.refused_ns, 0),
                 (LostCause::Session(_), Strike::SessionBroke | Strike::PeerDied) => {
@@ -194,40 +257,42 @@ impl Blame {
             },
             _ => false,
         };
-        let Some((_, strike)) = end.strikes.iter().find(|(_, strike)| may_cause(*strike)) else {
+        let Some(hit) = end.hits.iter().find(|hit| may_cause(hit)) else {
             return blamed("nothing that struck this end may cause this error now".to_owned());
         };
-        check_code(error, strike.code(error))
+        check_code(error, hit.strike.code(error))
     }
 
     /// Judges the error of a set-up.
-    pub(crate) fn judge_set_up(&self, sender: bool, error: &Error, perils: Perils) -> Checked {
-        let has = |which: &[Strike]| self.end(sender).strikes.iter().any(|(_, strike)| which.contains(strike));
-        let is_gone = has(&[Strike::PeerDied, Strike::SessionBroke]);
-        let peer_gave_up = has(&[Strike::PeerClosed, Strike::PeerFailed]);
+    pub(crate) fn judge_set_up(&self, sender: bool, error: &Error, set_up: SetUp) -> Checked {
+        let is_gone = self.has(sender, &[Strike::PeerDied, Strike::SessionBroke]);
+        let peer_gave_up = self.has(sender, &[Strike::PeerClosed, Strike::PeerFailed]);
+        let none_opened = set_up.planned & !self.unopened() == 0;
         let (is_due, code) = match &**error {
             Cause::Unreachable(Unreachable::Hello { .. } | Unreachable::OtherKey { .. }) => {
-                (has(&[Strike::KeysDiffer]), Fault::Configuration)
+                (self.has(sender, &[Strike::KeysDiffer]), Fault::Configuration)
             }
-            Cause::Unreachable(Unreachable::Tried { .. }) => (perils.dials || is_gone, Fault::Peer),
+            Cause::Unreachable(Unreachable::Tried { .. }) => (set_up.has_failed_dial || is_gone, Fault::Peer),
             Cause::Handshake { failure, .. } => match failure {
-                HandshakeFailure::Late(_) => (perils.deadline || is_gone, Fault::Peer),
-                HandshakeFailure::Unconnected(_) => (perils.deadline, Fault::Local),
+                HandshakeFailure::Late(_) => (set_up.missed_short || set_up.missed && is_gone, Fault::Peer),
+                HandshakeFailure::Unconnected(_) => (set_up.missed_short, Fault::Local),
                 HandshakeFailure::Closed | HandshakeFailure::GaveUp(_) => (peer_gave_up, Fault::Peer),
-                HandshakeFailure::Refused(_) => (peer_gave_up || perils.unpaired, Fault::Peer),
-                HandshakeFailure::Unpaired(_) => (perils.unpaired && !sender, Fault::Configuration),
-                HandshakeFailure::NoRail { failed_here: true } => (perils.rails, Fault::Local),
+                HandshakeFailure::Refused(_) => (peer_gave_up || set_up.planned == 0, Fault::Peer),
+                HandshakeFailure::Unpaired(_) => (set_up.planned == 0 && !sender, Fault::Configuration),
+                HandshakeFailure::NoRail { failed_here: true } => {
+                    (none_opened && self.end(sender).unopened != 0, Fault::Local)
+                }
                 // A peer that has given up or died has no ends of rails either.
                 HandshakeFailure::NoRail { failed_here: false } => {
-                    (perils.rails || peer_gave_up || has(&[Strike::PeerDied]), Fault::Peer)
+                    (none_opened || peer_gave_up || self.has(sender, &[Strike::PeerDied]), Fault::Peer)
                 }
                 _ => (false, Fault::Peer),
             },
             _ => (false, Fault::Peer),
         };
         if !is_due {
-            let strikes = &self.end(sender).strikes;
-            return Err((Checker::Errors, format!("no connection was made, without a reason: {error}; {strikes:?}")));
+            let end = self.end(sender);
+            return Err((Checker::Errors, format!("no connection was made, without a reason: {error}; {end:?}")));
         }
         check_code(error, code)
     }
@@ -239,10 +304,11 @@ impl Strike {
         matches!(self, Self::RailSilent(_) | Self::RailFailed(_) | Self::AcknowledgementLost(_) | Self::PeerDied)
     }
 
-    /// Returns true if it may kill a lane of this rail with this error.
-    fn kills(self, rail: u8, error: &RailError) -> bool {
+    /// Returns true if it may have killed this lane, by its rail and its error.
+    fn kills(self, lane: &DeadLane) -> bool {
+        let rail = lane.rail;
         let is_gone = matches!(self, Self::PeerDied | Self::PeerClosed | Self::PeerFailed | Self::PeerGone);
-        let status = match error {
+        let status = match &lane.error {
             RailError::Work(failure) => failure.status,
             // Over sockets, as a queue pair whose retries are exhausted.
             RailError::Silence(_) => WorkStatus::RetriesExceeded,
@@ -319,9 +385,12 @@ mod tests {
         lost(LostCause::Session(Arc::new(Ended::Socket("reset".to_owned()))))
     }
 
+    const HELD_BACK_NS: u64 = 7;
+    const CALL: Call = Call { sender: true, grace_ns: GRACE_NS, needs_peer: true, completion_ns: HELD_BACK_NS };
+
     /// Returns the checker that an error of the sending end at this time falls foul of.
     fn found(blame: &Blame, now_ns: u64, error: &Error) -> Option<Checker> {
-        blame.judge(now_ns, true, error, (GRACE_NS, true)).err().map(|(checker, _)| checker)
+        blame.judge(now_ns, CALL, error).err().map(|(checker, _)| checker)
     }
 
     #[test]
@@ -331,13 +400,13 @@ mod tests {
         assert_eq!(found(&blame, 5, &error), Some(Checker::Errors), "nothing has happened");
         blame.strike(5, true, Strike::RailSilent(1));
         assert_eq!(found(&blame, 5, &error), Some(Checker::Blame), "the lane has not died");
-        blame.lane_died(true, 1, 0, &rail_error(WorkStatus::RetriesExceeded));
+        blame.lane_died(5, true, (1, 0), &rail_error(WorkStatus::RetriesExceeded));
         assert_eq!(found(&blame, 5, &error), None);
-        blame.lane_died(true, 2, 0, &rail_error(WorkStatus::RetriesExceeded));
+        blame.lane_died(5, true, (2, 0), &rail_error(WorkStatus::RetriesExceeded));
         assert_eq!(found(&blame, 5, &lane(2, WorkStatus::RetriesExceeded)), Some(Checker::Blame), "another rail");
         assert_eq!(found(&blame, 5, &lane(1, WorkStatus::Flushed)), Some(Checker::Blame), "another status");
         assert_eq!(found(&blame, 5, &lost(LostCause::Bye)), Some(Checker::Blame), "the peer has not closed");
-        let elsewhere = blame.judge(5, false, &error, (GRACE_NS, true));
+        let elsewhere = blame.judge(5, Call { sender: false, ..CALL }, &error);
         assert!(matches!(elsewhere, Err((Checker::Errors, _))), "the other end was not struck");
     }
 
@@ -353,12 +422,12 @@ mod tests {
             assert_eq!(found(&blame, noticed_ns + GRACE_NS - 1, &error), Some(Checker::Blame), "too early: {error}");
             assert_eq!(found(&blame, noticed_ns + GRACE_NS, &error), None, "{error}");
         }
-        let judged = blame.judge(9000, true, &lost(LostCause::Bye), (GRACE_NS, false));
+        let judged = blame.judge(9000, Call { needs_peer: false, ..CALL }, &lost(LostCause::Bye));
         assert!(matches!(judged, Err((Checker::Blame, _))), "everything has landed");
         let gave_up = lost(LostCause::GaveUp("no".to_owned()));
         assert_eq!(found(&blame, 9000, &gave_up), Some(Checker::Blame), "the peer was never in set-up");
         blame.strike(0, true, Strike::PeerDied);
-        let judged = blame.judge(9000, true, &lost(LostCause::Bye), (GRACE_NS, false));
+        let judged = blame.judge(9000, Call { needs_peer: false, ..CALL }, &lost(LostCause::Bye));
         assert_eq!(judged, Ok(()), "its acknowledgements died with it");
     }
 
@@ -383,20 +452,41 @@ mod tests {
     }
 
     #[test]
-    fn a_set_up_fails_only_for_its_perils_and_for_what_struck_it() {
-        let none = Perils { dials: false, rails: false, deadline: false, unpaired: false };
+    fn a_strike_explains_only_what_happens_while_it_has_effects() {
+        let mut blame = Blame::default();
+        blame.lane_died(4, true, (1, 0), &rail_error(WorkStatus::RetriesExceeded));
+        blame.strike(5, true, Strike::RailSilent(1));
+        let error = lane(1, WorkStatus::RetriesExceeded);
+        assert_eq!(found(&blame, 9, &error), Some(Checker::Blame), "the lane had died before");
+        blame.lane_died(7, true, (1, 0), &rail_error(WorkStatus::RetriesExceeded));
+        assert_eq!(found(&blame, 9, &error), None);
+        let mut blame = Blame::default();
+        blame.strike_until(5, 9000, true, Strike::AcknowledgementLost(1));
+        blame.bye_arrived(10, true);
+        let at = |now_ns| blame.judge(now_ns, Call { needs_peer: false, ..CALL }, &lost(LostCause::Bye));
+        assert_eq!(at(9000 + HELD_BACK_NS), Ok(()));
+        assert!(matches!(at(9001 + HELD_BACK_NS), Err((Checker::Blame, _))), "it has come");
+    }
+
+    #[test]
+    fn a_set_up_fails_only_for_its_circumstances_and_for_what_struck_it() {
+        let set_up = SetUp { planned: 0b11, ..SetUp::default() };
         let of = |failure| -> Error { Cause::Handshake { peer: "node2".to_owned(), failure }.into() };
         let no_rail = of(HandshakeFailure::NoRail { failed_here: true });
         let mut blame = Blame::default();
-        assert!(blame.judge_set_up(true, &no_rail, none).is_err());
-        assert_eq!(blame.judge_set_up(true, &no_rail, Perils { rails: true, ..none }), Ok(()));
+        blame.not_opened(true, 0);
+        assert!(blame.judge_set_up(true, &no_rail, set_up).is_err(), "rail 1 did open");
+        blame.not_opened(false, 0);
+        assert_eq!(blame.judge_set_up(true, &no_rail, set_up), Ok(()));
         let unpaired = of(HandshakeFailure::Unpaired("no port fits".to_owned()));
-        let perils = Perils { unpaired: true, ..none };
-        assert_eq!(blame.judge_set_up(false, &unpaired, perils), Ok(()));
-        assert!(blame.judge_set_up(true, &unpaired, perils).is_err(), "only the acceptor pairs ports");
+        assert!(blame.judge_set_up(false, &unpaired, set_up).is_err(), "ports pair");
+        let none_pairs = SetUp::default();
+        assert_eq!(blame.judge_set_up(false, &unpaired, none_pairs), Ok(()));
+        assert!(blame.judge_set_up(true, &unpaired, none_pairs).is_err(), "only the acceptor pairs ports");
         let closed = of(HandshakeFailure::Closed);
-        assert!(blame.judge_set_up(true, &closed, Perils { dials: true, rails: true, ..none }).is_err());
+        let late = SetUp { has_failed_dial: true, missed: true, missed_short: true, ..set_up };
+        assert!(blame.judge_set_up(true, &closed, late).is_err());
         blame.strike(0, true, Strike::PeerClosed);
-        assert_eq!(blame.judge_set_up(true, &closed, none), Ok(()));
+        assert_eq!(blame.judge_set_up(true, &closed, set_up), Ok(()));
     }
 }
