@@ -10,9 +10,6 @@ use crate::rails::{ConnectedRail, POLL_BATCH, RailSide, Rails};
 use crate::violation::Violation;
 use crate::{Cause, Error};
 
-/// The most batches that are drained from a rail of a broken connection. Its slots fill far fewer.
-const DRAINED_BATCHES: usize = 256;
-
 /// The common part of both ends of a connection: its rails, its state, and the peer.
 pub(crate) struct Core<F: Fabric> {
     pub(crate) rails: Rails<F>,
@@ -116,40 +113,55 @@ impl<F: Fabric> Core<F> {
     #[inline(never)]
     fn handle_fatal(&mut self, rail: RailId, outstanding: &mut impl Outstanding) -> Error {
         let fatal = outstanding.fatal().take().expect("called when there is one");
+        let is_failure = matches!(*fatal, Fatal::Failed { .. });
+        let error = self.fail(self.cause_of(rail, *fatal));
+        if is_failure {
+            self.drain(outstanding);
+        }
+        error
+    }
+
+    /// Returns the cause for a report of this rail.
+    fn cause_of(&self, rail: RailId, fatal: Fatal) -> Cause {
         let (name, peer) = (self.rails.name(rail), self.peer.clone());
-        match *fatal {
-            Fatal::Failed { lane, error } => {
-                let error = self.fail(Cause::Lane { rail, name, peer, lane, error: *error });
-                self.drain(outstanding);
-                error
-            }
-            Fatal::Broke(violation) => self.fail(Cause::Violation { rail, name, peer, violation }),
+        match fatal {
+            Fatal::Failed { lane, error } => Cause::Lane { rail, name, peer, lane, error: *error },
+            Fatal::Broke(violation) => Cause::Violation { rail, name, peer, violation },
         }
     }
 
-    /// Handles what the rails of a broken connection still have to report: requests whose work was complete before a
-    /// lane failed do not fail, whichever rail is polled first.
-    fn drain(&mut self, outstanding: &mut impl Outstanding) {
+    /// Handles what the rails of a broken connection still have to report: requests whose work was complete before do
+    /// not fail, whichever rail is polled first. Returns the first report that ends a connection, and its rail.
+    ///
+    /// This ends because nothing is posted meanwhile, and each report uses up something that was posted.
+    fn drain(&mut self, outstanding: &mut impl Outstanding) -> Option<(RailId, Box<Fatal>)> {
+        let mut first = None;
         for rail in self.rails.usable() {
             let ConnectedRail { rail: lanes, side, .. } = self.rails.get_mut(rail);
-            let mut batches = 0..DRAINED_BATCHES;
-            while batches.next().is_some() && lanes.report(POLL_BATCH, &mut outstanding.reports::<F>(side)) {}
+            while lanes.report(POLL_BATCH, &mut outstanding.reports::<F>(side)) {}
+            let fatal = outstanding.fatal().take();
+            first = first.or(fatal.map(|fatal| (rail, fatal)));
         }
-        // The connection keeps the first failure.
-        *outstanding.fatal() = None;
         outstanding.handle_drained();
+        first
     }
 
-    /// Breaks the connection because work could not be posted although there was room. Returns the error: that of the
-    /// lane's completion if there is one, because it says more than the refusal.
+    /// Breaks the connection because work could not be posted although there was room. Returns the error.
     #[cold]
     pub(crate) fn post_failed(&mut self, rail: RailId, error: PostError, outstanding: &mut impl Outstanding) -> Error {
         outstanding.handle_refused();
-        if let Err(reason) = self.poll(outstanding) {
-            return reason;
-        }
         let (name, peer) = (self.rails.name(rail), self.peer.clone());
-        self.fail(Cause::Post { rail, name, peer, error })
+        self.fail_drained(Cause::Post { rail, name, peer, error }, outstanding)
+    }
+
+    /// Breaks the connection for this reason, unless a rail still has to report a failure: that says more. Returns the
+    /// error.
+    #[cold]
+    fn fail_drained(&mut self, error: impl Into<Error>, outstanding: &mut impl Outstanding) -> Error {
+        match self.drain(outstanding) {
+            Some((rail, fatal)) => self.fail(self.cause_of(rail, *fatal)),
+            None => self.fail(error),
+        }
     }
 
     /// Succeeds while the connection works.
@@ -167,11 +179,13 @@ impl<F: Fabric> Core<F> {
     /// Breaks the connection if the rest of the process has reported a lost peer, or a failed adapter of this host.
     ///
     /// # Errors
-    /// If a lost peer or a failed adapter was reported: the reported reason.
-    pub(crate) fn check_fate(&mut self) -> Result<(), Error> {
+    /// If a lost peer or a failed adapter was reported: the reported reason. A rail that still has to report a failure
+    /// says more than a lost peer.
+    pub(crate) fn check_fate(&mut self, outstanding: &mut impl Outstanding) -> Result<(), Error> {
+        self.check_adapters(outstanding)?;
         match self.fate.lost().cloned() {
             None => Ok(()),
-            Some(error) => Err(self.fail(error)),
+            Some(error) => Err(self.fail_drained(error, outstanding)),
         }
     }
 
@@ -180,11 +194,11 @@ impl<F: Fabric> Core<F> {
     ///
     /// # Errors
     /// If a failed adapter was reported: the reported reason.
-    pub(crate) fn check_adapters(&mut self) -> Result<(), Error> {
-        match self.fate.failed().cloned() {
-            None => Ok(()),
-            Some(error) => Err(self.fail(error)),
-        }
+    pub(crate) fn check_adapters(&mut self, outstanding: &mut impl Outstanding) -> Result<(), Error> {
+        let Some(error) = self.fate.failed().cloned() else { return Ok(()) };
+        let error = self.fail(error);
+        self.drain(outstanding);
+        Err(error)
     }
 
     /// Breaks the connection. Returns the reason, which is that of the first failure.

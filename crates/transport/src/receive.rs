@@ -377,7 +377,7 @@ impl<F: Fabric> RecvConnection<F> {
             }
             State::Open => {
                 if !moved {
-                    self.core.check_fate()?;
+                    self.core.check_fate(&mut self.inbox)?;
                 }
                 Ok(None)
             }
@@ -442,7 +442,7 @@ impl<F: Fabric> RecvConnection<F> {
     #[inline(never)]
     fn no_room(&mut self) -> Result<Option<RecvRequest>, Error> {
         if !self.core.poll(&mut self.inbox)? {
-            self.core.check_fate()?;
+            self.core.check_fate(&mut self.inbox)?;
         }
         Ok(None)
     }
@@ -502,7 +502,7 @@ impl<F: Fabric> RecvConnection<F> {
             return Ok(true);
         }
         polled?;
-        self.core.check_adapters()?;
+        self.core.check_adapters(&mut self.inbox)?;
         self.post_flush(index)?;
         Ok(false)
     }

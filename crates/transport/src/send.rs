@@ -361,7 +361,7 @@ impl<F: Fabric> SendConnection<F> {
             return Err(Misuse::NoSend(request.0).into());
         }
         if !moved {
-            self.core.check_fate()?;
+            self.core.check_fate(&mut self.requests)?;
         }
         Ok(None)
     }
@@ -371,7 +371,7 @@ impl<F: Fabric> SendConnection<F> {
     #[inline(never)]
     fn no_room(&mut self) -> Result<Option<SendRequest>, Error> {
         if F::ONE_SIDED || !self.core.poll(&mut self.requests)? {
-            self.core.check_fate()?;
+            self.core.check_fate(&mut self.requests)?;
         }
         Ok(None)
     }

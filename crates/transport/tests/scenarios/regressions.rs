@@ -1,7 +1,7 @@
 //! Bugs that the simulation has found, each as the shortest sequence of calls that shows it.
 
 use railweave_fabric_sim::Faults;
-use railweave_transport::Cause;
+use railweave_transport::{Cause, ConnectionEnd, Error};
 
 use crate::pair::{OneSidedPair, Pair, Setup, drive};
 
@@ -9,6 +9,7 @@ on_both_fabrics!(
     ports_of_different_longest_writes_carry_long_messages,
     a_request_that_is_complete_does_not_fail_with_a_lane,
     a_receive_that_completes_in_the_poll_of_a_failure_is_done,
+    a_request_that_is_complete_does_not_fail_with_a_refused_post,
 );
 
 /// A connection cuts its writes to the length that its weakest port carries, but a send queue was only as deep as the
@@ -139,4 +140,76 @@ fn a_receive_that_completes_in_the_poll_of_a_failure_is_done<const ONE_SIDED: bo
     assert_eq!(pair.receiver.test(second).unwrap().unwrap(), [8]);
     assert_eq!(pair.receiver.test(first).unwrap().unwrap(), [8]);
     assert!(pair.receiver.test(third).is_err(), "nothing has come for it");
+}
+
+/// A send was complete, but its rail had not been polled yet when a call found that the peer was gone: the send failed.
+///
+/// One-sided: elsewhere such a call polls the rails first.
+#[test]
+fn a_send_that_is_complete_does_not_fail_with_a_lost_peer() {
+    const SIZE: u64 = 1 << 20;
+    let mut pair = OneSidedPair::new(Setup { bytes: SIZE as usize, ..Setup::two_rails() });
+    pair.irecv_of([SIZE]);
+    pair.drive();
+    let send = pair.isend_of(SIZE, 0);
+    pair.drive();
+    let lost = Error::peer("the peer is gone");
+    pair.sender.fate().set_lost(lost.clone());
+    assert_eq!(pair.sender.isend(&pair.source.message(8, 0)), Err(lost), "there will be no receive for it");
+    assert_eq!(pair.sender.test(send).unwrap(), Some(SIZE), "both rails have acknowledged it");
+}
+
+/// A lane had failed, and a call that polled no rail said only that the peer was gone.
+#[test]
+fn the_failure_of_a_lane_says_more_than_a_lost_peer_and_less_than_a_failed_adapter() {
+    for has_adapter_failed in [false, true] {
+        let mut pair = OneSidedPair::new(Setup::two_rails());
+        let mut state = pair.world.lock();
+        for (end, _) in state.connected_ends() {
+            state.fail(end);
+        }
+        drop(state);
+        let failed = Error::local("the adapter has failed");
+        pair.sender.fate().set_lost(Error::peer("the peer is gone"));
+        if has_adapter_failed {
+            pair.sender.fate().set_failed(failed.clone());
+        }
+        let error = pair.sender.isend(&pair.source.message(8, 0)).expect_err("nothing works");
+        match has_adapter_failed {
+            true => assert_eq!(error, failed),
+            false => assert!(matches!(*error, Cause::Lane { .. }), "{error}"),
+        }
+    }
+}
+
+/// Requests were complete on one rail when another refused a post: more of them than one poll reports failed.
+fn a_request_that_is_complete_does_not_fail_with_a_refused_post<const ONE_SIDED: bool>() {
+    let faults = Faults { poll_short_permille: 1000, ..Faults::none() };
+    let mut pair = Pair::<ONE_SIDED>::new(Setup { lanes: 1, faults, ..Setup::default() });
+    let receives = [0; 4].map(|_| pair.irecv());
+    pair.drive();
+    let sends = [0; 3].map(|_| pair.isend());
+    pair.drive();
+    if !ONE_SIDED {
+        // The messages land and are acknowledged in a poll.
+        assert!(pair.receiver.test(receives[0]).unwrap().is_some());
+        pair.drive();
+    }
+    // The reports of the failure come so late that only a refusal tells of it.
+    pair.world.lock().faults.completion_late_ns = 1_000_000_000;
+    let mut state = pair.world.lock();
+    for (end, _) in state.connected_ends() {
+        state.fail(end);
+    }
+    drop(state);
+    let _ = pair.sender.isend(&pair.source.message(8, 0));
+    let _ = pair.receiver.irecv(&[pair.target.buffer(8, 0)], false);
+    for send in sends {
+        assert_eq!(pair.sender.test(send).unwrap(), Some(8));
+    }
+    for receive in &receives[usize::from(!ONE_SIDED)..3] {
+        assert_eq!(pair.receiver.test(*receive).unwrap().unwrap(), [8]);
+    }
+    let error = pair.receiver.test(receives[3]).expect_err("nothing has come for it");
+    assert!(matches!(*error, Cause::Post { .. }), "{error}");
 }

@@ -138,6 +138,13 @@ impl<O: Observer> State<O> {
         self.ends.iter().position(|end| end.as_deref().is_some_and(|end| end.peer.is_some() && is_it(end)))
     }
 
+    /// Returns true if a rail of an end of a connection has something that a poll would report.
+    pub fn has_unreported(&self, connection: usize, sender: bool) -> bool {
+        let is_it = |end: &&End| (end.connection, end.sender, end.lingering) == (connection, sender, false);
+        let mut ends = self.ends.iter().flatten().map(|end| &**end).filter(is_it);
+        ends.any(|end| end.completions.front().is_some_and(|entry| entry.visible_at_ns <= self.now_ns))
+    }
+
     /// Sets the rate of an end's rail, in Mbit/s, for writes that are posted from this call on.
     pub fn set_rate(&mut self, end: usize, mbps: u64) {
         if let Some(end) = self.ends[end].as_mut() {

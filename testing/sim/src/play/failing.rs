@@ -1,6 +1,6 @@
 //! Calls that fail: their errors are judged, and the process gives up.
 
-use railweave_transport::Error;
+use railweave_transport::{Cause, Error};
 
 use super::game::{Game, Side};
 use super::stage::Stage;
@@ -24,6 +24,12 @@ impl<const O: bool> Game<O> {
         let judged = watched.blame.judge(now_ns, call, error);
         if let Err((checker, text)) = judged {
             state.observer.watch.violate(now_ns, checker, format!("{}: {text}", side.who()));
+        }
+        // A peer that breaks the protocol is not listened to any more.
+        let is_heard = !matches!(**error, Cause::Violation { .. } | Cause::Cts(_));
+        if is_heard && state.has_unreported(side.connection, side.sender) {
+            let text = format!("{}: it fails although its rails have more to report: {error}", side.who());
+            state.observer.watch.violate(now_ns, Checker::Errors, text);
         }
         if error.to_string().len() < 10 {
             state.observer.watch.violate(now_ns, Checker::Errors, format!("an error without a text: {error:?}"));

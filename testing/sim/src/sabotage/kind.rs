@@ -105,5 +105,6 @@ sabotages! {
         => Errors("has closed the connection"), Blame("has closed the connection");
     LossIgnored = "nobody checks whether the peer is lost" => Death;
     ReasonGarbled = "a failed lane is reported with another reason" => Blame("did not fail with this error");
+    QuietAfterFailure = "rails report nothing more once one of them has reported a failure" => Errors("more to report");
     LossEndsFlush = "an incomplete flush fails once the peer is lost" => Errors("has closed the connection");
 }

@@ -44,6 +44,8 @@ pub(super) struct End {
     pub(super) strays: Vec<(usize, LaneId, u32, u32)>,
     /// Immediates that were reported before they came: their rail, and the immediate.
     pub(super) foretold: Vec<(usize, u32)>,
+    /// True once a rail has reported the failure of a lane.
+    pub(super) has_failed: bool,
 }
 
 /// Locks the saboteur's memory.

@@ -80,6 +80,7 @@ impl<R: Reports> Reports for Spoiled<'_, R> {
     }
 
     fn handle_failed(&mut self, lane: LaneId, id: Option<WorkId>, mut error: Box<RailError>) {
+        lock(self.end).has_failed = true;
         if let (Sabotage::ReasonGarbled, RailError::Work(failure)) = (self.sabotage, &mut *error) {
             failure.status = WorkStatus::RemoteOperation;
         }

@@ -289,6 +289,9 @@ impl<R: Rail> Rail for SaboteurRail<R> {
             return self.inner.report(most, reports);
         };
         let (role, end, rail) = (self.role, &self.end, self.number);
+        if sabotage == Sabotage::QuietAfterFailure && lock(end).has_failed {
+            return false;
+        }
         let strays: Vec<_> = lock(end).strays.extract_if(.., |stray| stray.0 == rail).collect();
         let has_more = !strays.is_empty() || !self.unflushed.is_empty() || !self.early.is_empty();
         for (_, lane, immediate, bytes) in strays {
