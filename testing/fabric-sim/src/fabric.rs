@@ -43,7 +43,7 @@ impl<const ONE_SIDED: bool, O: Observer> SimDomain<ONE_SIDED, O> {
     pub fn new(world: &Arc<World<O>>, process: usize, max_write: u32, byte_counts: bool) -> Arc<Self> {
         let mut state = world.lock();
         let port = state.ports.len();
-        state.ports.push(Port { process, max_write, byte_counts, dead: false });
+        state.ports.push(Port::new(process, max_write, byte_counts));
         drop(state);
         Arc::new(Self { world: Arc::clone(world), port, max_write, byte_counts })
     }
@@ -187,6 +187,10 @@ impl<const ONE_SIDED: bool, O: Observer> SimPendingRail<ONE_SIDED, O> {
 
 impl<const ONE_SIDED: bool, O: Observer> PendingRail for SimPendingRail<ONE_SIDED, O> {
     type Fabric = Sim<ONE_SIDED, O>;
+
+    fn parts(&self) -> Vec<Part> {
+        self.rail.parts()
+    }
 
     fn is_ready(&self) -> bool {
         self.connected

@@ -107,6 +107,8 @@ pub enum Event<'a> {
     },
     /// A poll reported that the lane is dead.
     Failed,
+    /// A post was refused because the lane is dead.
+    Broke,
     /// The send queue claimed to be full, which is a fault.
     RoomWithheld,
     /// The send queue reported that it is full, and it was.

@@ -18,6 +18,7 @@ struct Notes {
     torn: usize,
     outages: Vec<Outage>,
     acks_lost: usize,
+    breaches: usize,
     mishaps: Vec<Mishap>,
 }
 
@@ -36,6 +37,7 @@ impl Observer for Notes {
             Event::Torn(_) => self.torn += 1,
             Event::Outage(outage) => self.outages.push(*outage),
             Event::AckLost { .. } => self.acks_lost += 1,
+            Event::Broken(_) => self.breaches += 1,
             _ => {}
         }
     }
@@ -61,6 +63,17 @@ struct Bench<const ONE_SIDED: bool> {
 const BASE: u64 = 1 << 40;
 const RETRY_NS: u64 = 80_000;
 
+/// The receiving end of a rail of one lane.
+const SPEC: RailSpec = RailSpec {
+    role: Role::Receiver,
+    lanes: 1,
+    send_depth: 256,
+    receive_depth: 256,
+    lane_receives: 256,
+    traffic_class: None,
+    peer: None,
+};
+
 fn faults() -> Faults {
     Faults { retry_ns: RETRY_NS, ..Faults::none() }
 }
@@ -74,15 +87,7 @@ impl<const ONE_SIDED: bool> Bench<ONE_SIDED> {
         let world = World::observed(seed, faults, Notes::default());
         let domain = || SimDomain::<ONE_SIDED, Notes>::new(&world, world.add_process(), 1 << 20, true);
         let (near, far) = (domain(), domain());
-        let spec = |role| RailSpec {
-            role,
-            lanes: 1,
-            send_depth: 256,
-            receive_depth: 256,
-            lane_receives: 256,
-            traffic_class: None,
-            peer: None,
-        };
+        let spec = |role| RailSpec { role, ..SPEC };
         let mut rails = (near.open_rail(&spec(Role::Sender)).unwrap(), far.open_rail(&spec(Role::Receiver)).unwrap());
         rails.0.connect(&rails.1.endpoints()).unwrap();
         rails.1.connect(&rails.0.endpoints()).unwrap();
@@ -367,6 +372,83 @@ fn writes_that_a_silent_rail_keeps_in_a_socket_are_cut_off_in_order_too() {
         all += bench.landed().len();
     }
     assert!(all > 30);
+}
+
+#[test]
+fn what_left_before_a_cut_arrives_and_is_not_acknowledged() {
+    let mut bench = Bench::<true>::new(faults());
+    bench.post(1, 256);
+    // It is on the wire after 80 ns, and arrives after a microsecond.
+    bench.world.advance(100);
+    bench.world.lock().cut(0);
+    bench.post(1, 256);
+    bench.pass(3 * RETRY_NS);
+    assert_eq!(bench.landed(), [1]);
+    assert!(bench.failure().is_some() && bench.received.len() == 1, "{:?}", bench.sent);
+    assert!(bench.sent.iter().all(|sent| !matches!(sent, Completion::Sent { .. })));
+}
+
+#[test]
+fn what_left_before_a_cut_is_lost_at_a_port_that_has_died() {
+    let mut bench = Bench::<true>::new(faults());
+    bench.post(1, 256);
+    bench.world.advance(100);
+    bench.world.lock().silence_port(1);
+    bench.pass(3 * RETRY_NS);
+    assert!(bench.landed().is_empty() && bench.failure().is_some());
+}
+
+#[test]
+fn a_device_that_has_failed_completes_nothing_and_may_lose_what_it_had_completed() {
+    let mut left = 0;
+    for seed in 1..=40 {
+        let mut bench = Bench::<true>::of_seed(seed, faults());
+        bench.post(1, 256);
+        bench.world.advance(10_000);
+        bench.world.lock().fail_device(0);
+        bench.post(1, 256);
+        bench.pass(5 * RETRY_NS);
+        assert_eq!(bench.landed(), [1], "the second reaches nobody");
+        assert!(bench.failure().is_none(), "and nothing tells of it");
+        assert_eq!(bench.sent.len() + bench.count(Mishap::CompletionsLost), 1);
+        left += bench.sent.len();
+        let again = bench.far_domain.open_rail(&SPEC);
+        assert!(again.is_ok(), "the peer's device works");
+    }
+    assert!((10..30).contains(&left), "{left}");
+}
+
+#[test]
+fn a_flush_fails_once_its_loop_back_has() {
+    let mut bench = Bench::<true>::new(faults());
+    let target = RemoteSlice { address: BASE, key: bench.target.as_ref().unwrap().remote_key() };
+    let far = bench.far.as_mut().unwrap();
+    far.post_flush(target, WorkId(1)).unwrap();
+    bench.pass(10_000);
+    assert!(matches!(bench.received[..], [Completion::Sent { id: WorkId(1) }]), "{:?}", bench.received);
+    bench.world.lock().fail_loop_back(1);
+    bench.far.as_mut().unwrap().post_flush(target, WorkId(2)).unwrap();
+    bench.pass(RETRY_NS / 2);
+    assert_eq!(bench.received.len(), 1, "it retries");
+    bench.pass(RETRY_NS);
+    let Some(Completion::Failed { error, .. }) = bench.received.last() else { panic!("{:?}", bench.received) };
+    assert!(matches!(&**error, RailError::Work(failure) if failure.status == WorkStatus::RetriesExceeded));
+}
+
+#[test]
+fn a_late_immediate_needs_a_receive_like_any_other() {
+    let mut breaches = 0;
+    for seed in 1..=20 {
+        let mut bench = Bench::<true>::of_seed(seed, Faults { late_landing_ns: 50_000, ..faults() });
+        // The bench has posted 200 receives.
+        bench.post(200, 8);
+        bench.world.advance(100_000);
+        bench.post(10, 8);
+        bench.world.lock().put_into_error(0);
+        bench.world.advance(60_000);
+        breaches += bench.world.lock().observer.breaches;
+    }
+    assert!(breaches > 5, "{breaches}");
 }
 
 #[test]

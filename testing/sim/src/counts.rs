@@ -60,7 +60,10 @@ seen! {
     ConnectedLater = "fault", "a rail that was not connected at the first attempt";
     RailDiedSilent = "fault", "a rail died silently";
     RailDiedLoud = "fault", "a rail died with an error";
+    RailDiedOneEnd = "fault", "a rail failed at one end only";
     PortDied = "fault", "a port died silently";
+    DeviceFailed = "fault", "a device failed, and only an event told";
+    LoopBackFailed = "fault", "a loop-back failed";
     ProcessDied = "fault", "a process died";
     ProcessKilled = "fault", "a process killed between two calls";
     SessionBroke = "fault", "a session broke";

@@ -47,8 +47,8 @@ pub(crate) struct Faults {
     pub(crate) blocked_breaks_permille: u32,
     /// The time for which a connection may still work after its peer's BYE or the end of its session. Then it is lost.
     pub(crate) grace_ns: u64,
-    /// The death, if there is one.
-    pub(crate) death: Option<Death>,
+    /// The deaths; at most one of them is a [`DeathKind::Killed`].
+    pub(crate) deaths: Vec<Death>,
 }
 
 /// A death.
@@ -68,8 +68,15 @@ pub(crate) enum DeathKind {
     RailSilent,
     /// A rail's lanes fail at both ends at once.
     RailError,
+    /// A rail's lanes fail at one end, and the other end hears nothing of it.
+    RailOneEnd,
     /// A port stops carrying anything, and all its rails with it.
     PortSilent,
+    /// The device of a port fails: nothing completes on it any more, and only an event of the host tells. Over a
+    /// two-sided fabric, whose sockets have no device, the port falls silent instead.
+    Device,
+    /// The loop-back of a port fails, so that flushes do.
+    LoopBack,
     /// A process vanishes at a given time.
     Process,
     /// A process vanishes between two of its calls.
@@ -80,8 +87,17 @@ pub(crate) enum DeathKind {
 
 impl DeathKind {
     /// All of them.
-    pub(crate) const ALL: [Self; 6] =
-        [Self::RailSilent, Self::RailError, Self::PortSilent, Self::Process, Self::Killed, Self::Session];
+    pub(crate) const ALL: [Self; 9] = [
+        Self::RailSilent,
+        Self::RailError,
+        Self::RailOneEnd,
+        Self::PortSilent,
+        Self::Device,
+        Self::LoopBack,
+        Self::Process,
+        Self::Killed,
+        Self::Session,
+    ];
 }
 
 impl Faults {
@@ -107,7 +123,7 @@ impl Faults {
             set_up_blocks_ns: 0,
             blocked_breaks_permille: 0,
             grace_ns: 2_000_000,
-            death: None,
+            deaths: Vec::new(),
         }
     }
 
@@ -154,13 +170,11 @@ impl Faults {
         Self { fabric, session_delay_ns, session_jitter_ns, detect_ns, grace_ns: 3_000_000, ..Self::none() }
     }
 
-    /// Adds applications that fall silent, and acknowledgements that do not leave, each to half of the seeds. Once its
-    /// peer has left, an end of a two-sided connection works only while the peer's end lingers, so its silences are
-    /// shorter than that.
-    pub(crate) fn add_silence(&mut self, chance: &mut Chance, one_sided: bool) {
+    /// Adds applications that fall silent, and acknowledgements that do not leave, each to half of the seeds.
+    pub(crate) fn add_silence(&mut self, chance: &mut Chance) {
         if chance.permille(500) {
             self.silence_permille = chance.pick(&[5, 50]);
-            self.silence_ns = if one_sided { chance.pick(&[500_000, 2_500_000, 12_000_000]) } else { 2_500_000 };
+            self.silence_ns = chance.pick(&[500_000, 2_500_000, 12_000_000]);
         }
         if chance.permille(500) {
             self.fabric.ack_refused_permille = chance.pick(&[100, 500]);
@@ -222,7 +236,7 @@ impl Faults {
             fabric.ack_lost_permille = chance.pick(&[1, 5]);
             fabric.ack_lost_ns = 6_000_000;
         }
-        if chance.permille(500) {
+        if chance.permille(600) {
             fabric.late_landing_ns = chance.pick(&[100_000, 10_000_000]);
         }
         fabric.destroy_purges = chance.permille(500);
@@ -252,7 +266,7 @@ impl Faults {
     /// Adds offers that must wait to a quarter of the seeds, and calls that block set-ups to another quarter.
     pub(crate) fn add_set_up_waits(&mut self, chance: &mut Chance) {
         if chance.permille(250) {
-            (self.offer_waits_permille, self.offer_waits_ns) = (500, chance.pick(&[50_000, 2_000_000]));
+            (self.offer_waits_permille, self.offer_waits_ns) = (500, chance.pick(&[50_000, 2_000_000, 5_000_000]));
         }
         if chance.permille(250) {
             (self.set_up_blocks_permille, self.set_up_blocks_ns) = (500, chance.pick(&[50_000, 2_000_000]));

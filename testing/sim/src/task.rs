@@ -33,10 +33,14 @@ pub(crate) enum Task {
     DebtDue(usize),
     /// A process's control thread handles the close of one end.
     Closed { connection: usize, sender: bool },
+    /// A process's freeing thread destroys a closed end.
+    Free { connection: usize, sender: bool },
     /// A process gives up because one of its connections failed.
     Abort(usize),
     /// The session of a connection breaks.
     Break { connection: usize },
-    /// The death of the seed's plan.
-    Death,
+    /// An event of the host tells a process that the device of a port, by its number in the world, has failed.
+    DeviceEvent(usize),
+    /// A death of the seed's plan, by its number there.
+    Death(usize),
 }

@@ -175,7 +175,11 @@ impl Observer for Witness {
                 self.watch.received(place.connection, place.rail, u64::from(bytes));
                 (Kind::Received, [u64::from(immediate), u64::from(bytes), 0, 0])
             }
-            Event::Failed => (Kind::Failed, [1, 0, 0, 0]),
+            Event::Failed => {
+                self.watch.broke(now_ns, place.connection, place.sender);
+                (Kind::Failed, [1, 0, 0, 0])
+            }
+            Event::Broke => return self.watch.broke(now_ns, place.connection, place.sender),
             Event::RoomWithheld => {
                 self.counts.saw(Seen::RoomWithheld);
                 (Kind::Refused, [0; 4])

@@ -13,8 +13,9 @@ fn a_few_hundred_seeds_are_clean_and_exercise_the_protocol() {
         .collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     let never: Vec<Seen> = report.counts.never().collect();
-    // A size that size_q cannot express needs 8 rails and 8 MiB, which few seeds have.
-    assert!(never.iter().all(|seen| matches!(seen, Seen::HugeSize)), "never exercised: {never:?}");
+    // A size that size_q cannot express needs 8 rails and 8 MiB, and a write is placed in part if a lane ends while it
+    // is in the network: few seeds have that.
+    assert!(never.iter().all(|seen| matches!(seen, Seen::HugeSize | Seen::PlacedInPart)), "never: {never:?}");
 }
 
 #[test]

@@ -22,6 +22,10 @@ impl<O: Observer> State<O> {
             return;
         }
         let mut flights = std::mem::take(&mut state.flights);
+        let arrived = state.arrived as usize;
+        let cut_from_ns = self.cut_from_ns(id);
+        let lost = flights.iter().skip(arrived).position(|flight| flight.left_ns >= cut_from_ns);
+        flights.truncate(lost.map_or(flights.len(), |lost| arrived + lost));
         let most = self.weather.between(0, flights.len() as u64) as usize;
         flights.truncate(most);
         let gone = flights.iter_mut().position(|flight| !self.read_source(flight, port));
@@ -30,7 +34,7 @@ impl<O: Observer> State<O> {
             return;
         }
         let at_once = self.weather.index(flights.len() + 1);
-        let ends_in_part = self.weather.permille(600);
+        let ends_in_part = self.weather.permille(700);
         let until_ns = self.now_ns + self.faults.late_landing_ns;
         let cut_off = Box::new(CutOff { place, to, flights, at_once, until_ns, ends_in_part });
         self.schedule_cut_off(cut_off);

@@ -113,8 +113,8 @@ pub(crate) struct End {
     pub(crate) unread: Vec<CutOff>,
     pub(crate) lag_ns: u64,
     pub(crate) wire_free_ns: u64,
-    /// True once nothing gets through.
-    pub(crate) cut: bool,
+    /// The time from which nothing that leaves it gets through; `u64::MAX` while everything does.
+    pub(crate) cut_from_ns: u64,
     /// The time until which calls that only send acknowledgements send none; 0 if they do send.
     pub(crate) refuses_until_ns: u64,
 }

@@ -28,7 +28,7 @@ impl<O: Observer> State<O> {
                 (opening.connection, opening.sender, rail)
             }
         };
-        if self.chance.permille(self.faults.open_fails_permille) {
+        if self.ports[port].is_gone || self.chance.permille(self.faults.open_fails_permille) {
             self.see(Place { connection, sender, rail, lane: LaneId::FIRST }, &Event::NotOpened);
             let what = SetupStep::QueuePair { sends: spec.send_depth, receives: spec.receive_depth };
             let error = (&std::io::Error::from(std::io::ErrorKind::OutOfMemory)).into();
@@ -59,7 +59,7 @@ impl<O: Observer> State<O> {
             unread: Vec::new(),
             lag_ns: self.chance.below(self.faults.lag_ns + 1),
             wire_free_ns: 0,
-            cut: false,
+            cut_from_ns: u64::MAX,
             refuses_until_ns: 0,
         };
         self.ends.push(Some(Box::new(end)));
@@ -101,6 +101,9 @@ impl<O: Observer> State<O> {
             self.suffer(Mishap::LateCompletion);
         }
         let end = self.ends[id].as_mut().expect("work completes only at an end that exists");
+        if self.ports[end.port].is_gone {
+            return;
+        }
         visible_at_ns = visible_at_ns.max(end.last_visible_ns);
         end.last_visible_ns = visible_at_ns;
         let receive = matches!(completion, Completion::Received { .. });
@@ -115,7 +118,7 @@ impl<O: Observer> State<O> {
     pub(super) fn fail_lane(&mut self, id: usize, lane: LaneId, error: RailError) {
         let Some(end) = self.ends[id].as_mut() else { return };
         let state = &mut end.lanes[lane.index()];
-        if state.dead {
+        if state.dead || self.ports[end.port].is_gone {
             return;
         }
         // An adapter names the work that failed first; a socket fails as a whole.

@@ -12,6 +12,8 @@ pub(crate) struct Flight {
     pub(crate) write: Write,
     /// The bytes; `None` if the source is read only when the write lands.
     pub(crate) bytes: Option<Box<[u8]>>,
+    /// The time at which its last byte has left this end.
+    pub(crate) left_ns: u64,
     /// True once a part of it has landed.
     pub(crate) torn: bool,
 }

@@ -42,7 +42,11 @@ impl<O: Observer> State<O> {
         if state.dead || state.lost {
             return;
         }
-        if !self.reaches(id, lane) {
+        let next = (state.arrived + state.lost_writes) as usize;
+        let left_ns = state.flights.get(next).map_or(0, |flight| flight.left_ns);
+        // Writes that were lost before must get through again, and only now.
+        let left_ns = if state.lost_writes > 0 { self.now_ns } else { left_ns };
+        if !self.carries(id, left_ns) || !self.is_answered(id, lane) {
             return self.lose(id, lane);
         }
         let now_ns = self.now_ns;
@@ -57,19 +61,6 @@ impl<O: Observer> State<O> {
         if one_sided {
             self.land_arrived(id, lane);
         }
-    }
-
-    /// Returns true if writes get through to the other end.
-    pub(super) fn reaches(&self, id: usize, lane: LaneId) -> bool {
-        let Some(end) = self.ends[id].as_ref() else { return false };
-        let peer = end.peer.and_then(|peer| self.ends[peer].as_ref());
-        peer.is_some_and(|peer| {
-            !end.cut
-                && !peer.cut
-                && !self.ports[end.port].dead
-                && !self.ports[peer.port].dead
-                && !peer.lanes[lane.index()].dead
-        })
     }
 
     /// Loses all further writes of a lane; after its retries the lane fails.
@@ -95,7 +86,7 @@ impl<O: Observer> State<O> {
         }
         let (one_sided, Some(to)) = (end.one_sided, end.peer) else { return };
         let route = Route { place: end.place(lane), port: end.port, to };
-        if !self.reaches(id, lane) {
+        if !self.is_answered(id, lane) {
             return self.lose(id, lane);
         }
         loop {
@@ -133,6 +124,8 @@ impl<O: Observer> State<O> {
                     self.handle_no_receive(id, lane);
                     return;
                 }
+                // The bytes left the device before it failed, or did not.
+                Landed::Refused(_) if self.ports[route.port].is_gone => return self.lose(id, lane),
                 Landed::Refused(why) => {
                     let peer = self.ends[id].as_ref().and_then(|end| end.peer.filter(|_| !end.one_sided));
                     self.refuse(id, lane, why);
@@ -392,7 +385,7 @@ impl<O: Observer> State<O> {
     /// Returns true if acknowledgements get back to this end; otherwise loses all further writes of its lanes.
     fn reaches_back(&mut self, id: usize) -> bool {
         let Some(end) = self.ends[id].as_ref() else { return false };
-        let there = !end.cut && !self.ports[end.port].dead;
+        let there = end.cut_from_ns.min(self.ports[end.port].dead_from_ns) > self.now_ns;
         if !there {
             let lanes = end.lanes.len();
             (0..lanes).for_each(|lane| self.lose(id, LaneId::at(lane)));

@@ -5,7 +5,7 @@ use railweave_fabric::LaneId;
 use super::flight::CutOff;
 use super::land::{Landed, Route};
 use super::state::State;
-use crate::observer::{Event, Landing, Mishap, Observer};
+use crate::observer::{Breach, Event, Landing, Mishap, Observer};
 
 /// The time for which a lane in error may still place the bytes of a write that its adapter was working on.
 const ERROR_PLACES_NS: u64 = 100_000;
@@ -57,7 +57,10 @@ impl<O: Observer> State<O> {
         let Some(to) = self.ends[cut_off.to].as_mut() else { return self.suffer(Mishap::Fenced) };
         let state = &to.lanes[lane.index()];
         let is_dead = state.dead;
-        if state.destroyed || self.ports[to.port].dead || to.cut {
+        if self.ports[to.port].dead_from_ns <= self.now_ns {
+            return;
+        }
+        if state.destroyed {
             return self.suffer(Mishap::Fenced);
         }
         if is_dead && (self.now_ns - state.died_ns > ERROR_PLACES_NS || self.weather.permille(500)) {
@@ -110,7 +113,12 @@ impl<O: Observer> State<O> {
                 cut_off.flights.push_front(flight);
                 true
             }
-            Landed::NoReceive => false,
+            Landed::NoReceive => {
+                if self.ends[cut_off.to].as_ref().is_some_and(|to| !to.robbed) {
+                    self.breach(cut_off.place, Breach::NoReceive);
+                }
+                false
+            }
             Landed::Refused(_) => {
                 self.suffer(Mishap::Fenced);
                 false

@@ -11,6 +11,7 @@ mod late;
 mod link;
 mod outage;
 mod pace;
+mod path;
 mod poll;
 mod post;
 mod queue;

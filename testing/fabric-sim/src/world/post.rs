@@ -1,7 +1,7 @@
 //! Work that the data path posts to a rail.
 
 use railweave_fabric::conformance::Completion;
-use railweave_fabric::{LaneId, PostError, RemoteSlice, WorkId, Write};
+use railweave_fabric::{LaneId, PostError, RemoteSlice, WorkId, WorkStatus, Write};
 
 use super::flight::Flight;
 use super::queue::Due;
@@ -37,14 +37,14 @@ impl<O: Observer> State<O> {
         let Some(state) = end.lanes.get(lane.index()) else {
             return Err(PostError::Invalid(format!("the rail has {} lanes, and no lane {lane}", end.lanes.len())));
         };
-        if state.closed {
-            self.give_up(id, lane);
-            return Err(PostError::Broken);
-        }
-        if state.dead {
-            return Err(PostError::Broken);
-        }
         let (port, place) = (end.port, end.place(lane));
+        if state.closed || state.dead {
+            if state.closed {
+                self.give_up(id, lane);
+            }
+            self.see(place, &Event::Broke);
+            return Err(PostError::Broken);
+        }
         let max_write = self.ports[port].max_write;
         for write in chain {
             let length = write.local.length;
@@ -108,7 +108,7 @@ impl<O: Observer> State<O> {
         state.outstanding += 1;
         state.unsignalled = if write.signalled { 0 } else { state.unsignalled + 1 };
         let (unsignalled, depth) = (state.unsignalled, end.send_depth);
-        state.flights.push_back(Flight { write: *write, bytes, torn: false });
+        state.flights.push_back(Flight { write: *write, bytes, left_ns: wire_free_ns, torn: false });
         self.see(place, &Event::Posted { write, arrival_ns });
         if unsignalled * 2 > depth {
             self.breach(place, Breach::Unsignalled { waiting: unsignalled, depth });
@@ -182,7 +182,8 @@ impl<O: Observer> State<O> {
         if let Some(end) = self.ends[id].as_mut() {
             end.flushes += 1;
         }
-        let delay_ns = 500 + self.chance.below(self.faults.jitter_ns + 1);
+        let retries_ns = if self.ports[port].loops_nothing { self.faults.retry_ns } else { 0 };
+        let delay_ns = 500 + self.chance.below(self.faults.jitter_ns + 1) + retries_ns;
         let landed = self.landed;
         self.schedule(self.now_ns + delay_ns, Due::Flushed { end: id, id: work, landed });
         Ok(())
@@ -192,6 +193,15 @@ impl<O: Observer> State<O> {
         let Some(end) = self.ends[id].as_mut() else { return };
         end.flushes -= 1;
         let (port, place) = (end.port, end.place(LaneId::FIRST));
+        if self.ports[port].is_gone {
+            return;
+        }
+        if self.ports[port].loops_nothing {
+            let lane = LaneId::FIRST;
+            let error = self.work_failed(id, lane, WorkStatus::RetriesExceeded, "its loop-back");
+            self.cut_off(id, lane);
+            return self.fail_lane(id, lane, error);
+        }
         self.see(place, &Event::Flushed { id: work, port, landed });
         self.complete(id, Completion::Sent { id: work }, LaneId::FIRST, 0);
     }

@@ -16,7 +16,19 @@ pub(crate) struct Port {
     pub(crate) process: usize,
     pub(crate) max_write: u32,
     pub(crate) byte_counts: bool,
-    pub(crate) dead: bool,
+    /// The time from which it carries nothing; `u64::MAX` while it lives.
+    pub(crate) dead_from_ns: u64,
+    /// True once its device has failed: nothing completes on it any more.
+    pub(crate) is_gone: bool,
+    /// True once its loop-back carries nothing: flushes fail.
+    pub(crate) loops_nothing: bool,
+}
+
+impl Port {
+    /// Returns a port that works.
+    pub(crate) fn new(process: usize, max_write: u32, byte_counts: bool) -> Self {
+        Self { process, max_write, byte_counts, dead_from_ns: u64::MAX, is_gone: false, loops_nothing: false }
+    }
 }
 
 /// The state of a world. Times are in nanoseconds of its clock.
@@ -124,7 +136,27 @@ impl<O: Observer> State<O> {
 
     /// Silences a port: from this call on it carries nothing, and no event reports that.
     pub fn silence_port(&mut self, port: usize) {
-        self.ports[port].dead = true;
+        let dead_from_ns = &mut self.ports[port].dead_from_ns;
+        *dead_from_ns = (*dead_from_ns).min(self.now_ns);
+    }
+
+    /// Lets the device of a port fail: from this call on the port carries nothing, none of its work completes, and no
+    /// poll reports that. Completions that no poll has reported are lost, or stay.
+    pub fn fail_device(&mut self, port: usize) {
+        self.silence_port(port);
+        self.ports[port].is_gone = true;
+        let forgets = self.weather.permille(500);
+        for end in self.ends.iter_mut().flatten().filter(|end| end.port == port && forgets) {
+            if !end.completions.is_empty() {
+                end.completions.clear();
+                self.observer.suffer(Mishap::CompletionsLost);
+            }
+        }
+    }
+
+    /// Lets the loop-back of a port fail: from this call on flushes through it fail after their retries.
+    pub fn fail_loop_back(&mut self, port: usize) {
+        self.ports[port].loops_nothing = true;
     }
 
     /// Returns the connected ends of rails, each with its peer, by their numbers in the world.
@@ -138,11 +170,24 @@ impl<O: Observer> State<O> {
         self.ends.iter().position(|end| end.as_deref().is_some_and(|end| end.peer.is_some() && is_it(end)))
     }
 
-    /// Returns true if a rail of an end of a connection has something that a poll would report.
-    pub fn has_unreported(&self, connection: usize, sender: bool) -> bool {
+    /// Returns true if a rail of an end of a connection has something that a poll at this time would have reported.
+    pub fn has_unreported(&self, connection: usize, sender: bool, at_ns: u64) -> bool {
         let is_it = |end: &&End| (end.connection, end.sender, end.lingering) == (connection, sender, false);
         let mut ends = self.ends.iter().flatten().map(|end| &**end).filter(is_it);
-        ends.any(|end| end.completions.front().is_some_and(|entry| entry.visible_at_ns <= self.now_ns))
+        ends.any(|end| end.completions.front().is_some_and(|entry| entry.visible_at_ns <= at_ns))
+    }
+
+    /// Returns the rails' ends at one end of a connection, by their numbers in the world.
+    pub fn ends_of(&self, connection: usize, sender: bool) -> Vec<usize> {
+        let is_it = |end: &usize| {
+            self.ends[*end].as_deref().is_some_and(|end| (end.connection, end.sender) == (connection, sender))
+        };
+        (0..self.ends.len()).filter(is_it).collect()
+    }
+
+    /// Returns the place of an end's first lane; `None` if the end is gone.
+    pub fn place_of(&self, end: usize) -> Option<Place> {
+        self.ends[end].as_ref().map(|end| end.place(LaneId::FIRST))
     }
 
     /// Sets the rate of an end's rail, in Mbit/s, for writes that are posted from this call on.
@@ -152,11 +197,12 @@ impl<O: Observer> State<O> {
         }
     }
 
-    /// Cuts an end: from this call on it carries nothing, and no event reports that. Returns the place of its first
-    /// lane; `None` if the end is gone.
+    /// Cuts an end: nothing that leaves it or its peer from this call on arrives, and no event reports that. Returns
+    /// the place of its first lane; `None` if the end is gone.
     pub fn cut(&mut self, end: usize) -> Option<Place> {
+        let now_ns = self.now_ns;
         let found = self.ends[end].as_mut()?;
-        found.cut = true;
+        found.cut_from_ns = found.cut_from_ns.min(now_ns);
         Some(found.place(LaneId::FIRST))
     }
 }

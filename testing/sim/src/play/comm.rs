@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
+use railweave_fabric::Part;
 use railweave_transport::{
     ConnectionEnd, Debt, Debtors, Error, Event, Fate, Flushed, Incoming, Indebted, LOOK_INTERVAL, LastDebtor, Outgoing,
     RailInfo, RecvConnection, RecvRequest, SendConnection, SendRequest,
@@ -105,6 +106,11 @@ impl<E: ConnectionEnd, const O: bool> Comm<E, O> {
 
     pub(super) fn fate(&self) -> Option<Arc<Fate>> {
         self.end.borrow().as_ref().map(|end| Arc::clone(end.fate()))
+    }
+
+    /// Returns the parts of its host that it uses.
+    pub(super) fn parts(&self) -> Vec<Part> {
+        self.end.borrow().as_ref().map_or_else(Vec::new, |end| end.parts())
     }
 
     /// Returns the rails that came up.

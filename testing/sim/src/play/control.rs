@@ -176,11 +176,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                     self.tell(side, Session::failed);
                 }
             }
-            SessionAction::PeerLeft(number) => {
-                if let Some(side) = side_of(number, self) {
-                    self.peer_left(side);
-                }
-            }
+            SessionAction::PeerLeft(_) => {}
             SessionAction::Lost { connection: number, lost } => {
                 if let Some(side) = side_of(number, self) {
                     self.lose(side, lost.into());

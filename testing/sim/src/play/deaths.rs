@@ -1,6 +1,6 @@
 //! Deaths in the middle of a game: of a process, a session, a port or a rail.
 
-use super::game::Game;
+use super::game::{Game, Pair};
 use super::stage::Stage;
 use crate::Seen;
 use crate::faults::DeathKind;
@@ -26,6 +26,7 @@ impl<const O: bool> Game<O> {
         self.world.lock().record(Kind::Death, Who::Process(process), [0; 4]);
         self.world.lock().kill_process(process);
         self.processes[process].threads.end();
+        self.end_freeing(process);
         for connection in 0..self.connections.len() {
             let (from, to) = (self.connections[connection].plan.from, self.connections[connection].plan.to);
             if from != process && to != process {
@@ -45,10 +46,9 @@ impl<const O: bool> Game<O> {
         self.kill_sessions(process);
     }
 
-    /// Carries out the death that the seed has planned.
-    pub(super) fn handle_death(&mut self) {
-        let Some(death) = self.faults.death else { return };
-        match death.kind {
+    /// Carries out a death of the seed's plan.
+    pub(super) fn handle_death(&mut self, kind: DeathKind) {
+        match kind {
             DeathKind::Process => {
                 self.world.lock().saw(Seen::ProcessDied);
                 let process = self.chance.index(self.processes.len());
@@ -60,16 +60,24 @@ impl<const O: bool> Game<O> {
                 let plan = &self.connections[which].plan;
                 self.break_session(plan.from, plan.to);
             }
-            DeathKind::PortSilent => {
+            DeathKind::PortSilent | DeathKind::Device | DeathKind::LoopBack => {
                 let ports = self.world.lock().ports();
                 let port = self.chance.index(ports);
-                self.silence_port(port);
+                match kind {
+                    DeathKind::PortSilent => self.silence_port(port),
+                    DeathKind::Device => self.fail_device(port),
+                    _ => self.fail_loop_back(port),
+                }
             }
-            DeathKind::RailSilent | DeathKind::RailError => {
+            DeathKind::RailSilent | DeathKind::RailError | DeathKind::RailOneEnd => {
                 let rails = self.world.lock().connected_ends();
-                if !rails.is_empty() {
-                    let (end, peer) = self.chance.pick(&rails);
-                    self.kill_rail([end, peer], death.kind == DeathKind::RailError);
+                if rails.is_empty() {
+                    return;
+                }
+                let (end, peer) = self.chance.pick(&rails);
+                match kind {
+                    DeathKind::RailOneEnd => self.fail_end([end, peer]),
+                    _ => self.kill_rail([end, peer], kind == DeathKind::RailError),
                 }
             }
         }
@@ -92,18 +100,29 @@ impl<const O: bool> Game<O> {
             }
         }
         drop(state);
-        for connection in 0..self.connections.len() {
-            let plan = &self.connections[connection].plan;
-            let is_at = |process: usize, index: u8| {
-                let domain = self.processes[process].domains.get(usize::from(index));
-                domain.is_some_and(|domain| domain.port() == port)
-            };
+        for (connection, rail, _) in self.rails_through(port) {
+            self.strike(connection, &[true, false], Strike::RailSilent(rail));
+        }
+    }
+
+    /// Returns the rails through a port, by its number in the world: the connection and the rail's number in it, and
+    /// the ends that are at the port (true for the sender).
+    pub(super) fn rails_through(&self, port: usize) -> Vec<(usize, u8, Vec<bool>)> {
+        let is_at = |process: usize, index: u8| {
+            let domain = self.processes[process].domains.get(usize::from(index));
+            domain.is_some_and(|domain| domain.port() == port)
+        };
+        let mut found = Vec::new();
+        for (connection, Pair { plan, .. }) in self.connections.iter().enumerate() {
             for (rail, (ours, theirs)) in plan.pairs.iter().enumerate() {
-                if is_at(plan.from, *ours) || is_at(plan.to, *theirs) {
-                    self.strike(connection, &[true, false], Strike::RailSilent(rail as u8));
+                let ends = [(true, is_at(plan.from, *ours)), (false, is_at(plan.to, *theirs))];
+                let ends: Vec<bool> = ends.into_iter().filter(|(_, is_there)| *is_there).map(|(end, _)| end).collect();
+                if !ends.is_empty() {
+                    found.push((connection, rail as u8, ends));
                 }
             }
         }
+        found
     }
 
     /// Kills a rail, whose two ends have these numbers in the world; `loud` makes its lanes fail at once.
@@ -120,5 +139,18 @@ impl<const O: bool> Game<O> {
                 state.fail(one);
             }
         }
+    }
+    /// Fails the lanes of the first of these two ends of a rail, by their numbers in the world. The other end hears
+    /// nothing of it.
+    pub(super) fn fail_end(&mut self, [end, peer]: [usize; 2]) {
+        let mut state = self.world.lock();
+        let (Some(place), Some(other)) = (state.place_of(end), state.place_of(peer)) else { return };
+        state.saw(Seen::RailDiedOneEnd);
+        let now_ns = state.now_ns;
+        state.record(Kind::Death, who(place), [3, 0, 0, 0]);
+        let watch = &mut state.observer.watch;
+        watch.strike(now_ns, place.connection, place.sender, Strike::RailFailed(place.rail));
+        watch.strike(now_ns, other.connection, other.sender, Strike::RailSilent(other.rail));
+        state.fail(end);
     }
 }

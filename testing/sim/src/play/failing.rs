@@ -21,13 +21,15 @@ impl<const O: bool> Game<O> {
         let now_ns = state.now_ns;
         let watched = &mut state.observer.watch.connections[side.connection];
         watched.sender_failed |= side.sender;
+        // A call that is done all the same leaves the error to the next one.
+        let broke_ns = watched.broke_ns[usize::from(side.sender)].unwrap_or(now_ns);
         let judged = watched.blame.judge(now_ns, call, error);
         if let Err((checker, text)) = judged {
             state.observer.watch.violate(now_ns, checker, format!("{}: {text}", side.who()));
         }
         // A peer that breaks the protocol is not listened to any more.
         let is_heard = !matches!(**error, Cause::Violation { .. } | Cause::Cts(_));
-        if is_heard && state.has_unreported(side.connection, side.sender) {
+        if is_heard && state.has_unreported(side.connection, side.sender, broke_ns) {
             let text = format!("{}: it fails although its rails have more to report: {error}", side.who());
             state.observer.watch.violate(now_ns, Checker::Errors, text);
         }

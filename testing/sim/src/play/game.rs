@@ -1,5 +1,6 @@
 //! The game of one seed: it gives turns, ends connections, and notices when something is stuck.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
@@ -54,8 +55,6 @@ impl Side {
 /// An end of a connection.
 pub(super) struct End<S> {
     pub(super) stage: S,
-    /// True once its peer has said BYE or given up, or the session has ended.
-    pub(super) peer_left: bool,
     /// The end of the session that its connection is on, and the connection's number there.
     pub(super) route: Option<(usize, u32)>,
     /// The time by which its set-up must be over.
@@ -80,7 +79,6 @@ impl<S> End<S> {
     fn new(stage: S) -> Self {
         Self {
             stage,
-            peer_left: false,
             route: None,
             deadline_ns: u64::MAX,
             left_out: RailSet::EMPTY,
@@ -118,6 +116,8 @@ pub(super) struct Process<const O: bool> {
     pub(super) aborted: bool,
     /// The buffers that its connections share, as long as one of them does.
     pub(super) shared: Weak<SharedBuffers>,
+    /// The ports, by their numbers in the world, of which it knows that their devices have failed.
+    pub(super) failed_ports: Vec<usize>,
     /// True while a turn of its progress thread is scheduled.
     awake: bool,
     /// The number of addresses at which it can be reached.
@@ -140,6 +140,8 @@ pub(super) struct Game<const O: bool> {
     pub(super) sessions: Sessions,
     /// The set-ups that a call blocks, by connection and end (true for the sender).
     pub(super) blocked: BTreeMap<(usize, bool), Blocked>,
+    /// The closed ends that the freeing threads of their processes have to destroy.
+    pub(super) freeing: BTreeMap<(usize, bool), Box<dyn Any>>,
     /// The time at which it was first seen that nothing of any connection is left; `None` before.
     over_since_ns: Option<u64>,
     /// The number of calls that all applications have made.
@@ -160,7 +162,6 @@ impl<const O: bool> Game<O> {
             if O { "one-sided" } else { "two-sided" },
             plan.faults
         );
-        let death = plan.faults.death;
         let faults = plan.faults;
         let world = World::observed(seed, faults.fabric.clone(), Witness::default());
         let mut processes = Vec::new();
@@ -175,6 +176,7 @@ impl<const O: bool> Game<O> {
                 dead: false,
                 aborted: false,
                 shared: Weak::new(),
+                failed_ports: Vec::new(),
                 awake: false,
                 addresses,
                 idle_ns: 500,
@@ -196,8 +198,8 @@ impl<const O: bool> Game<O> {
             }
             connections.push(Pair { plan, sender: End::new(Stage::Waiting), receiver: End::new(Stage::Waiting) });
         }
-        if let Some(death) = death.filter(|death| death.kind != DeathKind::Killed) {
-            state.at(death.at, Task::Death);
+        for (number, death) in faults.deaths.iter().enumerate().filter(|(_, death)| death.kind != DeathKind::Killed) {
+            state.at(death.at, Task::Death(number));
         }
         drop(state);
         Self {
@@ -209,6 +211,7 @@ impl<const O: bool> Game<O> {
             connections,
             sessions,
             blocked: BTreeMap::new(),
+            freeing: BTreeMap::new(),
             over_since_ns: None,
             calls: 0,
             steps: 0,
@@ -299,10 +302,12 @@ impl<const O: bool> Game<O> {
             Task::Close { connection, sender, early } => self.handle_close(Side { connection, sender }, early),
             Task::Look(process) => self.processes[process].threads.look(),
             Task::DebtDue(connection) => self.handle_debt_due(connection),
+            Task::Free { connection, sender } => self.handle_free(Side { connection, sender }),
             Task::Closed { connection, sender } => self.handle_closed(Side { connection, sender }),
             Task::Abort(process) => self.handle_abort(process),
             Task::Break { connection } => self.handle_break(connection),
-            Task::Death => self.handle_death(),
+            Task::DeviceEvent(port) => self.handle_device_event(port),
+            Task::Death(number) => self.handle_death(self.faults.deaths[number].kind),
         }
     }
 
@@ -372,8 +377,8 @@ impl<const O: bool> Game<O> {
     /// Gives one application a turn. Returns its result; `None` if it has nothing to do.
     fn step(&mut self, side: Side) -> Option<Result<Step, Error>> {
         let pair = &mut self.connections[side.connection];
-        let death = self.faults.death.filter(|death| death.kind == DeathKind::Killed);
-        let killed_at = death.map(|death| death.at);
+        let killed = self.faults.deaths.iter().find(|death| death.kind == DeathKind::Killed);
+        let killed_at = killed.map(|death| death.at);
         let mut context = Context {
             world: &self.world,
             chance: &mut self.chance,
@@ -513,9 +518,11 @@ impl<const O: bool> Game<O> {
         let pair = &mut self.connections[side.connection];
         let failed = if side.sender { pair.sender.failed } else { pair.receiver.failed };
         if side.sender {
-            drop(std::mem::replace(&mut pair.sender.stage, Stage::Over));
+            let stage = std::mem::replace(&mut pair.sender.stage, Stage::Over);
+            self.destroy(side, stage);
         } else {
-            drop(std::mem::replace(&mut pair.receiver.stage, Stage::Over));
+            let stage = std::mem::replace(&mut pair.receiver.stage, Stage::Over);
+            self.destroy(side, stage);
         }
         let mut state = self.world.lock();
         let now_ns = state.now_ns;

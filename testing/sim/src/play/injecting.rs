@@ -29,8 +29,24 @@ impl<const O: bool> Game<O> {
         match injection {
             Injection::RailSilent { connection, rail } => self.inject_rail_death(connection, rail, false),
             Injection::RailError { connection, rail } => self.inject_rail_death(connection, rail, true),
+            Injection::RailOneEnd { connection, sender, rail } => {
+                let state = self.world.lock();
+                let ends = [sender, !sender].map(|sender| state.connected_end(connection, sender, rail));
+                drop(state);
+                let [Some(end), Some(peer)] = ends else { return false };
+                self.fail_end([end, peer]);
+                true
+            }
             Injection::PortSilent(port) => {
                 self.silence_port(port);
+                true
+            }
+            Injection::Device(port) => {
+                self.fail_device(port);
+                true
+            }
+            Injection::LoopBack(port) => {
+                self.fail_loop_back(port);
                 true
             }
             Injection::Process(process) => {

@@ -7,8 +7,14 @@ pub(crate) enum Injection {
     RailSilent { connection: usize, rail: u8 },
     /// A rail's lanes fail at both ends at once.
     RailError { connection: usize, rail: u8 },
+    /// A rail's lanes fail at one end, and the other end hears nothing of it.
+    RailOneEnd { connection: usize, sender: bool, rail: u8 },
     /// A port stops carrying anything.
     PortSilent(usize),
+    /// The device of a port fails, and only an event of the host tells.
+    Device(usize),
+    /// The loop-back of a port fails.
+    LoopBack(usize),
     /// A process vanishes.
     Process(usize),
     /// A process vanishes right after one of its calls; calls count here, in place of events.
@@ -34,7 +40,10 @@ impl Injection {
         match self {
             Self::RailSilent { .. } => "a rail dies silently",
             Self::RailError { .. } => "a rail dies with an error",
+            Self::RailOneEnd { .. } => "a rail fails at one end only",
             Self::PortSilent(_) => "a port dies silently",
+            Self::Device(_) => "a device fails",
+            Self::LoopBack(_) => "a loop-back fails",
             Self::Process(_) => "a process dies",
             Self::Killed => "a process is killed after a call",
             Self::Session { .. } => "a session breaks",

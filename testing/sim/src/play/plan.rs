@@ -256,13 +256,13 @@ impl Plan {
             let size = 1_100_000 + chance.below(400_000);
             connections[0].groups.insert(0, GroupPlan::of_one(size, true));
         }
-        faults.death = death(chance, workload);
+        faults.deaths = deaths(chance, workload);
         if workload == Workload::Handshake && chance.permille(400) {
             faults.fabric.open_fails_permille = chance.pick(&[100, 500, 1000]);
         }
         let one_sided = chance.permille(550);
         // These faults have generators of their own, so that they change nothing else in the plan.
-        faults.add_silence(&mut Chance::new(seed ^ 0x0511_e9ce), one_sided);
+        faults.add_silence(&mut Chance::new(seed ^ 0x0511_e9ce));
         faults.add_late_closes(&mut Chance::new(seed ^ 0x00c1_05e5));
         faults.add_high_numbers(&mut Chance::new(seed ^ 0x0f1d_c0de));
         faults.add_repeated_connects(&mut Chance::new(seed ^ 0x001a_7e12));
@@ -346,24 +346,28 @@ fn pairs(chance: &mut Chance, workload: Workload, processes: usize) -> Vec<(usiz
     }
 }
 
-/// Draws the death, if there is one.
-fn death(chance: &mut Chance, workload: Workload) -> Option<Death> {
+/// Draws the deaths: none, one, or in a third of the seeds with one, a second.
+fn deaths(chance: &mut Chance, workload: Workload) -> Vec<Death> {
     let dies = match workload {
         Workload::Deaths => !chance.permille(100),
         Workload::Handshake => chance.permille(400),
         Workload::Flood | Workload::Breakers => false,
         _ => chance.permille(60),
     };
-    if !dies {
-        return None;
+    let count = if dies { 1 + usize::from(chance.permille(330)) } else { 0 };
+    let mut deaths: Vec<Death> = Vec::new();
+    for _ in 0..count {
+        let kind = chance.pick(&DeathKind::ALL);
+        let at = match kind {
+            DeathKind::Killed => chance.between(1, 600),
+            _ if workload == Workload::Handshake => chance.between(1, 2_000_000),
+            _ => chance.between(1_000, 4_000_000),
+        };
+        if kind != DeathKind::Killed || deaths.iter().all(|death| death.kind != kind) {
+            deaths.push(Death { kind, at });
+        }
     }
-    let kind = chance.pick(&DeathKind::ALL);
-    let at = match kind {
-        DeathKind::Killed => chance.between(1, 600),
-        _ if workload == Workload::Handshake => chance.between(1, 2_000_000),
-        _ => chance.between(1_000, 4_000_000),
-    };
-    Some(Death { kind, at })
+    deaths
 }
 
 fn connection(
@@ -389,7 +393,7 @@ fn connection(
     let speeds = (0..ports).map(|_| if chance.permille(300) { speed / 4 } else { speed }).collect();
     let cuda = chance.permille(500);
     let Messages { mut groups, groups_last } = Messages::draw(chance, workload, Sizes { left: budget, split_min });
-    if workload == Workload::Random && ports == 8 && chance.permille(250) {
+    if workload == Workload::Random && ports == 8 && chance.permille(330) {
         // More than size_q can express on eight rails.
         groups.push(GroupPlan::of_one((8 << 20) + chance.below(1 << 20), true));
     }
@@ -447,8 +451,8 @@ impl Messages {
             Workload::Tree | Workload::AllToAll => chance.between(3, 20),
             Workload::Grouped => chance.between(5, 30),
             Workload::Random => chance.between(1, 60),
-            Workload::Flood => chance.between(600, 900),
-            Workload::Deaths => chance.between(20, 120),
+            Workload::Flood => chance.between(610, 920),
+            Workload::Deaths => chance.between(24, 130),
             Workload::Breakers => chance.between(6, 30),
             Workload::Handshake => chance.between(0, 5),
         };

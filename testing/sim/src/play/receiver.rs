@@ -89,10 +89,10 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         self.next > self.probe_from || self.next == self.probe_from && self.probe_from < self.groups && self.is_empty()
     }
 
-    /// Returns true if it has receives that are not posted, or whose messages have not landed whole.
+    /// Returns true if it has receives that are not posted, or whose messages have not arrived whole.
     pub(crate) fn needs_peer(&self, watched: &Connection) -> bool {
-        let is_whole = |receive: &Receiving| watched.groups[receive.group].buffers.iter().all(Watched::is_whole);
-        self.next < self.groups || !self.receiving.iter().chain(&self.early).all(is_whole)
+        self.next < self.groups
+            || !self.receiving.iter().chain(&self.early).all(|receive| watched.is_over(receive.group))
     }
 
     /// Describes what it waits for, for a checker's message.

@@ -27,10 +27,12 @@ pub(crate) enum Variant {
     Mute,
     /// Sources are read at landing, writes land in two steps, and acknowledgements are put off.
     Late,
+    /// Writes land after the end of their lane, keys come again, and completions vanish with their lane.
+    CutOff,
 }
 
 impl Variant {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Plain,
         Self::Striped,
         Self::Weighted,
@@ -39,6 +41,7 @@ impl Variant {
         Self::Adaptive,
         Self::Mute,
         Self::Late,
+        Self::CutOff,
     ];
 
     fn faults(self) -> Faults {
@@ -48,6 +51,11 @@ impl Variant {
             Self::Late => {
                 (faults.fabric.late_read_permille, faults.fabric.torn_permille) = (1000, 1000);
                 faults.fabric.acks_put_off = true;
+            }
+            Self::CutOff => {
+                faults.fabric.late_landing_ns = 300_000;
+                faults.fabric.key_reuse_permille = 1000;
+                faults.fabric.destroy_purges = true;
             }
             _ => {}
         }
@@ -108,7 +116,7 @@ impl Plan {
         let mut faults = variant.faults();
         let injection = match injection {
             Some((at, Injection::Killed)) => {
-                faults.death = Some(Death { kind: DeathKind::Killed, at });
+                faults.deaths = vec![Death { kind: DeathKind::Killed, at }];
                 None
             }
             other => other,
@@ -132,6 +140,7 @@ impl Plan {
                 all.extend([Injection::RailSilent { connection, rail }, Injection::RailError { connection, rail }]);
                 for sender in [true, false] {
                     all.push(Injection::Slow { connection, sender, rail });
+                    all.push(Injection::RailOneEnd { connection, sender, rail });
                     for (writes, forever) in [(true, false), (true, true), (false, false), (false, true)] {
                         all.push(Injection::Outage { connection, sender, rail, writes, forever });
                     }
@@ -145,7 +154,12 @@ impl Plan {
                 all.push(session);
             }
         }
-        all.extend((0..self.ports.iter().flatten().count()).map(Injection::PortSilent));
+        for port in 0..self.ports.iter().flatten().count() {
+            all.extend([Injection::PortSilent(port), Injection::LoopBack(port)]);
+            if self.one_sided {
+                all.push(Injection::Device(port));
+            }
+        }
         all.extend((0..self.ports.len()).flat_map(|process| [Injection::Process(process), Injection::Abort(process)]));
         all
     }

@@ -88,9 +88,9 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         self.probing
     }
 
-    /// Returns true if it has messages that are not posted, or have not landed whole.
+    /// Returns true if it has messages that are not posted, or have not arrived whole.
     pub(crate) fn needs_peer(&self, watched: &Watched) -> bool {
-        !self.pending.is_empty() || self.sending.iter().any(|sending| !watched.has_landed(sending.message))
+        !self.pending.is_empty() || self.sending.iter().any(|sending| !watched.has_arrived(sending.message))
     }
 
     /// Describes what it waits for, for a checker's message.

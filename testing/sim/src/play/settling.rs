@@ -20,7 +20,7 @@ impl<const O: bool> Game<O> {
         up && self.now_ns() < until_ns
     }
 
-    /// May silence an end's application for a while; over a two-sided fabric, only until its peer has left.
+    /// May silence an end's application for a while.
     pub(super) fn fall_silent(&mut self, side: Side) {
         let (permille, silence_ns) = (self.faults.silence_permille, self.faults.silence_ns);
         // More often if something is owed, because it matters then.
@@ -34,12 +34,12 @@ impl<const O: bool> Game<O> {
         }
         let until_ns = self.now_ns() + self.chance.between(silence_ns / 2, silence_ns);
         let pair = &mut self.connections[side.connection];
-        let (peer_left, silences, silent_until_ns) = if side.sender {
-            (pair.sender.peer_left, &mut pair.sender.silences, &mut pair.sender.silent_until_ns)
+        let (silences, silent_until_ns) = if side.sender {
+            (&mut pair.sender.silences, &mut pair.sender.silent_until_ns)
         } else {
-            (pair.receiver.peer_left, &mut pair.receiver.silences, &mut pair.receiver.silent_until_ns)
+            (&mut pair.receiver.silences, &mut pair.receiver.silent_until_ns)
         };
-        if *silences > 0 && (O || !peer_left) {
+        if *silences > 0 {
             *silences -= 1;
             *silent_until_ns = until_ns;
             let mut state = self.world.lock();

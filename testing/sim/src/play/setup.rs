@@ -134,12 +134,6 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
     }
 
-    /// Notes that an end's peer has left: it said BYE or gave up, or the session ended.
-    pub(super) fn peer_left(&mut self, side: Side) {
-        let pair = &mut self.connections[side.connection];
-        if side.sender { pair.sender.peer_left = true } else { pair.receiver.peer_left = true }
-    }
-
     /// Notes, for the observer and the saboteur, that the rails of an end are opened next.
     fn opening(&mut self, connection: usize, sender: bool) {
         self.world.lock().opening = Some(Opening { connection, sender, next_rail: 0 });
@@ -302,6 +296,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.tell(side, |session, number, now_ns| {
             assert!(session.opened(number, now_ns), "it was being set up");
         });
+        self.apply_failures(side);
         self.wake(self.connections[connection].plan.from);
     }
 
@@ -316,6 +311,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.tell(side, |session, number, now_ns| {
             assert!(session.opened(number, now_ns), "it was being set up");
         });
+        self.apply_failures(side);
         self.wake(self.connections[connection].plan.to);
     }
 

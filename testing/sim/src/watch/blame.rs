@@ -14,6 +14,8 @@ pub(crate) enum Strike {
     RailFailed(u8),
     /// An acknowledgement of this rail was lost, and comes only with a retry, perhaps after the grace.
     AcknowledgementLost(u8),
+    /// A device of this end failed, and only an event of the host tells.
+    DeviceFailed,
     /// The peer's process died.
     PeerDied,
     /// The peer closed its end although there was more to do.
@@ -92,6 +94,8 @@ struct Struck {
     refused_ns: Option<u64>,
     /// The time at which this end of the session ended.
     session_over_ns: Option<u64>,
+    /// The time of the event that told of a failed device.
+    device_event_ns: Option<u64>,
 }
 
 /// The strikes of both ends of a connection.
@@ -160,6 +164,11 @@ impl Blame {
         self.0[usize::from(sender)].session_over_ns.get_or_insert(at_ns);
     }
 
+    /// Notes that an event has told an end of a failed device.
+    pub(crate) fn device_event(&mut self, at_ns: u64, sender: bool) {
+        self.0[usize::from(sender)].device_event_ns.get_or_insert(at_ns);
+    }
+
     /// Returns the first thing that struck an end, and its time.
     pub(crate) fn first(&self, sender: bool) -> Option<(u64, Strike)> {
         self.end(sender).hits.first().map(|hit| (hit.from_ns, hit.strike))
@@ -177,7 +186,8 @@ impl Blame {
 
     /// Returns true if a rail, or its lane at an end, carries nothing any more.
     pub(crate) fn has_dead_rail(&self) -> bool {
-        let is_rail = |hit: &Hit| matches!(hit.strike, Strike::RailSilent(_) | Strike::RailFailed(_));
+        let is_rail =
+            |hit: &Hit| matches!(hit.strike, Strike::RailSilent(_) | Strike::RailFailed(_) | Strike::DeviceFailed);
         self.0.iter().any(|end| !end.dead_lanes.is_empty() || end.hits.iter().any(is_rail))
     }
 
@@ -243,6 +253,7 @@ impl Blame {
                 Strike::NoTarget => !sender,
                 _ => false,
             },
+            Cause::Other { .. } => hit.strike == Strike::DeviceFailed && is_due(end.device_event_ns, 0),
             Cause::Violation { .. } => hit.strike == Strike::Forged,
             Cause::Lost(lost) => match (&lost.cause, hit.strike) {
                 // A peer that has everything closes, though this end has not heard that it does.
@@ -301,7 +312,14 @@ impl Blame {
 impl Strike {
     /// Returns true if it may keep acknowledgements of what has landed from this end.
     fn loses_acknowledgements(self) -> bool {
-        matches!(self, Self::RailSilent(_) | Self::RailFailed(_) | Self::AcknowledgementLost(_) | Self::PeerDied)
+        matches!(
+            self,
+            Self::RailSilent(_)
+                | Self::RailFailed(_)
+                | Self::DeviceFailed
+                | Self::AcknowledgementLost(_)
+                | Self::PeerDied
+        )
     }
 
     /// Returns true if it may have killed this lane, by its rail and its error.
@@ -338,6 +356,7 @@ impl Strike {
             Self::NoSource | Self::NoTarget if error_is_own(error) => Fault::Protocol,
             Self::Forged => Fault::Protocol,
             Self::KeysDiffer => Fault::Configuration,
+            Self::DeviceFailed if matches!(**error, Cause::Other { .. }) => Fault::Local,
             _ => Fault::Peer,
         }
     }
@@ -466,6 +485,19 @@ mod tests {
         let at = |now_ns| blame.judge(now_ns, Call { needs_peer: false, ..CALL }, &lost(LostCause::Bye));
         assert_eq!(at(9000 + HELD_BACK_NS), Ok(()));
         assert!(matches!(at(9001 + HELD_BACK_NS), Err((Checker::Blame, _))), "it has come");
+    }
+
+    #[test]
+    fn a_failed_device_explains_the_error_of_its_event_and_nothing_before_it() {
+        let mut blame = Blame::default();
+        blame.strike(5, true, Strike::DeviceFailed);
+        let error = Error::local("port 1: its device has failed");
+        assert_eq!(found(&blame, 9, &error), Some(Checker::Blame), "no event has come");
+        blame.device_event(7, true);
+        assert_eq!(found(&blame, 9, &error), None);
+        assert_eq!(found(&blame, 9, &Error::peer("it is gone")), Some(Checker::Blame), "it is this end's device");
+        blame.lane_died(8, true, (1, 0), &rail_error(WorkStatus::RetriesExceeded));
+        assert_eq!(found(&blame, 9, &lane(1, WorkStatus::RetriesExceeded)), Some(Checker::Blame), "it tells nothing");
     }
 
     #[test]

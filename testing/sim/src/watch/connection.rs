@@ -28,6 +28,8 @@ pub(crate) struct Connection {
     pub(super) traffic: [Traffic; 8],
     /// The reason why the receiver, and why the sender, posts nothing any more.
     pub(super) silenced: [Option<&'static str>; 2],
+    /// The time at which a call of the receiver, and of the sender, first met a dead lane.
+    pub(crate) broke_ns: [Option<u64>; 2],
     /// True once the receiving end is closed, on a two-sided fabric: it then discards what arrives.
     pub(crate) discards: bool,
     /// True once a call of the sender failed: a part of that call's message may be on its way.
@@ -58,6 +60,19 @@ impl Connection {
         // The message is in a recent group.
         let mut buffers = self.groups.iter().rev().flat_map(|group| &group.buffers);
         buffers.any(|buffer| buffer.is_whole() && buffer.message.is_some_and(|(number, _)| number == message))
+    }
+
+    /// Returns true if all of a receive has landed, and with it the immediates that say so.
+    pub(crate) fn is_over(&self, group: usize) -> bool {
+        self.groups[group].is_whole() && self.wire.is_over(group)
+    }
+
+    /// Returns true if all of a message has landed, and with it the immediates that say so.
+    pub(crate) fn has_arrived(&self, message: u64) -> bool {
+        let is_in = |group: &Group| {
+            group.buffers.iter().any(|buffer| buffer.message.is_some_and(|(number, _)| number == message))
+        };
+        self.groups.iter().rposition(is_in).is_some_and(|group| self.is_over(group))
     }
 
     fn data_landed(&mut self, landing: &Landing) -> Checked {

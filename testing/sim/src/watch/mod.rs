@@ -101,6 +101,13 @@ impl Watch {
         }
     }
 
+    /// Notes that a call on an end has met a dead lane.
+    pub(crate) fn broke(&mut self, at_ns: u64, connection: usize, sender: bool) {
+        if let Some(watched) = self.connections.get_mut(connection) {
+            watched.broke_ns[usize::from(sender)].get_or_insert(at_ns);
+        }
+    }
+
     /// Notes that something struck one end of a connection, which may cause errors there.
     pub(crate) fn strike(&mut self, at_ns: u64, connection: usize, sender: bool, strike: Strike) {
         if let Some(watched) = self.connections.get_mut(connection) {

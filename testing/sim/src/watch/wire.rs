@@ -108,6 +108,11 @@ impl Wire {
         (self.first_number as usize + group) % SLOTS
     }
 
+    /// Returns true if all immediates of a receive have landed.
+    pub(super) fn is_over(&self, group: usize) -> bool {
+        self.group_of[self.slot_of(group)] > group
+    }
+
     pub(super) fn record_landed(&mut self, landing: &Landing, bytes: &[u8]) -> Checked {
         let slot = (landing.address / 64) as usize;
         if landing.length != 64 || !landing.address.is_multiple_of(64) || slot >= SLOTS {
@@ -171,7 +176,11 @@ impl Wire {
             }
         }
         if let Some(short) = receive.buffers.iter().find(|buffer| !buffer.is_whole()) {
-            let text = format!("all of group {group} is said to be there, but {short:?} is not whole");
+            let (message, landed) = (short.message, short.landed);
+            let text = format!(
+                "all of group {group} is said to be there, but message {message:?} (number and size) is not: {landed} \
+                 bytes have landed"
+            );
             return Err((Checker::Delivery, text));
         }
         if receive.carriers != mask && sizes.iter().any(|size| *size > 0) {

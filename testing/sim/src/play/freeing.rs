@@ -1,0 +1,48 @@
+//! Closed ends, which the freeing thread of their process destroys: their lanes are put into error, then the lanes are
+//! destroyed, then everything else.
+
+use super::game::{Game, Side};
+use super::stage::Stage;
+use crate::task::Task;
+
+/// The longest time that the freeing thread takes to destroy the lanes of an end, once they are in error.
+const FREEING_NS: u64 = 50_000;
+
+impl<const O: bool> Game<O> {
+    /// Destroys an end at the last stage that it has reached. Over a one-sided fabric the freeing thread destroys one
+    /// that has lingered; sockets are closed at once.
+    pub(super) fn destroy<H, C: 'static, A>(&mut self, side: Side, stage: Stage<H, C, A, O>) {
+        let Stage::Lingering(made) = stage else { return };
+        if !O {
+            return;
+        }
+        let wait_ns = self.chance.below(FREEING_NS);
+        let mut state = self.world.lock();
+        for end in state.ends_of(side.connection, side.sender) {
+            state.put_into_error(end);
+        }
+        state.later(wait_ns, Task::Free { connection: side.connection, sender: side.sender });
+        drop(state);
+        self.freeing.insert((side.connection, side.sender), made);
+    }
+
+    /// Lets the freeing thread destroy an end, unless its process is dead.
+    pub(super) fn handle_free(&mut self, side: Side) {
+        let Some(over) = self.freeing.remove(&(side.connection, side.sender)) else { return };
+        let mut state = self.world.lock();
+        for end in state.ends_of(side.connection, side.sender) {
+            state.destroy_lanes(end);
+        }
+        drop(state);
+        drop(over);
+    }
+
+    /// Forgets the ends that a process's freeing thread had to destroy.
+    pub(super) fn end_freeing(&mut self, process: usize) {
+        let connections = &self.connections;
+        self.freeing.retain(|(connection, sender), _| {
+            let plan = &connections[*connection].plan;
+            (if *sender { plan.from } else { plan.to }) != process
+        });
+    }
+}
