@@ -148,7 +148,7 @@ impl Report {
         self.events += outcome.events;
         let tally = self.tallies.entry(words).or_default();
         tally.runs += 1;
-        tally.struck += u64::from(outcome.is_whole);
+        tally.struck += u64::from(outcome.has_struck);
         tally.errors += u64::from(outcome.counts.of(Seen::Failed) > 0);
         if outcome.violation.is_some() {
             self.failures.push((number, outcome));

@@ -190,7 +190,10 @@ impl Observer for Witness {
                 self.counts.saw(Seen::ReceivesShort);
                 (Kind::Refused, [1, 0, 0, 0])
             }
-            Event::Flush { id } => (Kind::Flush, [id.0, 0, 0, 0]),
+            Event::Flush { id } => {
+                self.watch.flush_posted(now_ns, place.connection, place.sender);
+                (Kind::Flush, [id.0, 0, 0, 0])
+            }
             Event::FlushRefused => {
                 self.counts.saw(Seen::FlushFull);
                 (Kind::Refused, [2, 0, 0, 0])

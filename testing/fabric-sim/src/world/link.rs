@@ -31,7 +31,7 @@ pub(crate) struct Outages {
     pub(super) writes: Span,
     pub(super) acknowledgements: Span,
     /// True if the last outage concerned both ends alike.
-    pub(super) is_whole: bool,
+    pub(super) is_both: bool,
     /// The time from which the next outage may begin.
     pub(super) calm_from_ns: u64,
 }

@@ -68,7 +68,7 @@ impl<O: Observer> State<O> {
         if outage.acknowledgements {
             end.outages.acknowledgements = span;
         }
-        end.outages.is_whole = outage.writes && outage.acknowledgements;
+        end.outages.is_both = outage.writes && outage.acknowledgements;
         end.outages.calm_from_ns = outage.until_ns.saturating_add(2 * retry_ns);
         let place = end.place(LaneId::FIRST);
         if outage.writes || outage.acknowledgements {
@@ -80,8 +80,8 @@ impl<O: Observer> State<O> {
     pub(super) fn lose_write(&mut self, id: usize, lane: LaneId) {
         let Some(end) = self.ends[id].as_mut() else { return };
         end.lanes[lane.index()].lost_writes += 1;
-        let is_whole = end.outages.is_whole;
-        self.suffer(if is_whole { Mishap::LostInOutage } else { Mishap::WriteLostOneWay });
+        let is_both = end.outages.is_both;
+        self.suffer(if is_both { Mishap::LostInOutage } else { Mishap::WriteLostOneWay });
         self.retry(id, lane);
     }
 
@@ -89,8 +89,8 @@ impl<O: Observer> State<O> {
     pub(super) fn lose_ack(&mut self, id: usize, lane: LaneId) {
         let Some(end) = self.ends[id].as_mut() else { return };
         end.lanes[lane.index()].lost_acks += 1;
-        let is_whole = end.outages.is_whole;
-        self.suffer(if is_whole { Mishap::LostInOutage } else { Mishap::AckLostOneWay });
+        let is_both = end.outages.is_both;
+        self.suffer(if is_both { Mishap::LostInOutage } else { Mishap::AckLostOneWay });
         self.retry(id, lane);
     }
 

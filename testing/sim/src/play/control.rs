@@ -12,6 +12,7 @@ use super::game::{Game, Side};
 use super::sessions::Socket;
 use super::stage::Stage;
 use crate::history::{Kind, Who};
+use crate::sabotage::Sabotage;
 use crate::task::Task;
 use crate::watch::Strike;
 use crate::witness::Note;
@@ -189,7 +190,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                 }
             }
             SessionAction::Over(number) => {
-                if let Some(side) = side_of(number, self) {
+                if let Some(side) = side_of(number, self).filter(|_| !self.plot.is(Sabotage::OverForgotten)) {
                     self.over(side);
                 }
             }

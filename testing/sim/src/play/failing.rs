@@ -19,6 +19,9 @@ impl<const O: bool> Game<O> {
         let call = Call { sender: side.sender, grace_ns: *grace_ns, needs_peer: self.needs_peer(side), completion_ns };
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
+        if error.to_string().len() < 10 {
+            state.observer.watch.violate(now_ns, Checker::Errors, format!("an error without a text: {error:?}"));
+        }
         let watched = &mut state.observer.watch.connections[side.connection];
         watched.sender_failed |= side.sender;
         // A call that is done all the same leaves the error to the next one.
@@ -32,9 +35,6 @@ impl<const O: bool> Game<O> {
         if is_heard && state.has_unreported(side.connection, side.sender, broke_ns) {
             let text = format!("{}: it fails although its rails have more to report: {error}", side.who());
             state.observer.watch.violate(now_ns, Checker::Errors, text);
-        }
-        if error.to_string().len() < 10 {
-            state.observer.watch.violate(now_ns, Checker::Errors, format!("an error without a text: {error:?}"));
         }
         drop(state);
         self.give_up(side, &error.to_string());

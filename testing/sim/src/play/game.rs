@@ -389,29 +389,27 @@ impl<const O: bool> Game<O> {
             killed_at,
         };
         let (result, done, closing) = match (side.sender, &mut pair.sender, &mut pair.receiver) {
-            (true, End { stage: Stage::Up(comm, app), failed: false, closing, .. }, _) => {
+            (true, End { stage: Stage::Up(comm, app), failed: false, closing: closing @ false, .. }, _) => {
                 (app.step(comm, &mut context), app.is_done(), closing)
             }
-            (false, _, End { stage: Stage::Up(comm, app), failed: false, closing, .. }) => {
+            (false, _, End { stage: Stage::Up(comm, app), failed: false, closing: closing @ false, .. }) => {
                 (app.step(comm, &mut context), app.is_done(), closing)
             }
             _ => return None,
         };
         if done && result.is_ok() {
-            if !std::mem::replace(closing, true) {
-                let silence_ns = self.faults.silence_ns;
-                let idle_ns = pair.plan.habits.idle_ns[usize::from(side.sender)];
-                if idle_ns > 0 {
-                    self.world.lock().saw(Seen::Idle);
-                }
-                let delay_ns = self.chance.below(80_000) + self.chance.below(silence_ns + 1) + idle_ns;
-                let task = Task::Close { connection: side.connection, sender: side.sender, early: false };
-                let mut state = self.world.lock();
-                state.later(delay_ns, task);
-                state.observer.watch.silence(side.connection, side.sender, "its application has finished");
-                return Some(result);
+            *closing = true;
+            let silence_ns = self.faults.silence_ns;
+            let idle_ns = pair.plan.habits.idle_ns[usize::from(side.sender)];
+            if idle_ns > 0 {
+                self.world.lock().saw(Seen::Idle);
             }
-            return None;
+            let delay_ns = self.chance.below(80_000) + self.chance.below(silence_ns + 1) + idle_ns;
+            let task = Task::Close { connection: side.connection, sender: side.sender, early: false };
+            let mut state = self.world.lock();
+            state.later(delay_ns, task);
+            state.observer.watch.posts_no_more(side.connection, side.sender, "its application has finished");
+            return Some(result);
         }
         if matches!(result, Ok(Step::Idle | Step::Moved)) {
             self.check_progress(side, matches!(result, Ok(Step::Moved)));

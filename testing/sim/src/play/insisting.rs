@@ -11,7 +11,7 @@ impl<const O: bool> Game<O> {
     /// may be posted.
     pub(super) fn insist(&mut self, side: Side, error: &Error) {
         let Side { connection, sender } = side;
-        self.world.lock().observer.watch.silence(connection, sender, "a call on this end has returned an error");
+        self.world.lock().observer.watch.posts_no_more(connection, sender, "a call on this end has returned an error");
         let pair = &mut self.connections[connection];
         let results = match (sender, &mut pair.sender.stage, &mut pair.receiver.stage) {
             (true, Stage::Up(comm, app), _) => app.insist(comm),

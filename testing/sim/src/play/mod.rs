@@ -56,7 +56,7 @@ pub struct Outcome {
     /// The number of calls by all applications.
     pub(crate) calls: u64,
     /// False if the planned fault found nothing to strike; the game ended there.
-    pub(crate) is_whole: bool,
+    pub(crate) has_struck: bool,
 }
 
 /// Plays one seed. If `history` is true, the outcome has the history in words.
@@ -91,7 +91,7 @@ fn play<const ONE_SIDED: bool>(mut game: Game<ONE_SIDED>, history: bool) -> Outc
         let now_ns = state.now_ns;
         state.observer.watch.violate(now_ns, Checker::Panic, message);
     }
-    let (steps, calls, is_whole) = (game.steps, game.calls, game.injection.is_none());
+    let (steps, calls, has_struck) = (game.steps, game.calls, game.injection.is_none());
     // A game that panicked may be in any state, and may panic again when it is dropped. That must not end the whole
     // run.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(game)));
@@ -105,7 +105,7 @@ fn play<const ONE_SIDED: bool>(mut game: Game<ONE_SIDED>, history: bool) -> Outc
         history: state.observer.history.lines.take().unwrap_or_default(),
         steps,
         calls,
-        is_whole,
+        has_struck,
     }
 }
 

@@ -27,8 +27,6 @@ struct Receiving {
     buffers: Vec<Buffer>,
     /// The time before which it is not tested.
     not_before_ns: u64,
-    /// True if it must not succeed, because its memory is not registered.
-    doomed: bool,
 }
 
 /// A receive whose flush is in progress.
@@ -181,8 +179,8 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
             .take()
             .unwrap_or_else(|| planned.buffers.iter().map(|(_, capacity)| self.memory.take(*capacity)).collect());
         let mut keys: Vec<MemoryKeys> = buffers.iter().map(|buffer| buffer.keys(&self.rails)).collect();
-        let doomed = matches!(self.trespass, Some((Trespass::TargetKeys, at)) if self.done >= at);
-        if doomed {
+        let is_unregistered = matches!(self.trespass, Some((Trespass::TargetKeys, at)) if self.done >= at);
+        if is_unregistered {
             keys.iter_mut().for_each(|keys| keys.remote = keys.local);
             context.trespassed("irecv into memory that is not registered", Strike::NoTarget, &[true, false]);
         }
@@ -213,7 +211,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
             }
             Err(error) => return if killed { Ok(Some(Step::Killed)) } else { Err(error) },
         };
-        if doomed {
+        if is_unregistered {
             self.trespass = None;
         }
         let watched = incoming.iter().map(|buffer| Watched::new(buffer.address, buffer.size, buffer.tag)).collect();
@@ -229,7 +227,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         }
         drop(state);
         let slow = if context.chance.permille(50) { context.chance.below(100_000) } else { 0 };
-        self.receiving.push(Receiving { request, group, buffers, not_before_ns: now_ns + slow, doomed });
+        self.receiving.push(Receiving { request, group, buffers, not_before_ns: now_ns + slow });
         self.next += 1;
         Ok(Some(if killed { Step::Killed } else { Step::Moved }))
     }
@@ -252,10 +250,6 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
             drop(state);
             self.early.push(received);
             return Ok(());
-        }
-        if received.doomed && sizes.iter().any(|size| *size > 0) {
-            let text = format!("group {} was received into memory that is not registered", received.group);
-            state.observer.watch.violate(now_ns, Checker::Errors, text);
         }
         let planned = &context.plan.groups[received.group];
         if planned.hinted && ONE_SIDED {

@@ -8,10 +8,10 @@ use super::comm::SendComm;
 use super::context::{Context, Insisted, Step};
 use super::memory::{Buffer, Memory};
 use super::plan::{ConnectionPlan, Trespass};
+use crate::Seen;
 use crate::history::Kind;
 use crate::watch::{Connection as Watched, Strike};
 use crate::witness::Note;
-use crate::{Checker, Seen};
 
 /// The number of sends that a connection must hold at once if nothing has leaked: with a record, each takes two places
 /// in a send queue of 256.
@@ -37,8 +37,6 @@ struct Sending {
     /// Its size before truncation.
     whole: u64,
     buffer: Buffer,
-    /// True if it must not succeed, because its memory is not registered.
-    doomed: bool,
 }
 
 /// The application at the sending end of a connection.
@@ -155,9 +153,9 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
             (self.next_message - 1, buffer)
         });
         let mut keys = buffer.keys(&self.rails);
-        let doomed =
+        let is_unregistered =
             pending.size > 0 && self.trespass.is_some_and(|(what, at)| what == Trespass::SourceKeys && self.done >= at);
-        if doomed {
+        if is_unregistered {
             keys.local = keys.remote;
             context.trespassed("isend from memory that is not registered", Strike::NoSource, &[true]);
         }
@@ -173,7 +171,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
             }
             Err(error) => return if killed { Ok(Some(Step::Killed)) } else { Err(error) },
         };
-        if doomed {
+        if is_unregistered {
             self.trespass = None;
         }
         let Some(Pending { tag, size, prepared: Some((_, buffer)), .. }) = self.pending.remove(which) else {
@@ -181,7 +179,7 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         };
         let mut state = context.world.lock();
         let now_ns = state.now_ns;
-        let cut = state.observer.watch.isend(now_ns, context.connection, message, tag, size);
+        let truncated = state.observer.watch.isend(now_ns, context.connection, message, tag, size);
         state.record(Kind::Isend, context.who, [message, size, u64::from(tag), 0]);
         if let Some(Event::MessageTruncated(_)) = connection.poll_event() {
             state.saw(Seen::Truncated);
@@ -193,22 +191,18 @@ impl<const ONE_SIDED: bool> SendApp<ONE_SIDED> {
         if self.probing && self.pending.is_empty() {
             context.world.lock().saw(Seen::LeakProbe);
         }
-        let (place, doomed) = (self.taken, doomed && cut > 0);
+        let place = self.taken;
         self.taken += 1;
-        self.sending.push(Sending { request, place, message, size: cut, whole: size, buffer, doomed });
+        self.sending.push(Sending { request, place, message, size: truncated, whole: size, buffer });
         Ok(Some(if killed { Step::Killed } else { Step::Moved }))
     }
 
     fn finish(&mut self, which: usize, said: u64, context: &mut Context<'_>) {
-        let Sending { message, size, whole, buffer, doomed, .. } = self.sending.swap_remove(which);
+        let Sending { message, size, whole, buffer, .. } = self.sending.swap_remove(which);
         let mut state = context.world.lock();
         let now_ns = state.now_ns;
         state.record(Kind::SendDone, context.who, [message, said, 0, 0]);
         state.observer.watch.send_done(now_ns, context.connection, message, size, said);
-        if doomed {
-            let text = format!("message {message} was sent from memory that is not registered");
-            state.observer.watch.violate(now_ns, Checker::Errors, text);
-        }
         drop(state);
         self.memory.scrub(&buffer, whole);
         let again = context.chance.permille(context.plan.reregister_permille);

@@ -448,6 +448,8 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let Some(fate) = fate else { return };
         if self.plot.is(Sabotage::LossEndsFlush) {
             fate.set_failed(error);
+        } else if self.plot.is(Sabotage::LossUnexplained) {
+            fate.set_lost(Error::peer(""));
         } else if !self.plot.is(Sabotage::LossIgnored) {
             fate.set_lost(error);
         }

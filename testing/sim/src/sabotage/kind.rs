@@ -104,6 +104,8 @@ sabotages! {
     GraceForgotten = "a connection is lost as soon as its peer has closed it"
         => Errors("has closed the connection"), Blame("has closed the connection");
     LossIgnored = "nobody checks whether the peer is lost" => Death;
+    LossUnexplained = "the loss of a peer has no text" => Errors("an error without a text");
+    OverForgotten = "nobody is told that a connection has ended" => Progress("no event is left");
     ReasonGarbled = "a failed lane is reported with another reason" => Blame("did not fail with this error");
     QuietAfterFailure = "rails report nothing more once one of them has reported a failure" => Errors("more to report");
     LossEndsFlush = "an incomplete flush fails once the peer is lost" => Errors("has closed the connection");

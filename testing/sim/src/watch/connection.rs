@@ -27,7 +27,7 @@ pub(crate) struct Connection {
     /// The traffic of each rail.
     pub(super) traffic: [Traffic; 8],
     /// The reason why the receiver, and why the sender, posts nothing any more.
-    pub(super) silenced: [Option<&'static str>; 2],
+    pub(super) posts_no_more: [Option<&'static str>; 2],
     /// The time at which a call of the receiver, and of the sender, first met a dead lane.
     pub(crate) broke_ns: [Option<u64>; 2],
     /// True once the receiving end is closed, on a two-sided fabric: it then discards what arrives.
@@ -134,11 +134,17 @@ impl Connection {
         self.ring.landed(&self.groups, offset, bytes)
     }
 
+    /// Checks that an end may post something.
+    pub(super) fn may_post(&self, sender: bool) -> Checked {
+        match self.posts_no_more[usize::from(sender)] {
+            None => Ok(()),
+            Some(why) => Err((Checker::Errors, format!("it posts something although {why}"))),
+        }
+    }
+
     /// Checks a chain of writes that an end has posted; the receiver posts nothing but CTS entries.
     pub(super) fn posted(&mut self, sender: bool, rail: u8, lane: u8, entries: u64) -> Checked {
-        if let Some(why) = self.silenced[usize::from(sender)] {
-            return Err((Checker::Errors, format!("it posts something although {why}")));
-        }
+        self.may_post(sender)?;
         if sender {
             return Ok(());
         }

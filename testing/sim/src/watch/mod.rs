@@ -64,8 +64,16 @@ impl Watch {
     }
 
     /// Notes that an end posts nothing any more, and why.
-    pub(crate) fn silence(&mut self, connection: usize, sender: bool, why: &'static str) {
-        self.connections[connection].silenced[usize::from(sender)].get_or_insert(why);
+    pub(crate) fn posts_no_more(&mut self, connection: usize, sender: bool, why: &'static str) {
+        self.connections[connection].posts_no_more[usize::from(sender)].get_or_insert(why);
+    }
+
+    /// Checks a flush that an end has posted.
+    pub(crate) fn flush_posted(&mut self, at_ns: u64, connection: usize, sender: bool) {
+        let Some(watched) = self.connections.get(connection) else { return };
+        if let Err((checker, message)) = watched.may_post(sender) {
+            self.violate(at_ns, checker, format!("c{connection}{}: {message}", if sender { 's' } else { 'r' }));
+        }
     }
 
     /// Adds the bytes that were reported to a receiver with an immediate.
@@ -162,12 +170,12 @@ impl Watch {
             self.violate(at_ns, Checker::Delivery, text);
             return size;
         };
-        let cut = size.min(buffer.capacity);
-        buffer.message = Some((message, cut));
+        let truncated = size.min(buffer.capacity);
+        buffer.message = Some((message, truncated));
         if group.buffers.iter().all(|buffer| buffer.message.is_some()) {
             watched.filling += 1;
         }
-        cut
+        truncated
     }
 
     /// Returns the receive that the next send matches, and the tags of its unfilled buffers.
