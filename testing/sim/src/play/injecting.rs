@@ -29,6 +29,15 @@ impl<const O: bool> Game<O> {
         match injection {
             Injection::RailSilent { connection, rail } => self.inject_rail_death(connection, rail, false),
             Injection::RailError { connection, rail } => self.inject_rail_death(connection, rail, true),
+            Injection::AllRails { connection } => {
+                let rails = 0..self.connections[connection].plan.pairs.len() as u8;
+                rails.filter(|rail| self.inject_rail_death(connection, *rail, false)).count() > 0
+            }
+            Injection::RailAndSession { connection, rail } => {
+                let plan = &self.connections[connection].plan;
+                let (from, to) = (plan.from, plan.to);
+                self.inject_rail_death(connection, rail, false) && self.break_session(from, to)
+            }
             Injection::RailOneEnd { connection, sender, rail } => {
                 let state = self.world.lock();
                 let ends = [sender, !sender].map(|sender| state.connected_end(connection, sender, rail));

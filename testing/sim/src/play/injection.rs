@@ -7,6 +7,10 @@ pub(crate) enum Injection {
     RailSilent { connection: usize, rail: u8 },
     /// A rail's lanes fail at both ends at once.
     RailError { connection: usize, rail: u8 },
+    /// All rails of a connection stop carrying anything, and nobody reports it.
+    AllRails { connection: usize },
+    /// A rail stops carrying anything, and the session that its sender has opened breaks.
+    RailAndSession { connection: usize, rail: u8 },
     /// A rail's lanes fail at one end, and the other end hears nothing of it.
     RailOneEnd { connection: usize, sender: bool, rail: u8 },
     /// A port stops carrying anything.
@@ -40,6 +44,8 @@ impl Injection {
         match self {
             Self::RailSilent { .. } => "a rail dies silently",
             Self::RailError { .. } => "a rail dies with an error",
+            Self::AllRails { .. } => "all rails of a connection die silently",
+            Self::RailAndSession { .. } => "a rail dies silently, and a session breaks",
             Self::RailOneEnd { .. } => "a rail fails at one end only",
             Self::PortSilent(_) => "a port dies silently",
             Self::Device(_) => "a device fails",

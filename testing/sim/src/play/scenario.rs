@@ -137,7 +137,11 @@ impl Plan {
         let mut all = vec![Injection::Killed];
         for (connection, found) in self.connections.iter().enumerate() {
             for rail in 0..found.pairs.len() as u8 {
-                all.extend([Injection::RailSilent { connection, rail }, Injection::RailError { connection, rail }]);
+                all.extend([
+                    Injection::RailSilent { connection, rail },
+                    Injection::RailError { connection, rail },
+                    Injection::RailAndSession { connection, rail },
+                ]);
                 for sender in [true, false] {
                     all.push(Injection::Slow { connection, sender, rail });
                     all.push(Injection::RailOneEnd { connection, sender, rail });
@@ -149,6 +153,7 @@ impl Plan {
             for sender in [true, false] {
                 all.extend([Injection::Close { connection, sender }, Injection::Silence { connection, sender }]);
             }
+            all.push(Injection::AllRails { connection });
             let session = Injection::Session { from: found.from, to: found.to };
             if !all.contains(&session) {
                 all.push(session);
