@@ -279,12 +279,13 @@ impl Faults {
         self.blocked_breaks_permille = 700;
     }
 
-    /// Returns the longest time for which an acknowledgement may stay unsent after it was put off.
-    pub(crate) fn promise_ns(&self) -> u64 {
+    /// Returns the longest time for which an acknowledgement may stay unsent after it was put off, if the kernel took
+    /// nothing for `refused_ns` of it.
+    pub(crate) fn promise_ns(&self, refused_ns: u64) -> u64 {
         // The control thread pauses after each attempt in vain for twice as long as before, up to a limit. So the pause
         // in which the kernel takes something again is hardly longer than all that came before it.
         let look_ns = LOOK_INTERVAL.as_nanos() as u64;
-        let refused_ns = if self.fabric.ack_refused_permille > 0 { self.fabric.ack_refused_ns } else { 0 };
+        let refused_ns = refused_ns.min(self.fabric.ack_refused_ns);
         let pause_ns = (refused_ns + look_ns).min(u64::from(MOST_LOOKS_BETWEEN) * look_ns);
         PROMISE_NS + if refused_ns > 0 { refused_ns + pause_ns } else { 0 }
     }

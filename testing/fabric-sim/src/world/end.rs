@@ -6,7 +6,7 @@ use railweave_fabric::conformance::Completion;
 use railweave_fabric::{LaneId, WorkId};
 
 use super::flight::{CutOff, Flight};
-use super::link::{Outages, Pace};
+use super::link::{Outages, Pace, Span};
 use crate::observer::Place;
 
 #[derive(Debug, Default)]
@@ -115,8 +115,10 @@ pub(crate) struct End {
     pub(crate) wire_free_ns: u64,
     /// The time from which nothing that leaves it gets through; `u64::MAX` while everything does.
     pub(crate) cut_from_ns: u64,
-    /// The time until which calls that only send acknowledgements send none; 0 if they do send.
-    pub(crate) refuses_until_ns: u64,
+    /// True while calls that only send acknowledgements send none.
+    pub(crate) refuses: bool,
+    /// The time in which they sent none, last.
+    pub(crate) refusal: Span,
 }
 
 impl End {

@@ -9,7 +9,7 @@ use railweave_fabric::{
 };
 
 use super::end::{End, Entry, Lane};
-use super::link::{Outages, Pace};
+use super::link::{Outages, Pace, Span};
 use super::queue::Due;
 use super::state::State;
 use crate::observer::{Breach, Event, Mishap, Observer, Place};
@@ -60,7 +60,8 @@ impl<O: Observer> State<O> {
             lag_ns: self.chance.below(self.faults.lag_ns + 1),
             wire_free_ns: 0,
             cut_from_ns: u64::MAX,
-            refuses_until_ns: 0,
+            refuses: false,
+            refusal: Span::default(),
         };
         self.ends.push(Some(Box::new(end)));
         Ok(self.ends.len() - 1)

@@ -4,6 +4,7 @@ use railweave_fabric::conformance::Completion;
 use railweave_fabric::{Access, LaneId, MemoryKind};
 
 use super::flight::Flight;
+use super::link::Span;
 use super::queue::Due;
 use super::state::State;
 use crate::observer::{Breach, Event, Landing, Mishap, Observer, Place};
@@ -216,13 +217,12 @@ impl<O: Observer> State<O> {
         let now_ns = self.now_ns;
         let since_ns = self.owes_since(id);
         if let Some(end) = self.ends[id].as_mut() {
-            match end.refuses_until_ns {
-                0 if refused => end.refuses_until_ns = until_ns,
-                // The time has passed: this call sends.
-                until_ns if until_ns <= now_ns => end.refuses_until_ns = 0,
-                _ => {}
+            if refused && !end.refuses {
+                end.refusal = Span { from_ns: now_ns, until_ns };
             }
-            if end.refuses_until_ns > 0 {
+            // Once the time has passed, this call sends.
+            end.refuses = if end.refuses { end.refusal.until_ns > now_ns } else { refused };
+            if end.refuses {
                 self.suffer(Mishap::AckRefused);
                 if now_ns - since_ns > LONG_NS {
                     self.suffer(Mishap::AckRefusedLong);
@@ -239,6 +239,15 @@ impl<O: Observer> State<O> {
         let senders = self.ends.iter().flatten().filter(|end| end.connection == connection && end.sender);
         let lanes = senders.flat_map(|end| &end.lanes).filter(|lane| lane.put_off > 0);
         lanes.map(|lane| lane.put_off_since_ns).min()
+    }
+
+    /// Returns the time since `since_ns` for which a connection's receiving end sent none of what it put off, the
+    /// sum over its rails.
+    pub fn refused_ns(&self, connection: usize, since_ns: u64) -> u64 {
+        let receivers = self.ends.iter().flatten().filter(|end| end.connection == connection && !end.sender);
+        let refusals = receivers.map(|end| end.refusal);
+        let overlap = |span: Span| span.until_ns.min(self.now_ns).saturating_sub(span.from_ns.max(since_ns));
+        refusals.map(overlap).sum()
     }
 
     pub(super) fn handle_rest(&mut self, id: usize, lane: LaneId) {

@@ -61,7 +61,8 @@ impl<const O: bool> Game<O> {
         let mut state = self.world.lock();
         if let Some(since_ns) = state.owes_since_ns(connection) {
             receiver.is_debt_watched = true;
-            state.at(since_ns + self.faults.promise_ns() + 1, Task::DebtDue(connection));
+            let promise_ns = self.faults.promise_ns(state.refused_ns(connection, since_ns));
+            state.at(since_ns + promise_ns + 1, Task::DebtDue(connection));
         }
     }
 
@@ -76,7 +77,8 @@ impl<const O: bool> Game<O> {
         }
         let mut state = self.world.lock();
         if let Some(since_ns) = state.owes_since_ns(connection) {
-            let (now_ns, promise_ns) = (state.now_ns, self.faults.promise_ns());
+            let promise_ns = self.faults.promise_ns(state.refused_ns(connection, since_ns));
+            let now_ns = state.now_ns;
             let has_dead_rail = state.observer.watch.connections[connection].blame.has_dead_rail();
             if now_ns - since_ns > promise_ns && !has_dead_rail && !has_failed {
                 let text = format!("c{connection}r: its debt dates from {since_ns} ns and may last {promise_ns} ns");
