@@ -77,6 +77,7 @@ seen! {
     HostileImmediate = "fault", "an immediate that no sender would send";
 
     SessionShared = "path", "several connections on one session";
+    Redialled = "path", "an address that was dialled again";
     SessionIdle = "path", "a session that ended because no connection used it";
     OfferWithdrawn = "path", "an offer that was withdrawn while it waited";
     MessageKept = "path", "a message kept while a call blocked its set-up";

@@ -246,6 +246,10 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             is_dead: false,
         });
         self.sessions.ends[end].socket = Some(socket);
+        if self.sessions.ends[end].dialled.contains(&address) {
+            self.world.lock().saw(Seen::Redialled);
+        }
+        self.sessions.ends[end].dialled.push(address);
         let dead = self.processes[to].dead;
         let mut state = self.world.lock();
         if !dead && !state.chance.permille(self.faults.dial_fails_permille) {

@@ -1,6 +1,7 @@
 //! The sessions of all processes: their ends, and the sockets between them.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use railweave_transport::{
@@ -39,6 +40,8 @@ pub(super) struct SessionEnd {
     pub(super) timer_ns: Option<u64>,
     /// True while its actions are carried out.
     pub(super) is_driven: bool,
+    /// The addresses that it has dialled.
+    pub(super) dialled: Vec<SocketAddr>,
     /// True once one of its dials has failed.
     pub(super) has_failed_dial: bool,
 }
@@ -147,6 +150,7 @@ impl Sessions {
             offers: BTreeMap::new(),
             timer_ns: None,
             is_driven: false,
+            dialled: Vec::new(),
             has_failed_dial: false,
         });
         self.ends.len() - 1
