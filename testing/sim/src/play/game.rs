@@ -39,6 +39,10 @@ const LOOKS_NS: u64 = 3_000_000;
 /// The time after the end of all connections within which every session must end.
 const KEPT_NS: u64 = 10_000_000_000;
 
+/// The time, and the number of events, within which a game must end.
+const LONGEST_NS: u64 = 60_000_000_000;
+const MOST_STEPS: u64 = 1_000_000;
+
 /// One end of a connection, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Side {
@@ -275,7 +279,12 @@ impl<const O: bool> Game<O> {
             }
             let pending = state.next_at().is_some();
             let task = state.step();
+            let now_ns = state.now_ns;
             drop(state);
+            if now_ns > LONGEST_NS || self.steps > MOST_STEPS {
+                let text = format!("the game does not end: {} events in {now_ns} ns", self.steps);
+                self.violate(Checker::Progress, text);
+            }
             if let Some(task) = task {
                 self.handle(task);
             }
