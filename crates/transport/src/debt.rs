@@ -109,16 +109,16 @@ impl Debt {
     /// takes at most a few system calls per lane, it calls `wait` before each further check, with the number of checks
     /// so far.
     ///
-    /// Returns false once `wait` returns false, because the settling can never end: this is a child that was forked
-    /// while its parent was settling.
+    /// # Errors
+    /// That of `wait`, which fails if the settling can never end: this is a child that was forked while its parent was
+    /// settling.
     #[inline]
-    #[must_use]
-    pub fn take_over(&self, wait: impl Fn(u32) -> bool) -> bool {
-        self.is_free() || self.take_over_now(wait)
+    pub fn take_over<E>(&self, wait: impl Fn(u32) -> Result<(), E>) -> Result<(), E> {
+        if self.is_free() { Ok(()) } else { self.take_over_now(wait) }
     }
 
     #[cold]
-    fn take_over_now(&self, wait: impl Fn(u32) -> bool) -> bool {
+    fn take_over_now<E>(&self, wait: impl Fn(u32) -> Result<(), E>) -> Result<(), E> {
         let mut checks = 0;
         loop {
             let taken = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| match state {
@@ -127,9 +127,8 @@ impl Debt {
             });
             checks += 1;
             match taken {
-                Ok(_) | Err(UNKNOWN | SETTLED) => return true,
-                Err(_) if !wait(checks) => return false,
-                Err(_) => {}
+                Ok(_) | Err(UNKNOWN | SETTLED) => return Ok(()),
+                Err(_) => wait(checks)?,
             }
         }
     }
@@ -168,9 +167,10 @@ mod tests {
         let debt = Debt::new();
         assert!(debt.incur());
         assert!(debt.settle(|| {
-            assert!(!debt.take_over(|checks| checks < 3));
+            let wait = |checks| if checks < 3 { Ok(()) } else { Err(checks) };
+            assert_eq!(debt.take_over(wait), Err(3));
             true
         }));
-        assert!(debt.take_over(|_| false), "the settling has ended");
+        assert_eq!(debt.take_over(Err), Ok(()), "the settling has ended");
     }
 }

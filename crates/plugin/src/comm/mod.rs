@@ -227,22 +227,22 @@ impl Comm {
     /// If this is a forked child and the parent's control thread was settling at the fork.
     #[inline]
     pub(crate) fn take_over(&self) -> Result<(), Error> {
-        if self.debt.take_over(|checks| self.wait_for_settling(checks)) { Ok(()) } else { self.control.check() }
+        self.debt.take_over(|checks| self.wait_for_settling(checks))
     }
 
-    /// Waits a little for a settling in progress, which was checked for this many times. Returns false if it can never
-    /// end.
+    /// Waits a little for a settling in progress, which was checked for this many times.
+    ///
+    /// # Errors
+    /// If it can never end, because this is a forked child.
     #[cold]
-    fn wait_for_settling(&self, checks: u32) -> bool {
+    fn wait_for_settling(&self, checks: u32) -> Result<(), Error> {
         if checks <= SPINS {
             std::hint::spin_loop();
-            return true;
+            return Ok(());
         }
-        let is_ours = self.control.is_ours();
-        if is_ours {
-            std::thread::yield_now();
-        }
-        is_ours
+        self.check_process()?;
+        std::thread::yield_now();
+        Ok(())
     }
 
     /// Refuses a connection of the parent process.
@@ -266,7 +266,7 @@ impl Comm {
         }
         // SAFETY: into_raw made it from an Arc, and NCCL's share of it ends here.
         let comm = unsafe { Arc::from_raw(pointer.cast::<Self>().cast_const()) };
-        let _ = comm.debt.take_over(|checks| comm.wait_for_settling(checks));
+        comm.take_over()?;
         // SAFETY: NCCL has left the connection, and take_over ended any settling of its debt.
         let end = unsafe { (*comm.end.get()).take() };
         if let Some(end) = end {

@@ -123,13 +123,13 @@ impl<E: ConnectionEnd, const O: bool> Comm<E, O> {
         if !self.debt.is_free() {
             self.threads.world.lock().saw(Seen::DebtTakenOver);
         }
-        assert!(self.debt.take_over(|_| false), "{}: its debt is settled during a call", self.who);
+        assert!(self.debt.take_over(Err).is_ok(), "{}: its debt is settled during a call", self.who);
         call(self.end.borrow_mut().as_mut().expect("a closed connection is not used"))
     }
 
     /// Takes the end out of the connection, which is closed from now on.
     pub(super) fn close(&self) -> Option<Box<E>> {
-        assert!(self.debt.take_over(|_| false), "{}: its debt is settled during its close", self.who);
+        assert!(self.debt.take_over(Err).is_ok(), "{}: its debt is settled during its close", self.who);
         self.end.borrow_mut().take()
     }
 }
