@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod call;
 mod codec;
 mod config;
 mod connection;

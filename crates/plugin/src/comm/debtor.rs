@@ -1,12 +1,16 @@
-//! The connection that a thread has left with a debt. If the thread's next call on another connection posts nothing,
-//! that call settles the debt, so that the peer rarely waits for the control thread.
+//! A connection with a debt, for the steps of NCCL's calls (`railweave_transport::call`): how a thread remembers the
+//! one that it has left, how its debt is settled, and how the control thread is told.
 
 use std::sync::Weak;
 
-use railweave_transport::{Indebted, LastDebtor};
+use railweave_transport::call::Callable;
+use railweave_transport::{Debt, Error, Indebted, LastDebtor};
 
-use super::Comm;
+use super::{Comm, End};
 use crate::sync::{AtomicBool, Ordering};
+
+/// The number of checks for the end of a settling before the thread yields the processor by a system call.
+const SPINS: u32 = 100;
 
 /// True once a thread of this process has left a connection with a debt, which never happens on one-sided fabrics.
 static EVER: AtomicBool = AtomicBool::new(false);
@@ -21,35 +25,67 @@ unsafe extern "C" fn forget_in_child() {
     std::mem::forget(DEBTOR.with(LastDebtor::take));
 }
 
-/// Ends this thread's call on `comm`, and settles the debt of the connection that the thread left before, if that is
-/// another one.
-#[inline]
-pub(crate) fn leave(comm: &Comm, owes: bool) {
-    if owes || EVER.load(Ordering::Relaxed) {
-        leave_now(comm, owes);
+impl Indebted for Comm {
+    fn debt(&self) -> &Debt {
+        &self.debt
+    }
+
+    fn settle(&self) -> bool {
+        // SAFETY: the debt says that nobody else uses the connection until it is settled.
+        self.debt.settle(|| unsafe { self.end() }.is_none_or(End::acknowledge))
     }
 }
 
+impl Callable for Comm {
+    type Name = Weak<Self>;
+
+    fn name(&self) -> Weak<Self> {
+        self.itself.clone()
+    }
+
+    fn is_named(&self, name: &Weak<Self>) -> bool {
+        std::ptr::eq(name.as_ptr(), self)
+    }
+
+    fn settle_named(name: Weak<Self>) {
+        if let Some(comm) = name.upgrade() {
+            comm.settle();
+        }
+    }
+
+    #[cold]
+    fn wait_for_settling(&self, checks: u32) -> Result<(), Error> {
+        if checks <= SPINS {
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        // No thread of a forked child ends its parent's settling.
+        self.check_process()?;
+        std::thread::yield_now();
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn with_last_debtor(&self, owes: bool, leave: impl FnOnce(&LastDebtor<Weak<Self>>)) {
+        if owes || EVER.load(Ordering::Relaxed) {
+            with_last_debtor_now(leave);
+        }
+    }
+
+    #[cold]
+    fn hand_over(&self) {
+        if let Some(comm) = self.itself.upgrade() {
+            self.control.look_after(comm);
+        }
+    }
+}
+
+/// Passes this thread's last debtor to `leave`, after some thread has left a connection with a debt.
 #[inline(never)]
-fn leave_now(comm: &Comm, owes: bool) {
+fn with_last_debtor_now(leave: impl FnOnce(&LastDebtor<Weak<Comm>>)) {
     if !EVER.load(Ordering::Relaxed) && !EVER.swap(true, Ordering::Relaxed) {
         // SAFETY: the handler is a function of this library, which is never unloaded (-z nodelete).
         unsafe { libc::pthread_atfork(None, None, Some(forget_in_child)) };
     }
-    DEBTOR.with(|debtor| {
-        debtor.leave(
-            owes,
-            |name| std::ptr::eq(name.as_ptr(), comm),
-            || comm.itself(),
-            |other| {
-                if let Some(other) = other.upgrade() {
-                    // If the kernel takes no more, the control thread retries.
-                    other.settle();
-                }
-            },
-        );
-    });
-    if owes {
-        comm.incur();
-    }
+    DEBTOR.with(leave);
 }

@@ -1,6 +1,6 @@
 //! The objects behind NCCL's pointers to connections and requests.
 
-pub(crate) mod debtor;
+mod debtor;
 mod memory;
 pub(crate) mod owing;
 mod registrations;
@@ -11,9 +11,7 @@ use std::sync::{Arc, Weak};
 
 use railweave_abi::NcclResult;
 use railweave_fabric::Part;
-use railweave_transport::{
-    ConnectionEnd, Debt, Error, Fate, Flushed, Incoming, Indebted, RailInfo, RecvRequest, SendRequest,
-};
+use railweave_transport::{ConnectionEnd, Debt, Error, Fate, Incoming, RailInfo, RecvRequest, SendRequest, call};
 
 pub(crate) use memory::{MemoryHandle, Registrar, RegistrarOf};
 pub(crate) use registrations::Registrations;
@@ -41,27 +39,22 @@ pub(crate) type Irecv = unsafe extern "C" fn(
 /// Tests a request: request, done, sizes.
 pub(crate) type Test = unsafe extern "C" fn(&Request, *mut c_int, *mut c_int) -> NcclResult;
 
+/// Makes the data received into buffers visible to their owner: connection, buffers, request.
+pub(crate) type Iflush = unsafe fn(&Comm, &[Incoming<'_>], *mut *mut c_void) -> Result<(), Error>;
+
 /// NCCL's calls on one kind of connection: one fabric and one end.
 #[derive(Clone, Copy)]
 pub(crate) struct Calls {
     pub(crate) isend: Isend,
     pub(crate) irecv: Irecv,
     pub(crate) test: Test,
+    pub(crate) iflush: Iflush,
 }
 
 /// One end of a connection.
 pub(crate) trait End: ConnectionEnd + Send {
     /// Returns NCCL's calls for this kind of end; no other function may look into it.
     fn calls(&self) -> Calls;
-
-    /// Makes the data received into these buffers visible to their owner.
-    ///
-    /// # Errors
-    /// If the connection is broken, or does not receive.
-    fn iflush(&mut self, buffers: &[Incoming<'_>]) -> Result<Flushed, Error>;
-
-    /// Returns true if the peer may be waiting for something that this end has not sent yet.
-    fn owes(&mut self) -> bool;
 
     /// Sends what this end owes the peer. Returns true if all of it is on its way.
     fn acknowledge(&mut self) -> bool;
@@ -114,9 +107,6 @@ pub(crate) trait ControlHandle: Send + Sync {
 
 /// The mark of every connection, so that a wrong pointer is refused.
 const MAGIC: u64 = u64::from_le_bytes(*b"RWVCOMM1");
-
-/// The number of checks for the end of a settling before the thread yields the processor by a system call.
-const SPINS: u32 = 100;
 
 /// A connection, as NCCL's `sendComm` and `recvComm`.
 pub(crate) struct Comm {
@@ -185,8 +175,8 @@ impl Comm {
     /// Returns the end; `None` once the connection is closed.
     ///
     /// # Safety
-    /// Only one thread at a time may use it: NCCL's progress thread of this connection, or the closing thread after the
-    /// progress thread has left it, in both cases after [`Debt::take_over`]; or the thread that runs [`Debt::settle`].
+    /// Only one thread at a time may use it: NCCL's progress thread of this connection, in a call of
+    /// [`railweave_transport::call`]; or the thread that runs [`Debt::settle`].
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "the exclusive use is the caller's promise, see Safety")]
     pub(crate) unsafe fn end(&self) -> Option<&mut (dyn End + 'static)> {
@@ -198,51 +188,6 @@ impl Comm {
     #[inline]
     pub(crate) fn request(&self, index: usize) -> *mut c_void {
         std::ptr::from_ref(&self.requests[index]).cast_mut().cast()
-    }
-
-    /// Returns a weak reference for a thread that looks after the debt: the connection may be closed meanwhile.
-    pub(crate) fn itself(&self) -> Weak<Self> {
-        self.itself.clone()
-    }
-
-    /// Records that the calling thread leaves the connection with a debt.
-    #[inline]
-    pub(crate) fn incur(&self) {
-        if self.debt.incur() {
-            self.hand_over();
-        }
-    }
-
-    /// Has the control thread look after the connection's debts.
-    #[cold]
-    fn hand_over(&self) {
-        if let Some(comm) = self.itself.upgrade() {
-            self.control.look_after(comm);
-        }
-    }
-
-    /// Takes the connection for a call.
-    ///
-    /// # Errors
-    /// If this is a forked child and the parent's control thread was settling at the fork.
-    #[inline]
-    pub(crate) fn take_over(&self) -> Result<(), Error> {
-        self.debt.take_over(|checks| self.wait_for_settling(checks))
-    }
-
-    /// Waits a little for a settling in progress, which was checked for this many times.
-    ///
-    /// # Errors
-    /// If it can never end, because this is a forked child.
-    #[cold]
-    fn wait_for_settling(&self, checks: u32) -> Result<(), Error> {
-        if checks <= SPINS {
-            std::hint::spin_loop();
-            return Ok(());
-        }
-        self.check_process()?;
-        std::thread::yield_now();
-        Ok(())
     }
 
     /// Refuses a connection of the parent process.
@@ -264,26 +209,14 @@ impl Comm {
             // The connection is the parent's, and its threads may have been using it at the fork.
             return Ok(());
         }
-        // SAFETY: into_raw made it from an Arc, and NCCL's share of it ends here.
-        let comm = unsafe { Arc::from_raw(pointer.cast::<Self>().cast_const()) };
-        comm.take_over()?;
-        // SAFETY: NCCL has left the connection, and take_over ended any settling of its debt.
-        let end = unsafe { (*comm.end.get()).take() };
+        // SAFETY: NCCL has left the connection, and `close` calls this after the take-over.
+        let end = call::close(comm, || unsafe { (*comm.end.get()).take() })?;
         if let Some(end) = end {
             comm.control.close(comm.route, end);
         }
+        // SAFETY: into_raw made it from an Arc, NCCL's share of it ends here, and `comm` is not used after this.
+        drop(unsafe { Arc::from_raw(pointer.cast::<Self>().cast_const()) });
         Ok(())
-    }
-}
-
-impl Indebted for Comm {
-    fn debt(&self) -> &Debt {
-        &self.debt
-    }
-
-    fn settle(&self) -> bool {
-        // SAFETY: the debt says that nobody else uses the connection until it is settled.
-        self.debt.settle(|| unsafe { self.end() }.is_none_or(End::acknowledge))
     }
 }
 

@@ -1,8 +1,9 @@
 //! NCCL's calls on the data path, the same for all API versions: isend, irecv, iflush, test. They do not block,
 //! allocate or lock; this crate's clippy.toml lists the types that are banned for that.
 //!
-//! isend, irecv and test exist once for each fabric and end. A connection holds the addresses of its own functions
-//! ([`Calls`]), and NCCL's call jumps there: one function runs from NCCL's arguments to the fabric's work request.
+//! Each of them exists once for each fabric and end. A connection holds the addresses of its own functions ([`Calls`]),
+//! and NCCL's call jumps there: one function runs from NCCL's arguments through the steps of the call
+//! (`railweave_transport::call`) to the fabric's work request.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -12,10 +13,11 @@ use railweave_abi::net::OPTIONAL_RECV_COMPLETION;
 use railweave_fabric::Fabric;
 use railweave_transport::{
     Error, Event, Flushed, Incoming, MAX_BUFFERS, Outgoing, RecvConnection, RecvRequest, SendConnection, SendRequest,
+    call,
 };
 
 use super::guard::{failed, guard, null, put};
-use crate::comm::{Calls, Comm, End, MemoryHandle, Request, debtor};
+use crate::comm::{Calls, Comm, End, MemoryHandle, Request};
 use crate::log;
 
 /// Returns the calls of a [`SendConnection<F>`].
@@ -23,7 +25,7 @@ pub(super) fn calls_of_sender<F: Fabric>() -> Calls
 where
     SendConnection<F>: Send,
 {
-    Calls { isend: isend_on::<F>, irecv: irecv_on_sender, test: test_send::<F> }
+    Calls { isend: isend_on::<F>, irecv: irecv_on_sender, test: test_send::<F>, iflush: iflush_on_sender }
 }
 
 /// Returns the calls of a [`RecvConnection<F>`].
@@ -31,7 +33,7 @@ pub(super) fn calls_of_receiver<F: Fabric>() -> Calls
 where
     RecvConnection<F>: Send,
 {
-    Calls { isend: isend_on_receiver, irecv: irecv_on::<F>, test: test_recv::<F> }
+    Calls { isend: isend_on_receiver, irecv: irecv_on::<F>, test: test_recv::<F>, iflush: iflush_on::<F> }
 }
 
 /// `isend`.
@@ -136,16 +138,8 @@ pub(crate) unsafe fn iflush(
     for (index, place) in all.iter_mut().enumerate().take(count) {
         *place = buffer(index)?;
     }
-    comm.take_over()?;
-    // SAFETY: this is the connection's progress thread, and take_over ended any settling of its debt.
-    let end = unsafe { comm.end() }.ok_or_else(|| closed("iflush"))?;
-    let flushed = end.iflush(&all[..count]);
-    debtor::leave(comm, end.owes());
-    if let Flushed::Pending(flush) = flushed? {
-        // SAFETY: checked above not to be NULL, and the caller's promise.
-        unsafe { request.write(comm.request(flush.index())) };
-    }
-    Ok(())
+    // SAFETY: checked above not to be NULL, and the caller's promises; the call is the connection's own.
+    unsafe { (comm.calls.iflush)(comm, &all[..count], request) }
 }
 
 /// # Safety
@@ -163,19 +157,17 @@ where
 {
     guard("isend", || {
         // SAFETY: the caller's promises.
-        let (memory, end) = unsafe {
+        let memory = unsafe {
             put("isend", "the request", request, ptr::null_mut())?;
-            (memory_handle("isend", memory)?, enter::<SendConnection<F>>("isend", comm)?)
+            memory_handle("isend", memory)?
         };
         let (address, size, tag, keys) = (data.addr() as u64, size as u64, tag as u32, &memory.keys);
-        let Some(sent) = end.isend(&Outgoing { address, size, tag, keys })? else {
-            debtor::leave(comm, false);
-            return Ok(());
-        };
-        // SAFETY: checked above not to be NULL, and the caller's promise.
-        unsafe { request.write(comm.request(sent.index())) };
-        if let Some(event) = end.poll_event() {
-            log_event(&event, comm);
+        let message = Outgoing { address, size, tag, keys };
+        // SAFETY: the caller's promises, and `isend` calls this after it has taken the connection over.
+        let end = || unsafe { end_of::<SendConnection<F>>("isend", comm) };
+        if let Some(sent) = call::isend(comm, end, &message, |event| log_event(&event, comm))? {
+            // SAFETY: checked above not to be NULL, and the caller's promise.
+            unsafe { request.write(comm.request(sent.index())) };
         }
         Ok(())
     })
@@ -221,21 +213,9 @@ where
             return unsafe { irecv_group::<F>(comm, &buffers, optional, request) };
         }
         // SAFETY: the caller's promises, for one entry each.
-        let (buffer, end) =
-            unsafe { (incoming("irecv", *data, *sizes, *tags, *memory)?, enter::<RecvConnection<F>>("irecv", comm)?) };
-        match end.irecv(&[buffer], optional) {
-            Ok(Some(received)) if !end.owes() => {
-                // SAFETY: not NULL, and the caller's promise.
-                unsafe { request.write(comm.request(received.index())) };
-                Ok(())
-            }
-            // A second call of `owes`: a single one before the match would cost each receive 11 instructions.
-            received => {
-                let owes = end.owes();
-                // SAFETY: as above.
-                unsafe { irecv_leave(comm, received, owes, request) }
-            }
-        }
+        let buffer = unsafe { incoming("irecv", *data, *sizes, *tags, *memory)? };
+        // SAFETY: the caller's promises; `request` is not NULL.
+        unsafe { irecv_buffers::<F>(comm, &[buffer], optional, request) }
     })
 }
 
@@ -248,13 +228,10 @@ where
     guard("test", || {
         let (comm, sent) = (request.comm(), SendRequest::from_index(request.index()));
         // SAFETY: the caller's promises.
-        let end = unsafe {
-            put("test", "done", done, 0)?;
-            enter::<SendConnection<F>>("test", comm)?
-        };
-        // Settles the previous connection's debt; the order does not matter.
-        debtor::leave(comm, false);
-        if let Some(bytes) = end.test(sent)? {
+        unsafe { put("test", "done", done, 0) }?;
+        // SAFETY: the caller's promises, and `test_send` calls this after it has taken the connection over.
+        let end = || unsafe { end_of::<SendConnection<F>>("test", comm) };
+        if let Some(bytes) = call::test_send(comm, end, sent)? {
             // SAFETY: checked above not to be NULL, and the caller's promises. Sizes are at most 1 GiB, which an int
             // holds.
             unsafe {
@@ -277,15 +254,10 @@ where
     guard("test", || {
         let (comm, received) = (request.comm(), RecvRequest::from_index(request.index()));
         // SAFETY: the caller's promises.
-        let end = unsafe {
-            put("test", "done", done, 0)?;
-            enter::<RecvConnection<F>>("test", comm)?
-        };
-        if F::ONE_SIDED {
-            debtor::leave(comm, false);
-        }
-        let arrived = end.test(received);
-        let failed = if let Ok(Some(arrived)) = arrived {
+        unsafe { put("test", "done", done, 0) }?;
+        // SAFETY: the caller's promises, and `test_recv` calls this after it has taken the connection over.
+        let end = || unsafe { end_of::<RecvConnection<F>>("test", comm) };
+        call::test_recv(comm, end, received, |arrived| {
             // SAFETY: checked above not to be NULL, and the caller's promises. Sizes are at most 1 GiB, which an int
             // holds.
             unsafe {
@@ -294,15 +266,25 @@ where
                     arrived.iter().enumerate().for_each(|(place, size)| sizes.add(place).write(*size as c_int));
                 }
             }
-            None
-        } else {
-            arrived.err()
-        };
-        if !F::ONE_SIDED {
-            debtor::leave(comm, end.owes());
-        }
-        failed.map_or(Ok(()), Err)
+        })
     })
+}
+
+/// `iflush` of some buffers.
+///
+/// # Safety
+/// The same as for [`iflush()`], on a connection that receives over `F`; `request` must not be NULL.
+unsafe fn iflush_on<F: Fabric>(comm: &Comm, buffers: &[Incoming<'_>], request: *mut *mut c_void) -> Result<(), Error>
+where
+    RecvConnection<F>: Send,
+{
+    // SAFETY: the caller's promises, and `iflush` calls this after it has taken the connection over.
+    let end = || unsafe { end_of::<RecvConnection<F>>("iflush", comm) };
+    if let Flushed::Pending(flush) = call::iflush(comm, end, buffers)? {
+        // SAFETY: the caller's promise.
+        unsafe { request.write(comm.request(flush.index())) };
+    }
+    Ok(())
 }
 
 /// `isend` on the wrong end.
@@ -329,6 +311,11 @@ unsafe extern "C" fn irecv_on_sender(
     _: *mut *mut c_void,
 ) -> NcclResult {
     failed("irecv", Error::protocol("irecv was called on a connection that sends"))
+}
+
+/// `iflush` on the wrong end.
+unsafe fn iflush_on_sender(_: &Comm, _: &[Incoming<'_>], _: *mut *mut c_void) -> Result<(), Error> {
+    Err(Error::protocol("iflush was called on a connection that sends"))
 }
 
 /// `irecv` with any number of buffers.
@@ -360,31 +347,27 @@ where
     for (index, place) in all.iter_mut().enumerate().take(count) {
         *place = buffer(index)?;
     }
-    // SAFETY: the caller's promise.
-    unsafe {
-        let end = enter::<RecvConnection<F>>("irecv", comm)?;
-        let received = end.irecv(&all[..count], optional);
-        let owes = end.owes();
-        irecv_leave(comm, received, owes, request)
-    }
+    // SAFETY: the caller's promises.
+    unsafe { irecv_buffers::<F>(comm, &all[..count], optional, request) }
 }
 
-/// Leaves a connection after an irecv that returned no request, or after which the connection owes its peer something.
+/// `irecv` into these buffers.
 ///
 /// # Safety
-/// `request` must be valid for writing.
-#[inline(never)]
-unsafe fn irecv_leave(
+/// The same as for [`irecv`], on a connection that receives over `F`; `request` must not be NULL.
+#[inline(always)]
+unsafe fn irecv_buffers<F: Fabric>(
     comm: &Comm,
-    received: Result<Option<RecvRequest>, Error>,
-    owes: bool,
+    buffers: &[Incoming<'_>],
+    optional: bool,
     request: *mut *mut c_void,
-) -> Result<(), Error> {
-    // A thread that posted a receive will post or test more. Its debt on another connection may still go out with that.
-    if !matches!(received, Ok(Some(_))) || owes {
-        debtor::leave(comm, owes);
-    }
-    if let Some(received) = received? {
+) -> Result<(), Error>
+where
+    RecvConnection<F>: Send,
+{
+    // SAFETY: the caller's promises, and `irecv` calls this after it has taken the connection over.
+    let end = || unsafe { end_of::<RecvConnection<F>>("irecv", comm) };
+    if let Some(received) = call::irecv(comm, end, buffers, optional)? {
         // SAFETY: the caller's promise.
         unsafe { request.write(comm.request(received.index())) };
     }
@@ -397,16 +380,15 @@ fn log_event(event: &Event, comm: &Comm) {
     log::warn(&log::line(event, &comm.peer));
 }
 
-/// Takes a connection for this thread and returns its end.
+/// Returns a connection's end.
 ///
 /// # Safety
-/// This must be the connection's progress thread, and `E` the type of the connection's end: only functions of its own
-/// [`Calls`] may call this.
+/// This must be the connection's progress thread, which has taken the connection over, and `E` the type of its end:
+/// only functions of its own [`Calls`] may call this.
 #[inline(always)]
 #[expect(clippy::mut_from_ref, reason = "the exclusive use is the caller's promise, see Safety")]
-unsafe fn enter<'a, E: End>(call: &str, comm: &'a Comm) -> Result<&'a mut E, Error> {
-    comm.take_over()?;
-    // SAFETY: the caller's promise, and take_over ended any settling of the connection's debt.
+unsafe fn end_of<'a, E: End>(call: &str, comm: &'a Comm) -> Result<&'a mut E, Error> {
+    // SAFETY: the caller's promise.
     match unsafe { comm.end() } {
         // SAFETY: the caller's promise about its type.
         Some(end) => Ok(unsafe { &mut *ptr::from_mut::<dyn End>(end).cast::<E>() }),

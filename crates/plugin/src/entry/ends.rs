@@ -1,7 +1,7 @@
 //! Both ends of a connection as [`End`]s, for every fabric.
 
 use railweave_fabric::Fabric;
-use railweave_transport::{Error, Flushed, Incoming, RecvConnection, SendConnection};
+use railweave_transport::{RecvConnection, SendConnection};
 
 use super::data_path::{calls_of_receiver, calls_of_sender};
 use crate::comm::{Calls, End};
@@ -12,14 +12,6 @@ where
 {
     fn calls(&self) -> Calls {
         calls_of_sender::<F>()
-    }
-
-    fn iflush(&mut self, _buffers: &[Incoming<'_>]) -> Result<Flushed, Error> {
-        Err(Error::protocol("iflush was called on a connection that sends"))
-    }
-
-    fn owes(&mut self) -> bool {
-        false
     }
 
     fn acknowledge(&mut self) -> bool {
@@ -33,14 +25,6 @@ where
 {
     fn calls(&self) -> Calls {
         calls_of_receiver::<F>()
-    }
-
-    fn iflush(&mut self, buffers: &[Incoming<'_>]) -> Result<Flushed, Error> {
-        Self::iflush(self, buffers)
-    }
-
-    fn owes(&mut self) -> bool {
-        Self::owes(self)
     }
 
     fn acknowledge(&mut self) -> bool {

@@ -1,14 +1,14 @@
 //! A connection as NCCL's threads hold it: how they take it for a call, leave it with a debt, and close it, and how the
 //! control thread sends the debts that they leave.
 //!
-//! The steps are those of the plugin (`crates/plugin/src/comm/mod.rs` and `entry/data_path.rs`), over the same `Debt`,
-//! `Debtors` and `LastDebtor`.
+//! The steps are the protocol's own (`railweave_transport::call`), as in the plugin; this file has the threads.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use railweave_fabric::Part;
+use railweave_transport::call::{self, Callable};
 use railweave_transport::{
     ConnectionEnd, Debt, Debtors, Error, Event, Fate, Flushed, Incoming, Indebted, LOOK_INTERVAL, LastDebtor, Outgoing,
     RailInfo, RecvConnection, RecvRequest, SendConnection, SendRequest,
@@ -89,19 +89,58 @@ impl<const O: bool> Threads<O> {
     }
 }
 
+/// An end that the threads of a process share.
+pub(super) trait End<const O: bool>: ConnectionEnd + Sized {
+    /// Returns the name of its connection as one with a debt.
+    fn debtor(comm: &Comm<Self, O>) -> Weak<RecvComm<O>>;
+
+    /// Sends what it owes. Returns true if all of it is on its way.
+    fn acknowledge(&mut self) -> bool;
+}
+
+impl<const O: bool> End<O> for SendConnection<Net<O>> {
+    fn debtor(_comm: &SendComm<O>) -> Weak<RecvComm<O>> {
+        // It never owes anything.
+        Weak::new()
+    }
+
+    fn acknowledge(&mut self) -> bool {
+        true
+    }
+}
+
+impl<const O: bool> End<O> for RecvConnection<Net<O>> {
+    fn debtor(comm: &RecvComm<O>) -> Weak<RecvComm<O>> {
+        Weak::clone(&comm.itself)
+    }
+
+    fn acknowledge(&mut self) -> bool {
+        Self::acknowledge(self)
+    }
+}
+
 /// One end of a connection that is up.
 pub(crate) struct Comm<E, const O: bool> {
     who: Who,
     debt: Debt,
     /// `None` once closed. To use it while another thread does would be a panic.
     end: RefCell<Option<Box<E>>>,
+    /// The event of the last message that its thread sent.
+    event: Cell<Option<Event>>,
     threads: Rc<Threads<O>>,
+    itself: Weak<Self>,
 }
 
 impl<E: ConnectionEnd, const O: bool> Comm<E, O> {
     pub(super) fn new(made: E, who: Who, threads: &Rc<Threads<O>>) -> Rc<Self> {
-        let (debt, end) = (Debt::new(), RefCell::new(Some(Box::new(made))));
-        Rc::new(Self { who, debt, end, threads: Rc::clone(threads) })
+        Rc::new_cyclic(|itself| Self {
+            who,
+            debt: Debt::new(),
+            end: RefCell::new(Some(Box::new(made))),
+            event: Cell::new(None),
+            threads: Rc::clone(threads),
+            itself: Weak::clone(itself),
+        })
     }
 
     pub(super) fn fate(&self) -> Option<Arc<Fate>> {
@@ -118,93 +157,23 @@ impl<E: ConnectionEnd, const O: bool> Comm<E, O> {
         self.end.borrow().as_ref().map_or_else(Vec::new, |end| end.rails())
     }
 
-    /// Takes the connection for a call.
-    fn enter<R>(&self, call: impl FnOnce(&mut E) -> R) -> R {
+    /// Returns the end, for the thread that has taken the connection over.
+    fn end(&self) -> Result<RefMut<'_, E>, Error> {
+        Ok(RefMut::map(self.end.borrow_mut(), |end| &mut **end.as_mut().expect("a closed connection is not used")))
+    }
+
+    /// Notes that a call begins.
+    fn begin_call(&self) {
         if !self.debt.is_free() {
             self.threads.world.lock().saw(Seen::DebtTakenOver);
         }
-        assert!(self.debt.take_over(Err).is_ok(), "{}: its debt is settled during a call", self.who);
-        call(self.end.borrow_mut().as_mut().expect("a closed connection is not used"))
     }
+}
 
+impl<E: End<O>, const O: bool> Comm<E, O> {
     /// Takes the end out of the connection, which is closed from now on.
     pub(super) fn close(&self) -> Option<Box<E>> {
-        assert!(self.debt.take_over(Err).is_ok(), "{}: its debt is settled during its close", self.who);
-        self.end.borrow_mut().take()
-    }
-}
-
-impl<const O: bool> SendComm<O> {
-    /// Settles the debt of the connection that the thread left before: this end itself never owes anything.
-    fn leave(&self) {
-        self.threads.left.leave(false, |_| false, Weak::new, settle_other);
-    }
-
-    pub(super) fn isend(&self, message: &Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
-        let sent = self.enter(|end| end.isend(message))?;
-        if sent.is_none() {
-            self.leave();
-        }
-        Ok(sent)
-    }
-
-    pub(super) fn test(&self, request: SendRequest) -> Result<Option<u64>, Error> {
-        self.enter(|_| ());
-        self.leave();
-        self.enter(|end| end.test(request))
-    }
-
-    pub(super) fn poll_event(&self) -> Option<Event> {
-        self.enter(SendConnection::poll_event)
-    }
-}
-
-impl<const O: bool> RecvComm<O> {
-    /// Ends the thread's call, after which this end `owes` its peer something or not.
-    fn leave(self: &Rc<Self>, owes: bool) {
-        let is_it = |name: &Weak<Self>| std::ptr::eq(name.as_ptr(), &raw const **self);
-        self.threads.left.leave(owes, is_it, || Rc::downgrade(self), settle_other);
-        if owes && self.debt.incur() {
-            self.threads.look_after(Rc::clone(self));
-        }
-    }
-
-    pub(super) fn irecv(
-        self: &Rc<Self>,
-        buffers: &[Incoming<'_>],
-        optional: bool,
-    ) -> Result<Option<RecvRequest>, Error> {
-        let (received, owes) = self.enter(|end| (end.irecv(buffers, optional), end.owes()));
-        if !matches!(received, Ok(Some(_))) || owes {
-            self.leave(owes);
-        }
-        received
-    }
-
-    pub(super) fn test(self: &Rc<Self>, request: RecvRequest) -> Result<Option<Vec<u64>>, Error> {
-        self.enter(|_| ());
-        if O {
-            self.leave(false);
-        }
-        let (arrived, owes) = self.enter(|end| {
-            let arrived = end.test(request).map(|sizes| sizes.map(<[u64]>::to_vec));
-            (arrived, end.owes())
-        });
-        if !O {
-            self.leave(owes);
-        }
-        arrived
-    }
-
-    pub(super) fn iflush(self: &Rc<Self>, buffers: &[Incoming<'_>]) -> Result<Flushed, Error> {
-        let (flushed, owes) = self.enter(|end| (end.iflush(buffers), end.owes()));
-        self.leave(owes);
-        flushed
-    }
-
-    /// Returns true if its thread left it with a debt that nobody has sent.
-    pub(super) fn owes(&self) -> bool {
-        !self.debt.is_free()
+        call::close(self, || self.end.borrow_mut().take()).expect("no settling is in progress")
     }
 
     /// Sends the debt, unless there is none. Returns as [`Debt::settle`] does.
@@ -224,19 +193,84 @@ impl<const O: bool> RecvComm<O> {
     }
 }
 
-/// Settles the debt of a connection that the progress thread left, unless it is closed.
-fn settle_other<const O: bool>(other: Weak<RecvComm<O>>) {
-    if let Some(other) = other.upgrade() {
-        other.settle_as(false);
-    }
-}
-
-impl<const O: bool> Indebted for RecvComm<O> {
+impl<E: End<O>, const O: bool> Indebted for Comm<E, O> {
     fn debt(&self) -> &Debt {
         &self.debt
     }
 
     fn settle(&self) -> bool {
         self.settle_as(true)
+    }
+}
+
+impl<E: End<O>, const O: bool> Callable for Comm<E, O> {
+    type Name = Weak<RecvComm<O>>;
+
+    fn name(&self) -> Self::Name {
+        E::debtor(self)
+    }
+
+    fn is_named(&self, name: &Self::Name) -> bool {
+        Weak::ptr_eq(name, &E::debtor(self))
+    }
+
+    fn settle_named(name: Self::Name) {
+        if let Some(comm) = name.upgrade() {
+            comm.settle_as(false);
+        }
+    }
+
+    fn wait_for_settling(&self, _checks: u32) -> Result<(), Error> {
+        panic!("{}: its debt is settled during a call", self.who);
+    }
+
+    fn with_last_debtor(&self, _owes: bool, leave: impl FnOnce(&LastDebtor<Self::Name>)) {
+        leave(&self.threads.left);
+    }
+
+    fn hand_over(&self) {
+        if let Some(comm) = E::debtor(self).upgrade() {
+            self.threads.look_after(comm);
+        }
+    }
+}
+
+impl<const O: bool> SendComm<O> {
+    pub(super) fn isend(&self, message: &Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
+        self.begin_call();
+        call::isend(self, || self.end(), message, |event| self.event.set(Some(event)))
+    }
+
+    pub(super) fn test(&self, request: SendRequest) -> Result<Option<u64>, Error> {
+        self.begin_call();
+        call::test_send(self, || self.end(), request)
+    }
+
+    pub(super) fn poll_event(&self) -> Option<Event> {
+        self.event.take()
+    }
+}
+
+impl<const O: bool> RecvComm<O> {
+    pub(super) fn irecv(&self, buffers: &[Incoming<'_>], optional: bool) -> Result<Option<RecvRequest>, Error> {
+        self.begin_call();
+        call::irecv(self, || self.end(), buffers, optional)
+    }
+
+    pub(super) fn test(&self, request: RecvRequest) -> Result<Option<Vec<u64>>, Error> {
+        self.begin_call();
+        let mut arrived = None;
+        call::test_recv(self, || self.end(), request, |sizes| arrived = Some(sizes.to_vec()))?;
+        Ok(arrived)
+    }
+
+    pub(super) fn iflush(&self, buffers: &[Incoming<'_>]) -> Result<Flushed, Error> {
+        self.begin_call();
+        call::iflush(self, || self.end(), buffers)
+    }
+
+    /// Returns true if its thread left it with a debt that nobody has sent.
+    pub(super) fn owes(&self) -> bool {
+        !self.debt.is_free()
     }
 }

@@ -2,9 +2,7 @@
 
 use std::rc::Rc;
 
-use railweave_transport::ConnectionEnd;
-
-use super::comm::Comm;
+use super::comm::{Comm, End};
 
 /// The stage that an end has reached.
 pub(super) enum Stage<H, C, A, const O: bool> {
@@ -30,7 +28,7 @@ impl<H, C, A, const O: bool> Stage<H, C, A, O> {
     }
 }
 
-impl<H, C: ConnectionEnd, A, const O: bool> Stage<H, C, A, O> {
+impl<H, C: End<O>, A, const O: bool> Stage<H, C, A, O> {
     /// Closes an end for its application, whose memory goes first if `memory_first`, and otherwise when the end begins
     /// to linger. Returns true if it was up; the control thread must then be told.
     pub(super) fn close(&mut self, memory_first: bool) -> bool {
