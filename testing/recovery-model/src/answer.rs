@@ -1,6 +1,6 @@
 //! The receiver's answer to `RAIL_DOWN`: which parts it has seen.
 
-use crate::config::{Config, RAILS, part};
+use crate::config::{Config, part};
 use crate::mutation::Mutation;
 use crate::property::Property;
 use crate::set::Set;
@@ -11,21 +11,21 @@ use crate::state::{Frame, Question, State};
 pub(crate) fn say(c: &Config, s: &mut State, rail: usize, question: Question) -> Result<(), Property> {
     let mut seen = Set::default();
     for message in 0..c.messages.len() {
-        for p in (0..RAILS).filter(|p| question.unsure.has(part(message, *p))) {
+        for p in (0..c.rails).filter(|p| question.unsure.has(part(message, *p))) {
             if message >= usize::from(s.receiver.next) {
                 s.has_ended = true;
             } else if judge(c, s, message, p)? {
                 seen.add(part(message, p));
             }
         }
-        for p in (0..RAILS).filter(|p| question.acknowledged.has(part(message, *p))) {
+        for p in (0..c.rails).filter(|p| question.acknowledged.has(part(message, *p))) {
             let is_seen = s.receiver.complete.has(message) || is_usable(c, s, message, p);
             // The sender has ended this send and will not repeat it.
             s.has_ended |= !is_seen && !c.breaks_rule(Mutation::AcknowledgedUnlisted);
         }
     }
     let e = s.receiver.rails[rail].e;
-    s.to_sender.frames.push(Frame::State { rail: rail.try_into().expect("a rail"), e, seen });
+    s.to_sender.push(c, Frame::State { rail: rail.try_into().expect("a rail"), e, seen });
     Ok(())
 }
 

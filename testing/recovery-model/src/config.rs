@@ -4,8 +4,8 @@ use crate::mutation::Mutation;
 use crate::set::Set;
 use std::ops::Range;
 
-/// The number of rails.
-pub const RAILS: usize = 2;
+/// The most rails of a configuration.
+pub const RAILS: usize = 3;
 /// The most messages of a configuration.
 pub const MESSAGES: usize = 4;
 /// The most places of the CTS ring.
@@ -46,8 +46,8 @@ pub enum Split {
     Any,
     /// All usable rails.
     Usable,
-    /// Both rails, so the sender waits until both are usable.
-    Both,
+    /// All rails, so the sender waits until all are usable.
+    All,
     /// One of the usable rails.
     One,
 }
@@ -67,6 +67,8 @@ pub enum Habit {
 pub struct Config {
     /// The name, unique.
     pub name: &'static str,
+    /// The number of rails, 2 or 3.
+    pub rails: usize,
     /// The messages, in order.
     pub messages: &'static [Message],
     /// The lanes per rail, 1 or 2. With 2, each message is striped over both.
@@ -106,6 +108,7 @@ impl Config {
     /// The configuration from which others differ: one plain message, no faults.
     pub const PLAIN: Self = Self {
         name: "plain",
+        rails: 2,
         messages: &[Message::PLAIN],
         lanes: 1,
         split: Split::Any,

@@ -89,7 +89,7 @@ pub fn mutations() -> Vec<(Mutation, Property, Config)> {
         (M::DownBeforeDestroy, P::RingMovesOn, Config { messages: TWO, places: 1, split: Split::One, ..SENDER }),
         (M::RepairBeforeAnswer, P::AnsweredFirst, SENDER),
         (M::RepairsSummed, P::ExactSize, Config { lanes: 2, ..SENDER }),
-        (M::SeenIsRepaired, P::CountedOnce, Config { lanes: 2, split: Split::Both, sender_faults: 1, ..BACK }),
+        (M::SeenIsRepaired, P::CountedOnce, Config { lanes: 2, split: Split::All, sender_faults: 1, ..BACK }),
         (M::RepairWithoutRecord, P::ExactSize, Config { messages: &[Message::RECORD], ..SENDER }),
         (M::LaneSpeaksForPart, P::Placed, Config { lanes: 2, ..PLAIN }),
         (M::PlaceReusedAtOnce, P::RingMovesOn, Config { messages: TWO, places: 1, split: Split::One, ..RECEIVER }),

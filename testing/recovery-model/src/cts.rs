@@ -1,6 +1,6 @@
 //! The CTS ring: entries that the receiver writes, and the places that it may use again.
 
-use crate::config::{Config, RAILS};
+use crate::config::Config;
 use crate::mutation::Mutation;
 use crate::property::Property;
 use crate::state::{Copied, Receiving, State};
@@ -23,7 +23,7 @@ pub(crate) fn is_place_free(c: &Config, s: &State, entry: usize) -> bool {
             && !copy.is_settled
             && (is_given_up || !c.breaks_rule(Mutation::PlaceIgnoresSlowRail))
     };
-    !(0..RAILS).any(|rail| r.rails[rail].copies.items().iter().any(|copy| is_in_flight(rail, copy)))
+    !(0..c.rails).any(|rail| r.rails[rail].copies.items().iter().any(|copy| is_in_flight(rail, copy)))
 }
 
 /// Returns true if CTS may use the rail.

@@ -1,6 +1,6 @@
 //! The way of a write from the sender's post to the receiver's memory and queue.
 
-use crate::config::{Config, Habit, RAILS};
+use crate::config::{Config, Habit};
 use crate::mutation::Mutation;
 use crate::property::Property;
 use crate::sender;
@@ -81,7 +81,7 @@ fn receives(c: &Config, credit: u8) -> usize {
     } else if c.breaks_rule(Mutation::CreditByAcknowledgement) {
         c.slots * lanes + usize::from(credit)
     } else {
-        c.slots * (lanes + RAILS - 1)
+        c.slots * (lanes + c.rails - 1)
     }
 }
 
@@ -119,7 +119,7 @@ fn refuse(c: &Config, s: &mut State, rail: usize, index: usize) -> Result<(), Pr
 
 /// Removes the writes, of both ends, of which nothing can come any more.
 pub(crate) fn sweep(c: &Config, s: &mut State) {
-    for rail in 0..RAILS {
+    for rail in 0..c.rails {
         let r = &s.receiver.rails[rail];
         let is_fenced = |e: u8| {
             let is_gone = r.stage == Receiving::Gone && !c.breaks_rule(Mutation::OfferOpensTwice);

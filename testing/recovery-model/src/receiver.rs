@@ -1,7 +1,7 @@
 //! The steps of the data's receiver.
 
 use crate::answer;
-use crate::config::{Config, Habit, RAILS};
+use crate::config::{Config, Habit};
 use crate::cts;
 use crate::mutation::Mutation;
 use crate::property::Property;
@@ -92,12 +92,12 @@ pub(crate) fn flush(c: &Config, s: &mut State, message: usize) -> Result<(), Pro
 /// The receiver suspects a rail, or its lanes fail.
 pub(crate) fn fail(c: &Config, s: &mut State, rail: usize) {
     fence(c, s, rail);
-    suspect(s, rail);
+    suspect(c, s, rail);
 }
 
-fn suspect(s: &mut State, rail: usize) {
+fn suspect(c: &Config, s: &mut State, rail: usize) {
     let e = s.receiver.rails[rail].e;
-    s.to_sender.frames.push(Frame::Suspect { rail: rail.try_into().expect("a rail"), e });
+    s.to_sender.push(c, Frame::Suspect { rail: rail.try_into().expect("a rail"), e });
 }
 
 /// A device dies with the completions of its rail and the bytes that it had not yet put into GPU memory.
@@ -119,7 +119,7 @@ pub(crate) fn lose_device(c: &Config, s: &mut State, rail: usize) {
         }
     }
     if has_lanes {
-        suspect(s, rail);
+        suspect(c, s, rail);
     }
 }
 
@@ -215,7 +215,7 @@ pub(crate) fn take_offer(c: &Config, s: &mut State, rail: usize, e: u8) {
         r.queue.clear();
     }
     if r.stage == Receiving::Live && r.e == e {
-        s.to_sender.frames.push(Frame::Lanes { rail: rail.try_into().expect("a rail"), e });
+        s.to_sender.push(c, Frame::Lanes { rail: rail.try_into().expect("a rail"), e });
     }
 }
 
@@ -228,14 +228,14 @@ pub(crate) fn take_up(s: &mut State, rail: usize, e: u8) {
 }
 
 /// Says again what has no answer, on a new session.
-pub(crate) fn repeat(s: &mut State) {
-    for rail in 0..RAILS {
+pub(crate) fn repeat(c: &Config, s: &mut State) {
+    for rail in 0..c.rails {
         let r = &s.receiver.rails[rail];
         let e = r.e;
         if r.stage != Receiving::Live && !r.has_answered && r.question.is_none() {
-            suspect(s, rail);
+            suspect(c, s, rail);
         } else if r.stage == Receiving::Live && e > 0 && !r.is_up {
-            s.to_sender.frames.push(Frame::Lanes { rail: rail.try_into().expect("a rail"), e });
+            s.to_sender.push(c, Frame::Lanes { rail: rail.try_into().expect("a rail"), e });
         }
     }
 }

@@ -32,7 +32,7 @@ impl Model for Recovery {
         if s.has_ended {
             return;
         }
-        for rail in 0..RAILS {
+        for rail in 0..self.config.rails {
             sender_steps(&self.config, s, rail, steps);
             receiver_steps(&self.config, s, rail, steps);
             network_steps(&self.config, s, rail, steps);
@@ -71,7 +71,7 @@ impl Model for Recovery {
             let (sending, receiving) = (&s.sender.rails[rail], &s.receiver.rails[rail]);
             receiving.is_dead || sending.stage == Sending::Up && receiving.is_up && sending.e == receiving.e
         };
-        let is_whole = !self.config.comes_back || self.config.closes || (0..RAILS).all(is_back);
+        let is_whole = !self.config.comes_back || self.config.closes || (0..self.config.rails).all(is_back);
         if is_done && is_whole || s.has_ended { Ok(()) } else { Err(Property::Done) }
     }
 
@@ -87,7 +87,7 @@ fn judge_end(s: State) -> Result<State, Property> {
 fn sender_steps(c: &Config, s: &State, rail: usize, steps: &mut Vec<Step>) {
     let r = byte(rail);
     let messages = 0..usize::from(s.sender.next);
-    let parts = messages.flat_map(|message| (0..RAILS).map(move |part| (message, part)));
+    let parts = messages.flat_map(|message| (0..c.rails).map(move |part| (message, part)));
     let repairs = parts.filter(|&(message, part)| sender::may_repair(c, s, message, part, rail));
     steps.extend(repairs.map(|(message, part)| Step::Repair(byte(message), byte(part), r)));
     let sent = c.lanes().iter().filter_map(|lane| sender::acknowledged(s, rail, lane));
@@ -159,11 +159,17 @@ fn session_steps(c: &Config, s: &State, steps: &mut Vec<Step>) {
     if session::may_close_receiver(c, s) {
         steps.push(Step::CloseReceiver);
     }
-    if !s.to_sender.frames.is_empty() {
-        steps.push(Step::ToSender);
+    if s.to_receiver.is_cut {
+        steps.push(Step::SenderNotices);
+    } else {
+        let ready = (0..=RAILS).filter(|channel| !s.to_sender.channels[*channel].is_empty());
+        steps.extend(ready.map(|channel| Step::ToSender(byte(channel))));
     }
-    if !s.to_receiver.frames.is_empty() {
-        steps.push(Step::ToReceiver);
+    if s.to_sender.is_cut {
+        steps.push(Step::ReceiverNotices);
+    } else {
+        let ready = (0..=RAILS).filter(|channel| !s.to_receiver.channels[*channel].is_empty());
+        steps.extend(ready.map(|channel| Step::ToReceiver(byte(channel))));
     }
     steps.extend((0..s.to_sender.late.len()).map(|index| Step::LateToSender(byte(index))));
     steps.extend((0..s.to_receiver.late.len()).map(|index| Step::LateToReceiver(byte(index))));
@@ -189,7 +195,7 @@ fn take(c: &Config, s: &mut State, step: Step) -> Result<(), Property> {
             sender::fail(c, s, rail.into());
         }
         Step::SenderDestroys(rail) => sender::destroy(c, s, rail.into()),
-        Step::Offer(rail) => sender::offer(s, rail.into()),
+        Step::Offer(rail) => sender::offer(c, s, rail.into()),
         Step::ReceiverFails(rail) => {
             s.faults.receiver -= 1;
             receiver::fail(c, s, rail.into());
@@ -201,14 +207,14 @@ fn take(c: &Config, s: &mut State, step: Step) -> Result<(), Property> {
         Step::Quiet(rail) => s.receiver.rails[usize::from(rail)].stage = Receiving::Quiet,
         Step::ReceiverDestroys(rail) => receiver::destroy(c, s, rail.into()),
         Step::Answer(rail) => return receiver::give_answer(c, s, rail.into()),
-        Step::CloseSender => session::close_sender(s),
+        Step::CloseSender => session::close_sender(c, s),
         Step::CloseReceiver => session::close_receiver(c, s),
-        Step::ToSender => {
-            let frame = s.to_sender.frames.remove(0);
+        Step::ToSender(channel) => {
+            let frame = s.to_sender.channels[usize::from(channel)].remove(0);
             return deliver(c, s, frame, session::deliver_to_sender);
         }
-        Step::ToReceiver => {
-            let frame = s.to_receiver.frames.remove(0);
+        Step::ToReceiver(channel) => {
+            let frame = s.to_receiver.channels[usize::from(channel)].remove(0);
             return deliver(c, s, frame, session::deliver_to_receiver);
         }
         Step::LateToSender(index) => {
@@ -223,6 +229,8 @@ fn take(c: &Config, s: &mut State, step: Step) -> Result<(), Property> {
             s.faults.breaks -= 1;
             session::break_off(c, s);
         }
+        Step::SenderNotices => session::renew_sender(c, s),
+        Step::ReceiverNotices => session::renew_receiver(c, s),
     }
     Ok(())
 }
@@ -273,8 +281,8 @@ pub fn tell(model: &Recovery, steps: &[Step]) -> Vec<String> {
     let mut lines = Vec::new();
     for (number, step) in steps.iter().enumerate() {
         let frame = match *step {
-            Step::ToSender => s.to_sender.frames.items().first(),
-            Step::ToReceiver => s.to_receiver.frames.items().first(),
+            Step::ToSender(channel) => s.to_sender.channels[usize::from(channel)].items().first(),
+            Step::ToReceiver(channel) => s.to_receiver.channels[usize::from(channel)].items().first(),
             Step::LateToSender(index) => s.to_sender.late.items().get(usize::from(index)),
             Step::LateToReceiver(index) => s.to_receiver.late.items().get(usize::from(index)),
             _ => None,

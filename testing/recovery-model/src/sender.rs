@@ -1,6 +1,6 @@
 //! The steps of the data's sender.
 
-use crate::config::{Config, RAILS, Split, part};
+use crate::config::{Config, Split, part};
 use crate::mutation::Mutation;
 use crate::set::Set;
 use crate::state::{Arrival, Frame, Part, Reach, Sending, Stage, State, Write};
@@ -17,14 +17,14 @@ pub(crate) fn masks(c: &Config, s: &State) -> Vec<Set> {
     if !is_slot_free || !is_clear {
         return Vec::new();
     }
-    let up: Set = (0..RAILS).filter(|rail| sender.rails[*rail].stage == Sending::Up).collect();
+    let up: Set = (0..c.rails).filter(|rail| sender.rails[*rail].stage == Sending::Up).collect();
     let is_allowed = |mask: &Set| match c.split {
         Split::Any => true,
         Split::Usable => *mask == up,
-        Split::Both => mask.iter().count() == RAILS,
+        Split::All => mask.iter().count() == c.rails,
         Split::One => mask.iter().count() == 1,
     };
-    (1..1 << RAILS).map(Set).filter(|mask| up.has_all(*mask) && is_allowed(mask)).collect()
+    (1..1 << c.rails).map(Set).filter(|mask| up.has_all(*mask) && is_allowed(mask)).collect()
 }
 
 /// Posts the next message: one write per active rail and lane, each with an immediate.
@@ -126,12 +126,12 @@ pub(crate) fn destroy(c: &Config, s: &mut State, rail: usize) {
 fn say_down(c: &Config, s: &mut State, rail: usize) {
     s.sender.rails[rail].stage = Sending::Waiting;
     let frame = down(c, s, rail);
-    s.to_receiver.frames.push(frame);
+    s.to_receiver.push(c, frame);
 }
 
 fn down(c: &Config, s: &State, rail: usize) -> Frame {
     let of_stage = |stage: Stage| -> Set {
-        let all = (0..c.messages.len()).flat_map(|message| (0..RAILS).map(move |p| (message, p)));
+        let all = (0..c.messages.len()).flat_map(|message| (0..c.rails).map(move |p| (message, p)));
         let is_here = |part: Part| part.stage == stage && usize::from(part.carrier) == rail;
         all.filter(|&(m, p)| is_here(s.sender.parts[m][p])).map(|(m, p)| part(m, p)).collect()
     };
@@ -146,11 +146,11 @@ pub(crate) fn may_offer(c: &Config, s: &State, rail: usize) -> bool {
 }
 
 /// Offers the next incarnation.
-pub(crate) fn offer(s: &mut State, rail: usize) {
+pub(crate) fn offer(c: &Config, s: &mut State, rail: usize) {
     let on_rail = &mut s.sender.rails[rail];
     on_rail.e += 1;
     on_rail.stage = Sending::Offered;
-    s.to_receiver.frames.push(Frame::Offer { rail: byte(rail), e: on_rail.e });
+    s.to_receiver.push(c, Frame::Offer { rail: byte(rail), e: on_rail.e });
 }
 
 /// The receiver suspects the rail.
@@ -173,7 +173,7 @@ pub(crate) fn take_state(c: &Config, s: &mut State, rail: usize, e: u8, seen: Se
     on_rail.stage = Sending::Idle;
     on_rail.takes_cts = false;
     for message in 0..c.messages.len() {
-        for p in 0..RAILS {
+        for p in 0..c.rails {
             let entry = &mut s.sender.parts[message][p];
             if entry.stage == Stage::Unsure && usize::from(entry.carrier) == rail {
                 let is_seen = seen.has(part(message, p)) && !c.breaks_rule(Mutation::SeenIsRepaired);
@@ -185,18 +185,18 @@ pub(crate) fn take_state(c: &Config, s: &mut State, rail: usize, e: u8, seen: Se
 }
 
 /// The receiver has opened the incarnation that was offered.
-pub(crate) fn take_lanes(s: &mut State, rail: usize, e: u8) {
+pub(crate) fn take_lanes(c: &Config, s: &mut State, rail: usize, e: u8) {
     let on_rail = &mut s.sender.rails[rail];
     if on_rail.stage == Sending::Offered && e == on_rail.e {
         on_rail.stage = Sending::Up;
         on_rail.takes_cts = true;
-        s.to_receiver.frames.push(Frame::Up { rail: byte(rail), e });
+        s.to_receiver.push(c, Frame::Up { rail: byte(rail), e });
     }
 }
 
 /// Says again what has no answer, on a new session.
 pub(crate) fn repeat(c: &Config, s: &mut State) {
-    for rail in 0..RAILS {
+    for rail in 0..c.rails {
         let e = s.sender.rails[rail].e;
         let frame = match s.sender.rails[rail].stage {
             Sending::Waiting => down(c, s, rail),
@@ -204,7 +204,7 @@ pub(crate) fn repeat(c: &Config, s: &mut State) {
             Sending::Up if e > 0 => Frame::Up { rail: byte(rail), e },
             Sending::Up | Sending::Erring | Sending::Idle => continue,
         };
-        s.to_receiver.frames.push(frame);
+        s.to_receiver.push(c, frame);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The session between the ends: its frames, its breaks, and the closes that it carries.
 
-use crate::config::{Config, RAILS, part};
+use crate::config::{Config, part};
 use crate::mutation::Mutation;
 use crate::property::Property;
 use crate::receiver;
@@ -21,7 +21,7 @@ pub(crate) fn deliver_to_sender(c: &Config, s: &mut State, frame: Frame) -> Resu
         _ if s.sender.close.has_begun() => {}
         Frame::Suspect { rail, e } => sender::take_suspect(c, s, rail.into(), e),
         Frame::State { rail, e, seen } => sender::take_state(c, s, rail.into(), e, seen),
-        Frame::Lanes { rail, e } => sender::take_lanes(s, rail.into(), e),
+        Frame::Lanes { rail, e } => sender::take_lanes(c, s, rail.into(), e),
         Frame::Down { .. } | Frame::Offer { .. } | Frame::Up { .. } => unreachable!("a frame of the sender's"),
     }
     Ok(())
@@ -57,28 +57,36 @@ pub(crate) fn is_stale(s: &State, frame: Frame) -> bool {
     }
 }
 
-/// Breaks the session. Both ends say again on the next one what has no answer.
+/// Breaks the session. Each end notices in its own time.
 pub(crate) fn break_off(c: &Config, s: &mut State) {
-    for inbox in [&mut s.to_sender, &mut s.to_receiver] {
-        if c.is_late {
-            inbox.frames.items().iter().for_each(|frame| inbox.late.push(*frame));
-            inbox.late.items_mut().sort_unstable();
-        }
-        inbox.frames.clear();
-    }
+    s.to_sender.cut(c);
+    s.to_receiver.cut(c);
+}
+
+/// The sender notices that the session has ended, and says again on the next one what has no answer.
+pub(crate) fn renew_sender(c: &Config, s: &mut State) {
+    s.to_receiver.is_cut = false;
     if c.breaks_rule(Mutation::FramesNotRepeated) {
         return;
     }
     if s.sender.close.has_said && !s.sender.close.has_heard {
-        s.to_receiver.frames.push(Frame::Bye { seen: Set::default() });
+        s.to_receiver.push(c, Frame::Bye { seen: Set::default() });
     } else if !s.sender.close.has_begun() {
         sender::repeat(c, s);
     }
+}
+
+/// The receiver notices that the session has ended, and says again on the next one what has no answer.
+pub(crate) fn renew_receiver(c: &Config, s: &mut State) {
+    s.to_sender.is_cut = false;
+    if c.breaks_rule(Mutation::FramesNotRepeated) {
+        return;
+    }
     if s.receiver.close.has_said && !s.receiver.close.has_heard {
         let frame = bye(c, s);
-        s.to_sender.frames.push(frame);
+        s.to_sender.push(c, frame);
     } else if !s.receiver.close.has_begun() {
-        receiver::repeat(s);
+        receiver::repeat(c, s);
     }
 }
 
@@ -90,9 +98,9 @@ pub(crate) fn may_close_sender(c: &Config, s: &State) -> bool {
 }
 
 /// Closes the sending end.
-pub(crate) fn close_sender(s: &mut State) {
+pub(crate) fn close_sender(c: &Config, s: &mut State) {
     s.sender.close.has_said = true;
-    s.to_receiver.frames.push(Frame::Bye { seen: Set::default() });
+    s.to_receiver.push(c, Frame::Bye { seen: Set::default() });
 }
 
 /// Returns true if the application may close the receiving end: it has all of its data.
@@ -110,7 +118,7 @@ pub(crate) fn may_close_receiver(c: &Config, s: &State) -> bool {
 pub(crate) fn close_receiver(c: &Config, s: &mut State) {
     s.receiver.close.has_said = true;
     let frame = bye(c, s);
-    s.to_sender.frames.push(frame);
+    s.to_sender.push(c, frame);
 }
 
 /// The receiver's BYE says which parts it has, so that a lost acknowledgement harms nobody.
@@ -121,7 +129,7 @@ fn bye(c: &Config, s: &State) -> Frame {
         let is_early = c.messages[message].is_early && !c.breaks_rule(Mutation::ByeForgetsEarly);
         r.complete.has(message) || r.slots[message].seen.has(p) || is_early
     };
-    let all = (0..c.messages.len()).flat_map(|message| (0..RAILS).map(move |p| (message, p)));
+    let all = (0..c.messages.len()).flat_map(|message| (0..c.rails).map(move |p| (message, p)));
     let seen = all.filter(|&(m, p)| has_seen(m, p)).map(|(m, p)| part(m, p)).collect();
     Frame::Bye { seen: if c.breaks_rule(Mutation::ByeWithoutState) { Set::default() } else { seen } }
 }
@@ -129,7 +137,7 @@ fn bye(c: &Config, s: &State) -> Frame {
 fn sender_hears_bye(c: &Config, s: &mut State, seen: Set) -> Result<(), Property> {
     s.sender.close.has_heard = true;
     for message in 0..usize::from(s.sender.next) {
-        for p in (0..RAILS).filter(|p| seen.has(part(message, *p))) {
+        for p in (0..c.rails).filter(|p| seen.has(part(message, *p))) {
             s.sender.parts[message][p].stage = Stage::Told;
         }
         sender::finish(s, message);
@@ -145,12 +153,12 @@ fn sender_hears_bye(c: &Config, s: &mut State, seen: Set) -> Result<(), Property
 /// A BYE that comes again: the first answer was lost with its session.
 fn answer_late_bye(c: &Config, back: &mut Inbox) {
     if !c.breaks_rule(Mutation::LateByeUnanswered) {
-        back.frames.push(Frame::None);
+        back.push(c, Frame::None);
     }
 }
 
 fn answer_none(c: &Config, back: &mut Inbox) {
     if c.breaks_rule(Mutation::NoneIsAnswered) {
-        back.frames.push(Frame::None);
+        back.push(c, Frame::None);
     }
 }

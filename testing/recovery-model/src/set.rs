@@ -3,9 +3,9 @@
 use std::hash::{Hash, Hasher};
 use std::ops::BitOr;
 
-/// A set of numbers below 8.
+/// A set of numbers below 16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
-pub struct Set(pub u8);
+pub struct Set(pub u16);
 
 impl Set {
     /// Returns true if `number` is in the set.
@@ -28,7 +28,7 @@ impl Set {
 
     /// Returns the numbers in order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..8).filter(move |number| self.has(*number))
+        (0..16).filter(move |number| self.has(*number))
     }
 
     pub(crate) fn add(&mut self, number: usize) {
@@ -41,7 +41,7 @@ impl Set {
 
     /// Returns the numbers below `count`.
     pub(crate) fn below(count: usize) -> Self {
-        Self(u8::try_from((1_u16 << count) - 1).expect("at most 8 numbers"))
+        Self(u16::try_from((1_u32 << count) - 1).expect("at most 16 numbers"))
     }
 }
 

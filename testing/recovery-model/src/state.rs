@@ -273,13 +273,55 @@ impl fmt::Display for Frame {
     }
 }
 
+impl Frame {
+    /// Returns the channel of the frame: its rail, or `RAILS` for a frame of the connection.
+    pub(crate) fn channel(self) -> usize {
+        match self {
+            Self::Suspect { rail, .. }
+            | Self::Down { rail, .. }
+            | Self::State { rail, .. }
+            | Self::Offer { rail, .. }
+            | Self::Lanes { rail, .. }
+            | Self::Up { rail, .. } => rail.into(),
+            Self::Bye { .. } | Self::None => RAILS,
+        }
+    }
+}
+
 /// The frames on their way to one end.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Inbox {
-    /// Those of the session, in order.
-    pub(crate) frames: List<Frame, 8>,
+    /// Those of the session, by channel. Only those of one channel come in order.
+    pub(crate) channels: [List<Frame, 4>; RAILS + 1],
     /// Those of sessions that have ended, sorted.
-    pub(crate) late: List<Frame, 8>,
+    pub(crate) late: List<Frame, 10>,
+    /// The peer has not noticed yet that the session has ended. What it says is lost with it.
+    pub(crate) is_cut: bool,
+}
+
+impl Inbox {
+    /// The peer says something. If it does not know yet that the session has ended, that is lost, or comes late.
+    pub(crate) fn push(&mut self, c: &Config, frame: Frame) {
+        if !self.is_cut {
+            self.channels[frame.channel()].push(frame);
+        } else if c.is_late {
+            self.push_late(frame);
+        }
+    }
+
+    /// The session ends. Its frames are lost, or come late.
+    pub(crate) fn cut(&mut self, c: &Config) {
+        self.is_cut = true;
+        for channel in 0..=RAILS {
+            let frames = std::mem::take(&mut self.channels[channel]);
+            frames.items().iter().filter(|_| c.is_late).for_each(|frame| self.push_late(*frame));
+        }
+    }
+
+    fn push_late(&mut self, frame: Frame) {
+        self.late.push(frame);
+        self.late.items_mut().sort_unstable();
+    }
 }
 
 /// The faults that are still to come.
@@ -316,7 +358,7 @@ impl State {
             breaks: config.breaks,
         };
         let mut state = Self { faults, ..Self::default() };
-        for rail in 0..RAILS {
+        for rail in 0..config.rails {
             state.sender.rails[rail].takes_cts = true;
             state.receiver.rails[rail].is_up = true;
         }

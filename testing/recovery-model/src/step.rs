@@ -46,16 +46,20 @@ pub enum Step {
     CloseSender,
     /// The application closes the receiving end.
     CloseReceiver,
-    /// The sender takes a frame.
-    ToSender,
-    /// The receiver takes a frame.
-    ToReceiver,
+    /// The sender takes a frame of a channel.
+    ToSender(u8),
+    /// The receiver takes a frame of a channel.
+    ToReceiver(u8),
     /// The sender takes a frame of a session that has ended.
     LateToSender(u8),
     /// The receiver takes a frame of a session that has ended.
     LateToReceiver(u8),
     /// The session breaks.
     Break,
+    /// The sender notices that the session has ended.
+    SenderNotices,
+    /// The receiver notices that the session has ended.
+    ReceiverNotices,
 }
 
 impl Step {
@@ -97,11 +101,13 @@ impl fmt::Display for Step {
             Self::Answer(rail) => write!(f, "the receiver answers for rail {rail}"),
             Self::CloseSender => f.write_str("the sender closes"),
             Self::CloseReceiver => f.write_str("the receiver closes"),
-            Self::ToSender => f.write_str("the sender takes a frame"),
-            Self::ToReceiver => f.write_str("the receiver takes a frame"),
+            Self::ToSender(_) => f.write_str("the sender takes a frame"),
+            Self::ToReceiver(_) => f.write_str("the receiver takes a frame"),
             Self::LateToSender(_) => f.write_str("FAULT: the sender takes a late frame"),
             Self::LateToReceiver(_) => f.write_str("FAULT: the receiver takes a late frame"),
             Self::Break => f.write_str("FAULT: the session breaks"),
+            Self::SenderNotices => f.write_str("the sender notices that the session has ended"),
+            Self::ReceiverNotices => f.write_str("the receiver notices that the session has ended"),
         }
     }
 }
