@@ -57,7 +57,7 @@ fn judge(c: &Config, s: &mut State, message: usize, p: usize) -> Result<bool, Pr
 /// Returns true if the part was seen and, in GPU memory, can still be flushed.
 fn is_usable(c: &Config, s: &State, message: usize, p: usize) -> bool {
     let slot = &s.receiver.slots[message];
-    let is_dead = s.receiver.rails[usize::from(s.memory.through[message][p])].is_dead;
+    let is_dead = s.memory.through[message][p].iter().any(|rail| s.receiver.rails[rail].is_dead);
     let is_lost = c.messages[message].is_gpu && is_dead && !c.breaks_rule(Mutation::UnflushableIsSeen);
     slot.seen.has(p) && !is_lost
 }

@@ -96,10 +96,14 @@ pub struct Config {
     pub is_torn: bool,
     /// The habit of the receiver's adapters.
     pub habit: Habit,
+    /// The number of each rail's first incarnation. Numbers wrap after 255.
+    pub first_e: u8,
     /// The sender offers new incarnations of rails that were lost.
     pub comes_back: bool,
     /// The application closes both ends when everything is done.
     pub closes: bool,
+    /// States of which the same can come count as one (`reduce.rs`).
+    pub is_reduced: bool,
     /// The rule that is wrong, if one is.
     pub mutation: Option<Mutation>,
 }
@@ -122,8 +126,10 @@ impl Config {
         is_late: false,
         is_torn: false,
         habit: Habit::Purges,
+        first_e: 0,
         comes_back: false,
         closes: false,
+        is_reduced: false,
         mutation: None,
     };
 

@@ -74,6 +74,9 @@ pub fn large() -> Vec<Config> {
         Config { name: "a close", closes: true, breaks: 1, is_late: true, ..both_ends.clone() },
         Config { name: "a close after early", messages: &[Message::EARLY], closes: true, breaks: 1, ..both_ends },
     ]
+    .into_iter()
+    .map(|config| Config { is_reduced: true, ..config })
+    .collect()
 }
 
 /// Returns each mutation with the property that refutes it, and a configuration in which it does.

@@ -5,7 +5,7 @@ use crate::mutation::Mutation;
 use crate::property::Property;
 use crate::sender;
 use crate::slots;
-use crate::state::{Copied, Reach, Receiving, Sending, State, Write};
+use crate::state::{Copied, Reach, Receiving, Sending, State, Write, is_before};
 
 /// Returns the places of the writes that may take a step on `rail`: the oldest of each incarnation and lane.
 pub(crate) fn landing(c: &Config, s: &State, rail: usize) -> Vec<usize> {
@@ -97,7 +97,7 @@ fn place(c: &Config, s: &mut State, rail: usize, write: &Write) -> Result<(), Pr
     } else {
         s.memory.placed[message][part].add(write.carried.lane.into());
     }
-    s.memory.through[message][part] = rail.try_into().expect("a rail");
+    s.memory.through[message][part] = [rail].into_iter().collect();
     if slots::carries_record(c, s, &write.carried) {
         s.memory.records[message % c.slots] = write.carried.message + 1;
     }
@@ -123,7 +123,7 @@ pub(crate) fn sweep(c: &Config, s: &mut State) {
         let r = &s.receiver.rails[rail];
         let is_fenced = |e: u8| {
             let is_gone = r.stage == Receiving::Gone && !c.breaks_rule(Mutation::OfferOpensTwice);
-            e < r.e || e == r.e && is_gone || s.receiver.close.is_over()
+            is_before(e, r.e) || e == r.e && is_gone || s.receiver.close.is_over()
         };
         let sending = &s.sender.rails[rail];
         let can_land = |copy: &Copied| !copy.has_landed && sending.takes_cts && sending.e == copy.e;

@@ -7,7 +7,7 @@ use crate::mutation::Mutation;
 use crate::property::Property;
 use crate::set::Set;
 use crate::slots;
-use crate::state::{Frame, Question, Receiving, State};
+use crate::state::{Frame, Question, Receiving, State, is_before};
 
 /// Returns true if the application may post its next receive.
 pub(crate) fn may_receive(c: &Config, s: &State) -> bool {
@@ -79,8 +79,9 @@ pub(crate) fn flush(c: &Config, s: &mut State, message: usize) -> Result<(), Pro
     }
     let memory = &s.memory;
     let is_visible = |p: usize| {
-        let by = usize::from(memory.through[message][p]);
-        memory.placed[message][p] == c.lanes() && through.has(by) && !s.receiver.rails[by].is_dead
+        let by = memory.through[message][p];
+        let is_alive = !by.iter().any(|rail| s.receiver.rails[rail].is_dead);
+        memory.placed[message][p] == c.lanes() && through.has_all(by) && is_alive
     };
     if !s.sender.masks[message].iter().all(is_visible) {
         return Err(Property::Visible);
@@ -112,8 +113,7 @@ pub(crate) fn lose_device(c: &Config, s: &mut State, rail: usize) {
     on_rail.queue.clear();
     for message in (0..usize::from(s.receiver.next)).filter(|m| c.messages[*m].is_gpu) {
         for p in s.sender.masks[message].iter() {
-            let is_through = usize::from(s.memory.through[message][p]) == rail;
-            if is_through && !s.receiver.flushed.has(message) {
+            if s.memory.through[message][p].has(rail) && !s.receiver.flushed.has(message) {
                 s.memory.placed[message][p] = Set::default();
             }
         }
@@ -170,10 +170,10 @@ pub(crate) fn give_answer(c: &Config, s: &mut State, rail: usize) -> Result<(), 
 /// The sender's lanes of the rail are destroyed.
 pub(crate) fn take_down(c: &Config, s: &mut State, rail: usize, e: u8, question: Question) -> Result<(), Property> {
     let r = &mut s.receiver.rails[rail];
-    if e < r.e {
+    if is_before(e, r.e) {
         return Ok(());
     }
-    if e > r.e {
+    if e != r.e {
         if c.breaks_rule(Mutation::UnopenedDownIgnored) {
             return Ok(());
         }
@@ -201,7 +201,7 @@ pub(crate) fn take_down(c: &Config, s: &mut State, rail: usize, e: u8, question:
 /// The sender offers an incarnation.
 pub(crate) fn take_offer(c: &Config, s: &mut State, rail: usize, e: u8) {
     let r = &mut s.receiver.rails[rail];
-    let is_next = e == r.e + 1 && r.has_answered;
+    let is_next = e == r.e.wrapping_add(1) && r.has_answered;
     let is_wrong = e == r.e && r.stage == Receiving::Gone && c.breaks_rule(Mutation::OfferOpensTwice);
     if r.is_dead {
         return;
@@ -234,7 +234,7 @@ pub(crate) fn repeat(c: &Config, s: &mut State) {
         let e = r.e;
         if r.stage != Receiving::Live && !r.has_answered && r.question.is_none() {
             suspect(c, s, rail);
-        } else if r.stage == Receiving::Live && e > 0 && !r.is_up {
+        } else if r.stage == Receiving::Live && e != c.first_e && !r.is_up {
             s.to_sender.push(c, Frame::Lanes { rail: rail.try_into().expect("a rail"), e });
         }
     }

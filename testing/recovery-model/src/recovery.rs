@@ -5,12 +5,16 @@ use crate::cts;
 use crate::network;
 use crate::property::Property;
 use crate::receiver;
+use crate::reduce;
 use crate::search::Model;
 use crate::sender::{self, byte};
 use crate::session;
 use crate::set::Set;
 use crate::state::{Frame, Inbox, Receiving, Sending, State};
 use crate::step::Step;
+use crate::turn;
+use foldhash::quality::FixedState;
+use std::hash::BuildHasher;
 
 /// Two ends with a connection between them, as `config` says.
 #[derive(Debug)]
@@ -57,6 +61,9 @@ impl Model for Recovery {
         let mut s = before.clone();
         take(&self.config, &mut s, step)?;
         network::sweep(&self.config, &mut s);
+        if self.config.is_reduced {
+            reduce::forget(&self.config, &mut s);
+        }
         if knows_less_than_sender(&self.config, &s) { Err(Property::SenderKnows) } else { judge_end(s) }
     }
 
@@ -73,6 +80,16 @@ impl Model for Recovery {
         };
         let is_whole = !self.config.comes_back || self.config.closes || (0..self.config.rails).all(is_back);
         if is_done && is_whole || s.has_ended { Ok(()) } else { Err(Property::Done) }
+    }
+
+    fn fingerprint(&self, s: &State, hasher: &FixedState) -> u64 {
+        // The record of a message makes its leader differ from its other rails.
+        let are_rails_alike = self.config.messages.iter().all(|message| !message.has_record);
+        if self.config.is_reduced && are_rails_alike {
+            turn::one_of_alike(&self.config, s, |s| hasher.hash_one(s))
+        } else {
+            hasher.hash_one(s)
+        }
     }
 
     fn endless(&self) -> Property {

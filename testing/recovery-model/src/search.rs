@@ -40,6 +40,11 @@ pub trait Model {
     /// The rule that such a state breaks.
     fn rest(&self, state: &Self::State) -> Result<(), Self::Violation>;
 
+    /// Returns a number that two states share, by all likelihood, only if the same can come of them.
+    fn fingerprint(&self, state: &Self::State, hasher: &FixedState) -> u64 {
+        hasher.hash_one(state)
+    }
+
     /// Returns the rule that a run without an end breaks.
     fn endless(&self) -> Self::Violation;
 }
@@ -71,7 +76,9 @@ struct Search<'a, M: Model> {
     model: &'a M,
     known: HashMap<u64, u32, BuildHasherDefault<AsItIs>>,
     origins: Vec<Option<Origin<M::Step>>>,
-    edges: Vec<(u32, u32)>,
+    /// The number of steps from each state, and the states to which they lead, in the order of the states.
+    degrees: Vec<u8>,
+    edges: Vec<u32>,
     hasher: FixedState,
 }
 
@@ -82,6 +89,7 @@ pub fn search<M: Model>(model: &M, limit: usize) -> Report<M::Step, M::Violation
         model,
         known: HashMap::default(),
         origins: Vec::new(),
+        degrees: Vec::new(),
         edges: Vec::new(),
         hasher: FixedState::default(),
     };
@@ -110,13 +118,14 @@ impl<M: Model> Search<'_, M> {
         while !now.is_empty() {
             for (number, state) in now.drain(..) {
                 self.model.steps(&state, &mut steps);
+                self.degrees.push(u8::try_from(steps.len()).expect("at most 255 steps from a state"));
                 let mut is_rest = true;
                 for step in steps.drain(..) {
                     report.steps += 1;
                     is_rest &= !self.model.is_certain(&state, step);
                     let after = self.model.take(&state, step).map_err(|broken| (broken, number, Some(step)))?;
                     let (found, is_new) = self.note(&after, Some((number, step)));
-                    self.edges.push((number, found));
+                    self.edges.push(found);
                     if is_new {
                         next.push((found, after));
                     }
@@ -139,7 +148,7 @@ impl<M: Model> Search<'_, M> {
     /// Returns the number of `state`, and true if it is new.
     fn note(&mut self, state: &M::State, origin: Option<Origin<M::Step>>) -> (u32, bool) {
         let number = u32::try_from(self.origins.len()).expect("fewer than 2^32 states");
-        let found = *self.known.entry(self.hasher.hash_one(state)).or_insert(number);
+        let found = *self.known.entry(self.model.fingerprint(state, &self.hasher)).or_insert(number);
         if found == number {
             self.origins.push(origin);
         }
@@ -161,20 +170,18 @@ impl<M: Model> Search<'_, M> {
     /// none if every run ends.
     fn endless(&self) -> Option<u32> {
         let count = self.origins.len();
-        // States are searched in the order of their numbers, so the edges are sorted.
-        let mut from = vec![0_u32; count + 1];
         let mut into = vec![0_u32; count];
-        for &(a, b) in &self.edges {
-            from[a as usize + 1] += 1;
-            into[b as usize] += 1;
-        }
-        for i in 0..count {
-            from[i + 1] += from[i];
+        self.edges.iter().for_each(|after| into[*after as usize] += 1);
+        let mut first_edges = Vec::with_capacity(count);
+        let mut edges = 0_usize;
+        for degree in &self.degrees {
+            first_edges.push(edges);
+            edges += usize::from(*degree);
         }
         let mut free: Vec<u32> = (0_u32..).zip(&into).filter(|(_, into)| **into == 0).map(|(state, _)| state).collect();
         while let Some(state) = free.pop() {
-            let edges = from[state as usize] as usize..from[state as usize + 1] as usize;
-            for &(_, after) in &self.edges[edges] {
+            let first = first_edges[state as usize];
+            for &after in &self.edges[first..first + usize::from(self.degrees[state as usize])] {
                 into[after as usize] -= 1;
                 if into[after as usize] == 0 {
                     free.push(after);

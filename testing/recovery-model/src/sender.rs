@@ -76,6 +76,10 @@ pub(crate) fn acknowledged(s: &State, rail: usize, lane: usize) -> Option<usize>
 pub(crate) fn acknowledge(s: &mut State, rail: usize, index: usize) {
     let Arrival { message, part, .. } = s.writes[rail].remove(index).carried;
     let entry = &mut s.sender.parts[usize::from(message)][usize::from(part)];
+    // A BYE may have told of the part before.
+    if entry.stage != Stage::Out {
+        return;
+    }
     entry.left -= 1;
     if entry.left == 0 {
         entry.stage = Stage::Acknowledged;
@@ -148,7 +152,7 @@ pub(crate) fn may_offer(c: &Config, s: &State, rail: usize) -> bool {
 /// Offers the next incarnation.
 pub(crate) fn offer(c: &Config, s: &mut State, rail: usize) {
     let on_rail = &mut s.sender.rails[rail];
-    on_rail.e += 1;
+    on_rail.e = on_rail.e.wrapping_add(1);
     on_rail.stage = Sending::Offered;
     s.to_receiver.push(c, Frame::Offer { rail: byte(rail), e: on_rail.e });
 }
@@ -201,7 +205,7 @@ pub(crate) fn repeat(c: &Config, s: &mut State) {
         let frame = match s.sender.rails[rail].stage {
             Sending::Waiting => down(c, s, rail),
             Sending::Offered => Frame::Offer { rail: byte(rail), e },
-            Sending::Up if e > 0 => Frame::Up { rail: byte(rail), e },
+            Sending::Up if e != c.first_e => Frame::Up { rail: byte(rail), e },
             Sending::Up | Sending::Erring | Sending::Idle => continue,
         };
         s.to_receiver.push(c, frame);

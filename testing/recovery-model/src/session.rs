@@ -6,7 +6,7 @@ use crate::property::Property;
 use crate::receiver;
 use crate::sender;
 use crate::set::Set;
-use crate::state::{Frame, Inbox, Question, Stage, State};
+use crate::state::{Frame, Inbox, Question, Stage, State, is_before};
 
 /// Gives a frame to the sender.
 pub(crate) fn deliver_to_sender(c: &Config, s: &mut State, frame: Frame) -> Result<(), Property> {
@@ -48,10 +48,10 @@ pub(crate) fn deliver_to_receiver(c: &Config, s: &mut State, frame: Frame) -> Re
 pub(crate) fn is_stale(s: &State, frame: Frame) -> bool {
     match frame {
         Frame::Suspect { rail, e } | Frame::State { rail, e, .. } | Frame::Lanes { rail, e } => {
-            e < s.sender.rails[usize::from(rail)].e
+            is_before(e, s.sender.rails[usize::from(rail)].e)
         }
         Frame::Down { rail, e, .. } | Frame::Offer { rail, e } | Frame::Up { rail, e } => {
-            e < s.receiver.rails[usize::from(rail)].e
+            is_before(e, s.receiver.rails[usize::from(rail)].e)
         }
         Frame::Bye { .. } | Frame::None => false,
     }

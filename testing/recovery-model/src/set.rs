@@ -1,7 +1,7 @@
 //! Small sets and lists, which states consist of.
 
 use std::hash::{Hash, Hasher};
-use std::ops::BitOr;
+use std::ops::{BitAnd, BitOr};
 
 /// A set of numbers below 16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
@@ -42,6 +42,14 @@ impl Set {
     /// Returns the numbers below `count`.
     pub(crate) fn below(count: usize) -> Self {
         Self(u16::try_from((1_u32 << count) - 1).expect("at most 16 numbers"))
+    }
+}
+
+impl BitAnd for Set {
+    type Output = Self;
+
+    fn bitand(self, other: Self) -> Self {
+        Self(self.0 & other.0)
     }
 }
 

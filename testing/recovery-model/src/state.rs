@@ -4,6 +4,11 @@ use crate::config::{Config, MESSAGES, PLACES, RAILS, SLOTS};
 use crate::set::{List, Set};
 use std::fmt;
 
+/// Returns true if incarnation `a` is older than `b`. Their numbers wrap.
+pub(crate) fn is_before(a: u8, b: u8) -> bool {
+    b.wrapping_sub(a).wrapping_sub(1) < 127
+}
+
 /// The stage of a rail at the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) enum Sending {
@@ -212,8 +217,8 @@ pub(crate) enum Reach {
 pub(crate) struct Memory {
     /// The lanes' shares of each part that are in the buffer.
     pub(crate) placed: [[Set; RAILS]; MESSAGES],
-    /// The rail through which each part came last.
-    pub(crate) through: [[u8; RAILS]; MESSAGES],
+    /// The rail through which each part came last; none before it comes.
+    pub(crate) through: [[Set; RAILS]; MESSAGES],
     /// The message whose record each slot has, plus 1.
     pub(crate) records: [u8; SLOTS],
     /// The newest entry at each place of the CTS ring, plus 1.
@@ -286,6 +291,19 @@ impl Frame {
             Self::Bye { .. } | Self::None => RAILS,
         }
     }
+
+    /// Returns the incarnation that a frame of a rail names.
+    pub(crate) fn incarnation_mut(&mut self) -> Option<&mut u8> {
+        match self {
+            Self::Suspect { e, .. }
+            | Self::Down { e, .. }
+            | Self::State { e, .. }
+            | Self::Offer { e, .. }
+            | Self::Lanes { e, .. }
+            | Self::Up { e, .. } => Some(e),
+            Self::Bye { .. } | Self::None => None,
+        }
+    }
 }
 
 /// The frames on their way to one end.
@@ -316,6 +334,11 @@ impl Inbox {
             let frames = std::mem::take(&mut self.channels[channel]);
             frames.items().iter().filter(|_| c.is_late).for_each(|frame| self.push_late(*frame));
         }
+    }
+
+    /// Returns all frames, those of the session and those that come late.
+    pub(crate) fn frames_mut(&mut self) -> impl Iterator<Item = &mut Frame> {
+        self.channels.iter_mut().flat_map(List::items_mut).chain(self.late.items_mut())
     }
 
     fn push_late(&mut self, frame: Frame) {
@@ -359,6 +382,8 @@ impl State {
         };
         let mut state = Self { faults, ..Self::default() };
         for rail in 0..config.rails {
+            state.sender.rails[rail].e = config.first_e;
+            state.receiver.rails[rail].e = config.first_e;
             state.sender.rails[rail].takes_cts = true;
             state.receiver.rails[rail].is_up = true;
         }
