@@ -1,6 +1,6 @@
 //! The receiver's answer to `RAIL_DOWN`: which parts it has seen.
 
-use crate::config::{Config, part};
+use crate::config::{Config, RAILS, part};
 use crate::mutation::Mutation;
 use crate::property::Property;
 use crate::set::Set;
@@ -24,9 +24,23 @@ pub(crate) fn say(c: &Config, s: &mut State, rail: usize, question: Question) ->
             s.has_ended |= !is_seen && !c.breaks_rule(Mutation::AcknowledgedUnlisted);
         }
     }
+    send(c, s, rail, seen);
+    Ok(())
+}
+
+/// Says the same answer again. Only what was called unseen and has not been repaired is unseen.
+pub(crate) fn repeat(c: &Config, s: &mut State, rail: usize, question: Question) {
+    let is_unseen = |message: usize, p: usize| {
+        let r = &s.receiver;
+        !r.complete.has(message) && r.slots[message].unseen.has(p)
+    };
+    let seen = question.unsure.iter().filter(|number| !is_unseen(number / RAILS, number % RAILS)).collect();
+    send(c, s, rail, seen);
+}
+
+fn send(c: &Config, s: &mut State, rail: usize, seen: Set) {
     let e = s.receiver.rails[rail].e;
     s.to_sender.push(c, Frame::State { rail: rail.try_into().expect("a rail"), e, seen });
-    Ok(())
 }
 
 /// Returns true if the part was seen. From here on a part that was not is awaited as a repair.
@@ -34,7 +48,9 @@ fn judge(c: &Config, s: &mut State, message: usize, p: usize) -> Result<bool, Pr
     if s.receiver.complete.has(message) {
         return Ok(true);
     }
-    s.receiver.slots[message].mask = s.sender.masks[message];
+    if !c.breaks_rule(Mutation::EntryWithoutMask) {
+        s.receiver.slots[message].mask = s.sender.masks[message];
+    }
     if is_usable(c, s, message, p) {
         return Ok(true);
     }
@@ -50,6 +66,7 @@ fn judge(c: &Config, s: &mut State, message: usize, p: usize) -> Result<bool, Pr
         slot.seen.remove(p);
         slot.unseen.add(p);
         slot.lanes[p] = Set::default();
+        slot.through[p] = Set::default();
     }
     Ok(is_there)
 }

@@ -102,6 +102,8 @@ pub struct Config {
     pub comes_back: bool,
     /// The application closes both ends when everything is done.
     pub closes: bool,
+    /// The application may also close an end before.
+    pub gives_up: bool,
     /// States of which the same can come count as one (`reduce.rs`).
     pub is_reduced: bool,
     /// The rule that is wrong, if one is.
@@ -129,6 +131,7 @@ impl Config {
         first_e: 0,
         comes_back: false,
         closes: false,
+        gives_up: false,
         is_reduced: false,
         mutation: None,
     };

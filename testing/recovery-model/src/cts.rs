@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::mutation::Mutation;
 use crate::property::Property;
-use crate::state::{Copied, Receiving, State};
+use crate::state::{Copied, Receiving, Sending, State};
 
 /// Returns true if the receiver may write `entry` over the older entry at its place.
 pub(crate) fn is_place_free(c: &Config, s: &State, entry: usize) -> bool {
@@ -21,29 +21,35 @@ pub(crate) fn is_place_free(c: &Config, s: &State, entry: usize) -> bool {
         let is_given_up = on_rail.stage != Receiving::Live || copy.e != on_rail.e;
         usize::from(copy.entry) == old
             && !copy.is_settled
+            && !(is_given_up && c.breaks_rule(Mutation::GivenUpIsSettled))
             && (is_given_up || !c.breaks_rule(Mutation::PlaceIgnoresSlowRail))
     };
     !(0..c.rails).any(|rail| r.rails[rail].copies.items().iter().any(|copy| is_in_flight(rail, copy)))
 }
 
 /// Returns true if CTS may use the rail.
-pub(crate) fn is_usable(s: &State, rail: usize) -> bool {
+pub(crate) fn is_usable(c: &Config, s: &State, rail: usize) -> bool {
     let r = &s.receiver.rails[rail];
-    r.stage == Receiving::Live && r.is_up
+    r.stage == Receiving::Live && (r.is_up || c.breaks_rule(Mutation::CtsBeforeUp))
 }
 
 /// Writes all entries that are due, on `rail`. Those that are written again are signalled.
-pub(crate) fn write(c: &Config, s: &mut State, rail: usize) {
+pub(crate) fn write(c: &Config, s: &mut State, rail: usize) -> Result<(), Property> {
+    let sending = &s.sender.rails[rail];
+    if sending.stage == Sending::Offered && sending.e == s.receiver.rails[rail].e {
+        return Err(Property::PeerReady);
+    }
     let r = &mut s.receiver;
     let due = std::mem::take(&mut r.due);
     let mut is_again = false;
     for entry in due.iter() {
-        let is_signalled = r.written.has(entry);
-        if is_signalled {
+        let is_written = r.written.has(entry);
+        if is_written {
             r.written_again.add(entry);
         }
         r.written.add(entry);
-        is_again |= is_signalled;
+        is_again |= is_written;
+        let is_signalled = is_written && !c.breaks_rule(Mutation::RewritesUnsignalled);
         let entry = entry.try_into().expect("an entry");
         let e = r.rails[rail].e;
         r.rails[rail].copies.push(Copied { entry, e, has_landed: false, is_signalled, is_settled: false });
@@ -58,6 +64,7 @@ pub(crate) fn write(c: &Config, s: &mut State, rail: usize) {
             }
         }
     }
+    Ok(())
 }
 
 /// All entries from the oldest open slot on are due again.
@@ -111,11 +118,11 @@ pub(crate) fn completing(s: &State, rail: usize) -> Option<usize> {
 }
 
 /// Polls the completion of a signalled copy: it and those before it have landed.
-pub(crate) fn complete(s: &mut State, rail: usize, index: usize) {
+pub(crate) fn complete(c: &Config, s: &mut State, rail: usize, index: usize) {
     let r = &mut s.receiver.rails[rail];
     let e = r.e;
     for before in (0..=index).rev() {
-        if r.copies.items()[before].e == e {
+        if r.copies.items()[before].e == e && (before == index || !c.breaks_rule(Mutation::CompletionSpeaksForItself)) {
             r.copies.remove(before);
         }
     }

@@ -15,6 +15,7 @@ pub mod property;
 mod receiver;
 pub mod recovery;
 mod reduce;
+pub mod refutations;
 pub mod search;
 mod sender;
 mod session;

@@ -6,8 +6,10 @@
 use clap::Parser;
 use railweave_recovery_model::config::Config;
 use railweave_recovery_model::configurations;
+use railweave_recovery_model::mutation::Mutation;
 use railweave_recovery_model::property::Property;
 use railweave_recovery_model::recovery::{Recovery, tell};
+use railweave_recovery_model::refutations::refutations;
 use railweave_recovery_model::search::search;
 use std::process::ExitCode;
 
@@ -23,7 +25,7 @@ struct Arguments {
     /// Search the mutations, until the property that refutes each
     #[arg(long)]
     mutations: bool,
-    /// Search only the configurations whose name contains this
+    /// Search only the configurations, of both sets, or mutations whose name contains this
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
     /// Give up a configuration with more states, in millions
@@ -36,18 +38,30 @@ fn main() -> ExitCode {
     if arguments.mutations {
         return refute(&arguments.only);
     }
-    let configurations = if arguments.small { configurations::small() } else { configurations::large() };
+    let configurations = select(&arguments);
+    if configurations.is_empty() {
+        println!("no configuration has a name that contains {:?}", arguments.only);
+        return ExitCode::FAILURE;
+    }
     let mut has_failed = false;
     println!(
-        "{:<28} {:>12} {:>12} {:>6} {:>10} {:>8}",
+        "{:<34} {:>12} {:>12} {:>6} {:>10} {:>8}",
         "configuration", "states", "steps", "depth", "rests", "seconds"
     );
-    for config in configurations.into_iter().filter(|config| config.name.contains(&arguments.only)) {
+    for config in configurations {
         has_failed |= !run(config, arguments.limit * 1_000_000);
     }
     println!("\n{}:", if has_failed { "Not every property holds" } else { "All properties hold" });
     Property::ALL.iter().for_each(|property| println!("  {property}"));
     if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Returns the configurations that the arguments ask for.
+fn select(arguments: &Arguments) -> Vec<Config> {
+    let is_of_both = !arguments.only.is_empty() && !arguments.small;
+    let small = if arguments.small || is_of_both { configurations::small() } else { Vec::new() };
+    let large = if arguments.small { Vec::new() } else { configurations::large() };
+    small.into_iter().chain(large).filter(|config| config.name.contains(&arguments.only)).collect()
 }
 
 /// Searches one configuration, and returns true if it was searched whole and every property holds.
@@ -57,7 +71,7 @@ fn run(config: Config, limit: usize) -> bool {
     let report = search(&model, limit);
     let seconds = report.time.as_secs_f64();
     println!(
-        "{name:<28} {:>12} {:>12} {:>6} {:>10} {seconds:>8.1}",
+        "{name:<34} {:>12} {:>12} {:>6} {:>10} {seconds:>8.1}",
         report.states, report.steps, report.depth, report.rests
     );
     if let Some((property, steps)) = &report.violation {
@@ -74,12 +88,16 @@ fn run(config: Config, limit: usize) -> bool {
 /// Searches the mutations whose name contains `only`, and tells the run that refutes each. The same configuration must
 /// hold without the mutation.
 fn refute(only: &str) -> ExitCode {
+    let is_selected = |mutation: Mutation| mutation.to_string().contains(only);
+    let rows: Vec<_> = refutations().into_iter().filter(|row| is_selected(row.0)).collect();
+    if rows.is_empty() {
+        println!("no mutation has a name that contains {only:?}");
+        return ExitCode::FAILURE;
+    }
     let mut has_failed = false;
-    for (mutation, property, config) in configurations::mutations() {
-        if !mutation.to_string().contains(only) {
-            continue;
-        }
-        let sound = search(&Recovery { config: Config { mutation: None, ..config.clone() } }, LIMIT_OF_MUTATIONS);
+    for (mutation, property, config) in rows {
+        let without = Config { mutation: None, is_reduced: true, ..config.clone() };
+        let sound = search(&Recovery { config: without }, LIMIT_OF_MUTATIONS);
         let is_sound = sound.is_complete && sound.violation.is_none();
         let model = Recovery { config };
         let report = search(&model, LIMIT_OF_MUTATIONS);

@@ -78,6 +78,8 @@ fn receives(c: &Config, credit: u8) -> usize {
     let lanes = usize::from(c.lanes);
     if c.breaks_rule(Mutation::NoReceivesForRepairs) {
         c.slots * lanes
+    } else if c.breaks_rule(Mutation::OneReceiveForRepairs) {
+        c.slots * (lanes + 1)
     } else if c.breaks_rule(Mutation::CreditByAcknowledgement) {
         c.slots * lanes + usize::from(credit)
     } else {
@@ -123,7 +125,7 @@ pub(crate) fn sweep(c: &Config, s: &mut State) {
         let r = &s.receiver.rails[rail];
         let is_fenced = |e: u8| {
             let is_gone = r.stage == Receiving::Gone && !c.breaks_rule(Mutation::OfferOpensTwice);
-            is_before(e, r.e) || e == r.e && is_gone || s.receiver.close.is_over()
+            is_before(c, e, r.e) || e == r.e && is_gone || s.receiver.close.is_over()
         };
         let sending = &s.sender.rails[rail];
         let can_land = |copy: &Copied| !copy.has_landed && sending.takes_cts && sending.e == copy.e;

@@ -21,13 +21,15 @@ pub enum Property {
     Fenced,
     /// A place of the CTS ring never shows an older entry after a newer one.
     RingMovesOn,
+    /// A write leaves only for a lane that the peer has opened.
+    PeerReady,
     /// Each immediate finds a posted receive.
     ReceivePosted,
     /// An immediate counts for that use of its slot for which it was sent.
     OwnSlot,
     /// A frame of an earlier incarnation changes nothing.
     StaleIgnored,
-    /// A connection ends early only if a device has died.
+    /// A connection ends early only if a device died with data, or completions, that nobody sends again.
     Survives,
     /// A flush makes every byte of its receive visible.
     Visible,
@@ -41,7 +43,7 @@ pub enum Property {
 
 impl Property {
     /// All properties.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Placed,
         Self::CountedOnce,
         Self::OpenBuffer,
@@ -50,6 +52,7 @@ impl Property {
         Self::AnsweredFirst,
         Self::Fenced,
         Self::RingMovesOn,
+        Self::PeerReady,
         Self::ReceivePosted,
         Self::OwnSlot,
         Self::StaleIgnored,
@@ -72,10 +75,11 @@ impl fmt::Display for Property {
             Self::AnsweredFirst => "no repair before the answer",
             Self::Fenced => "nothing of an incarnation lands after its fence",
             Self::RingMovesOn => "no place of the CTS ring shows an older entry again",
+            Self::PeerReady => "no write leaves before the peer's lane is open",
             Self::ReceivePosted => "no immediate without a receive",
             Self::OwnSlot => "no immediate counts for another use of its slot",
             Self::StaleIgnored => "a stale frame changes nothing",
-            Self::Survives => "only a device's death ends a connection",
+            Self::Survives => "a connection ends only if a device died with data that nobody sends again",
             Self::Visible => "a flush makes every byte visible",
             Self::CloseIsClean => "a close fails no send that was received",
             Self::Done => "a run rests only when everything is done",

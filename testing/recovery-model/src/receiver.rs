@@ -21,14 +21,15 @@ pub(crate) fn may_receive(c: &Config, s: &State) -> bool {
 }
 
 /// Posts the next receive, and its CTS on `rail`.
-pub(crate) fn irecv(c: &Config, s: &mut State, rail: usize) {
+pub(crate) fn irecv(c: &Config, s: &mut State, rail: usize) -> Result<(), Property> {
     let message = usize::from(s.receiver.next);
     s.receiver.next += 1;
     c.entries(message).for_each(|entry| s.receiver.due.add(entry));
-    cts::write(c, s, rail);
+    cts::write(c, s, rail)?;
     if c.breaks_rule(Mutation::EarlySlotFreed) && message >= c.buffers && c.messages[message].is_early {
         s.receiver.complete.add(message - c.buffers);
     }
+    Ok(())
 }
 
 /// Takes the oldest immediate from the rail's queue.
@@ -47,14 +48,16 @@ pub(crate) fn poll(c: &Config, s: &mut State, rail: usize) -> Result<(), Propert
     }
     let p = usize::from(arrival.part);
     let slot = &mut s.receiver.slots[message];
-    slot.mask = mask;
+    if !arrival.is_repair {
+        slot.mask = mask;
+    }
     if slot.seen.has(p) || !arrival.is_repair && slot.lanes[p].has(arrival.lane.into()) {
         return Err(Property::CountedOnce);
     }
     if slot.unseen.has(p) != arrival.is_repair {
         return Err(Property::AnsweredFirst);
     }
-    slot.through.add(rail);
+    slot.through[p].add(rail);
     if arrival.is_repair {
         slot.unseen.remove(p);
         slot.seen.add(p);
@@ -72,10 +75,18 @@ pub(crate) fn poll(c: &Config, s: &mut State, rail: usize) -> Result<(), Propert
 /// Flushes a receive of GPU memory.
 pub(crate) fn flush(c: &Config, s: &mut State, message: usize) -> Result<(), Property> {
     let slot = s.receiver.slots[message];
-    let through = if c.breaks_rule(Mutation::FlushByMask) { slot.mask } else { slot.mask | slot.through };
+    let spoke = slot.through.iter().fold(Set::default(), |all, rails| all | *rails);
+    let through = if c.breaks_rule(Mutation::FlushByMask) {
+        slot.mask
+    } else if c.breaks_rule(Mutation::FlushWholeMask) {
+        slot.mask | spoke
+    } else {
+        spoke
+    };
     if through.iter().any(|rail| s.receiver.rails[rail].is_dead) && !c.breaks_rule(Mutation::UnflushableIsSeen) {
         s.has_ended = true;
-        return Ok(());
+        // Without a loss the end was not needed.
+        return if s.has_all_bytes(c, message) { Err(Property::Survives) } else { Ok(()) };
     }
     let memory = &s.memory;
     let is_visible = |p: usize| {
@@ -170,7 +181,7 @@ pub(crate) fn give_answer(c: &Config, s: &mut State, rail: usize) -> Result<(), 
 /// The sender's lanes of the rail are destroyed.
 pub(crate) fn take_down(c: &Config, s: &mut State, rail: usize, e: u8, question: Question) -> Result<(), Property> {
     let r = &mut s.receiver.rails[rail];
-    if is_before(e, r.e) {
+    if is_before(c, e, r.e) && !c.breaks_rule(Mutation::StaleDownTaken) {
         return Ok(());
     }
     if e != r.e {
@@ -186,7 +197,13 @@ pub(crate) fn take_down(c: &Config, s: &mut State, rail: usize, e: u8, question:
         copy.is_settled = true;
     }
     if r.has_answered {
-        return if c.breaks_rule(Mutation::AnswerOnlyOnce) { Ok(()) } else { answer::say(c, s, rail, question) };
+        if c.breaks_rule(Mutation::RepeatJudgesAgain) {
+            return answer::say(c, s, rail, question);
+        }
+        if !c.breaks_rule(Mutation::AnswerOnlyOnce) {
+            answer::repeat(c, s, rail, question);
+        }
+        return Ok(());
     }
     r.question = Some(question);
     if r.stage == Receiving::Live {
@@ -201,7 +218,7 @@ pub(crate) fn take_down(c: &Config, s: &mut State, rail: usize, e: u8, question:
 /// The sender offers an incarnation.
 pub(crate) fn take_offer(c: &Config, s: &mut State, rail: usize, e: u8) {
     let r = &mut s.receiver.rails[rail];
-    let is_next = e == r.e.wrapping_add(1) && r.has_answered;
+    let is_next = e == r.e.wrapping_add(1);
     let is_wrong = e == r.e && r.stage == Receiving::Gone && c.breaks_rule(Mutation::OfferOpensTwice);
     if r.is_dead {
         return;
@@ -214,28 +231,30 @@ pub(crate) fn take_offer(c: &Config, s: &mut State, rail: usize, e: u8) {
         r.credit = 0;
         r.queue.clear();
     }
-    if r.stage == Receiving::Live && r.e == e {
+    let is_again = !is_next && c.breaks_rule(Mutation::OfferAnsweredOnce);
+    if r.stage == Receiving::Live && r.e == e && !is_again {
         s.to_sender.push(c, Frame::Lanes { rail: rail.try_into().expect("a rail"), e });
     }
 }
 
 /// The sender has connected the incarnation.
-pub(crate) fn take_up(s: &mut State, rail: usize, e: u8) {
+pub(crate) fn take_up(c: &Config, s: &mut State, rail: usize, e: u8) {
     let r = &mut s.receiver.rails[rail];
-    if r.e == e && r.stage == Receiving::Live {
+    let is_current = r.e == e || c.breaks_rule(Mutation::StaleUpTaken);
+    if is_current && r.stage == Receiving::Live {
         r.is_up = true;
     }
 }
 
 /// Says again what has no answer, on a new session.
 pub(crate) fn repeat(c: &Config, s: &mut State) {
+    if c.breaks_rule(Mutation::SuspectSaidOnce) {
+        return;
+    }
     for rail in 0..c.rails {
         let r = &s.receiver.rails[rail];
-        let e = r.e;
         if r.stage != Receiving::Live && !r.has_answered && r.question.is_none() {
             suspect(c, s, rail);
-        } else if r.stage == Receiving::Live && e != c.first_e && !r.is_up {
-            s.to_sender.push(c, Frame::Lanes { rail: rail.try_into().expect("a rail"), e });
         }
     }
 }

@@ -53,6 +53,8 @@ impl Model for Recovery {
         match step {
             Step::Land(rail, index) => network::is_certain(s, rail.into(), index.into()),
             Step::LandCts(rail, _) => is_open(rail),
+            Step::CloseSender => session::is_sender_ready(&self.config, s),
+            Step::CloseReceiver => session::is_receiver_ready(&self.config, s),
             _ => !step.is_fault(),
         }
     }
@@ -73,7 +75,8 @@ impl Model for Recovery {
         let is_received = s.receiver.complete == all && s.receiver.flushed.has_all(gpu);
         let is_closed = s.sender.close.is_over() && s.receiver.close.is_over();
         // The application of an early receive may close before the receiver has seen all of it.
-        let is_done = s.sender.done == all && if self.config.closes { is_closed } else { is_received };
+        let is_sent = s.sender.done == all || self.config.gives_up;
+        let is_done = is_sent && if self.config.closes { is_closed } else { is_received };
         let is_back = |rail: usize| {
             let (sending, receiving) = (&s.sender.rails[rail], &s.receiver.rails[rail]);
             receiving.is_dead || sending.stage == Sending::Up && receiving.is_up && sending.e == receiving.e
@@ -126,7 +129,7 @@ fn sender_steps(c: &Config, s: &State, rail: usize, steps: &mut Vec<Step>) {
 fn receiver_steps(c: &Config, s: &State, rail: usize, steps: &mut Vec<Step>) {
     let r = byte(rail);
     let on_rail = &s.receiver.rails[rail];
-    if cts::is_usable(s, rail) {
+    if cts::is_usable(c, s, rail) {
         if receiver::may_receive(c, s) {
             steps.push(Step::Irecv(r));
         }
@@ -197,12 +200,12 @@ fn session_steps(c: &Config, s: &State, steps: &mut Vec<Step>) {
 
 fn take(c: &Config, s: &mut State, step: Step) -> Result<(), Property> {
     match step {
-        Step::Irecv(rail) => receiver::irecv(c, s, rail.into()),
-        Step::Rewrite(rail) => cts::write(c, s, rail.into()),
+        Step::Irecv(rail) => return receiver::irecv(c, s, rail.into()),
+        Step::Rewrite(rail) => return cts::write(c, s, rail.into()),
         Step::LandCts(rail, index) => return cts::land(c, s, rail.into(), index.into()),
-        Step::CtsSent(rail, index) => cts::complete(s, rail.into(), index.into()),
-        Step::Isend(mask) => sender::isend(c, s, mask),
-        Step::Repair(message, part, rail) => sender::repair(s, message.into(), part.into(), rail.into()),
+        Step::CtsSent(rail, index) => cts::complete(c, s, rail.into(), index.into()),
+        Step::Isend(mask) => return sender::isend(c, s, mask),
+        Step::Repair(message, part, rail) => return sender::repair(s, message.into(), part.into(), rail.into()),
         Step::Land(rail, index) => return network::land(c, s, rail.into(), index.into()),
         Step::Sent(rail, index) => sender::acknowledge(s, rail.into(), index.into()),
         Step::Poll(rail) => return receiver::poll(c, s, rail.into()),

@@ -144,7 +144,7 @@ fn forget_copies(c: &Config, s: &mut State) {
 /// Takes the frames that change nothing, now and whatever happens.
 fn forget_frames(c: &Config, s: &mut State) {
     let keep_at_sender = |frame: &Frame| !is_spent_at_sender(s, *frame);
-    let keep_at_receiver = |frame: &Frame| !is_spent_at_receiver(s, *frame);
+    let keep_at_receiver = |frame: &Frame| !is_spent_at_receiver(c, s, *frame);
     let (mut to_sender, mut to_receiver) = (s.to_sender.clone(), s.to_receiver.clone());
     let channels = (0..c.rails).chain([RAILS]);
     channels.clone().for_each(|channel| to_sender.channels[channel].retain(keep_at_sender));
@@ -169,7 +169,7 @@ fn is_spent_at_sender(s: &State, frame: Frame) -> bool {
     }
 }
 
-fn is_spent_at_receiver(s: &State, frame: Frame) -> bool {
+fn is_spent_at_receiver(c: &Config, s: &State, frame: Frame) -> bool {
     let at = |rail: u8| (&s.sender.rails[usize::from(rail)], &s.receiver.rails[usize::from(rail)]);
     match frame {
         Frame::Bye { .. } | Frame::None => false,
@@ -178,18 +178,18 @@ fn is_spent_at_receiver(s: &State, frame: Frame) -> bool {
             let (sending, receiving) = at(rail);
             // The answer would come too late.
             let is_settled = sending.e != e || matches!(sending.stage, Sending::Idle);
-            is_before(e, receiving.e) || receiving.e == e && receiving.has_answered && is_settled
+            is_before(c, e, receiving.e) || receiving.e == e && receiving.has_answered && is_settled
         }
         Frame::Offer { rail, e } => {
             let (sending, receiving) = at(rail);
             let is_open = sending.e == e && sending.stage == Sending::Offered;
             let has_answer = receiving.e == e && receiving.stage == Receiving::Live && is_open;
-            is_before(e, receiving.e) || receiving.e == e && !has_answer
+            is_before(c, e, receiving.e) || receiving.e == e && !has_answer
         }
         Frame::Up { rail, e } => {
             let receiving = at(rail).1;
             let is_news = receiving.stage == Receiving::Live && !receiving.is_up;
-            is_before(e, receiving.e) || receiving.e == e && !is_news
+            is_before(c, e, receiving.e) || receiving.e == e && !is_news
         }
         Frame::Suspect { .. } | Frame::State { .. } | Frame::Lanes { .. } => unreachable!("a frame of the receiver's"),
     }
@@ -201,7 +201,7 @@ fn forget_incarnations(c: &Config, s: &mut State, rail: usize) {
     let mut count = 0;
     for_each_incarnation(s, rail, |e| {
         count += usize::from(*e != oldest);
-        oldest = if is_before(*e, oldest) { *e } else { oldest };
+        oldest = if is_before(c, *e, oldest) { *e } else { oldest };
     });
     // Only the first incarnation is up without RAIL_UP.
     let r = &s.receiver.rails[rail];

@@ -97,7 +97,7 @@ pub fn search<M: Model>(model: &M, limit: usize) -> Report<M::Step, M::Violation
         Report { states: 0, steps: 0, depth: 0, rests: 0, is_complete: true, violation: None, time: Duration::ZERO };
     if let Err((violation, at, last)) = search.run(limit, &mut report) {
         report.violation = Some((violation, search.way(at, last)));
-    } else if let Some(at) = search.endless().filter(|_| report.is_complete) {
+    } else if let Some(at) = report.is_complete.then(|| search.endless()).flatten() {
         report.violation = Some((model.endless(), search.way(at, None)));
     }
     report.states = search.origins.len();

@@ -2,6 +2,7 @@
 
 use crate::config::{Config, Split, part};
 use crate::mutation::Mutation;
+use crate::property::Property;
 use crate::set::Set;
 use crate::state::{Arrival, Frame, Part, Reach, Sending, Stage, State, Write};
 
@@ -28,7 +29,7 @@ pub(crate) fn masks(c: &Config, s: &State) -> Vec<Set> {
 }
 
 /// Posts the next message: one write per active rail and lane, each with an immediate.
-pub(crate) fn isend(c: &Config, s: &mut State, mask: Set) {
+pub(crate) fn isend(c: &Config, s: &mut State, mask: Set) -> Result<(), Property> {
     let message = usize::from(s.sender.next);
     s.sender.next += 1;
     s.sender.masks[message] = mask;
@@ -37,9 +38,10 @@ pub(crate) fn isend(c: &Config, s: &mut State, mask: Set) {
         s.sender.parts[message][rail] = Part { stage: Stage::Out, carrier, left: c.lanes };
         for lane in c.lanes().iter() {
             let carried = Arrival { message: byte(message), part: carrier, lane: byte(lane), is_repair: false };
-            post(s, rail, carried);
+            post(s, rail, carried)?;
         }
     }
+    Ok(())
 }
 
 /// Returns true if the sender may repair this part over `rail` now.
@@ -54,14 +56,18 @@ pub(crate) fn may_repair(c: &Config, s: &State, message: usize, lost: usize, rai
 }
 
 /// Posts a repair: the whole part over `rail`, with one immediate that names the original rail.
-pub(crate) fn repair(s: &mut State, message: usize, lost: usize, rail: usize) {
+pub(crate) fn repair(s: &mut State, message: usize, lost: usize, rail: usize) -> Result<(), Property> {
     s.sender.parts[message][lost] = Part { stage: Stage::Out, carrier: byte(rail), left: 1 };
-    post(s, rail, Arrival { message: byte(message), part: byte(lost), lane: 0, is_repair: true });
+    post(s, rail, Arrival { message: byte(message), part: byte(lost), lane: 0, is_repair: true })
 }
 
-fn post(s: &mut State, rail: usize, carried: Arrival) {
+fn post(s: &mut State, rail: usize, carried: Arrival) -> Result<(), Property> {
     let e = s.sender.rails[rail].e;
+    if s.receiver.rails[rail].e != e {
+        return Err(Property::PeerReady);
+    }
     s.writes[rail].push(Write { carried, e, at: Reach::Posted, is_flushed: false });
+    Ok(())
 }
 
 /// Returns the place of the write that the adapter may report next as sent on this lane.
@@ -136,8 +142,9 @@ fn say_down(c: &Config, s: &mut State, rail: usize) {
 fn down(c: &Config, s: &State, rail: usize) -> Frame {
     let of_stage = |stage: Stage| -> Set {
         let all = (0..c.messages.len()).flat_map(|message| (0..c.rails).map(move |p| (message, p)));
+        let is_unlisted = |p: usize| p != rail && c.breaks_rule(Mutation::RepairsUnlisted);
         let is_here = |part: Part| part.stage == stage && usize::from(part.carrier) == rail;
-        all.filter(|&(m, p)| is_here(s.sender.parts[m][p])).map(|(m, p)| part(m, p)).collect()
+        all.filter(|&(m, p)| is_here(s.sender.parts[m][p]) && !is_unlisted(p)).map(|(m, p)| part(m, p)).collect()
     };
     // Only the death of a device makes a difference to the parts that are acknowledged.
     let acknowledged = if c.device_deaths > 0 { of_stage(Stage::Acknowledged) } else { Set::default() };
@@ -191,7 +198,8 @@ pub(crate) fn take_state(c: &Config, s: &mut State, rail: usize, e: u8, seen: Se
 /// The receiver has opened the incarnation that was offered.
 pub(crate) fn take_lanes(c: &Config, s: &mut State, rail: usize, e: u8) {
     let on_rail = &mut s.sender.rails[rail];
-    if on_rail.stage == Sending::Offered && e == on_rail.e {
+    let is_current = e == on_rail.e || c.breaks_rule(Mutation::StaleLanesTaken);
+    if on_rail.stage == Sending::Offered && is_current {
         on_rail.stage = Sending::Up;
         on_rail.takes_cts = true;
         s.to_receiver.push(c, Frame::Up { rail: byte(rail), e });
@@ -203,7 +211,10 @@ pub(crate) fn repeat(c: &Config, s: &mut State) {
     for rail in 0..c.rails {
         let e = s.sender.rails[rail].e;
         let frame = match s.sender.rails[rail].stage {
+            Sending::Waiting if c.breaks_rule(Mutation::DownSaidOnce) => continue,
             Sending::Waiting => down(c, s, rail),
+            Sending::Offered if c.breaks_rule(Mutation::OfferSaidOnce) => continue,
+            Sending::Up if c.breaks_rule(Mutation::UpSaidOnce) => continue,
             Sending::Offered => Frame::Offer { rail: byte(rail), e },
             Sending::Up if e != c.first_e => Frame::Up { rail: byte(rail), e },
             Sending::Up | Sending::Erring | Sending::Idle => continue,

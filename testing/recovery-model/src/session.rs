@@ -6,7 +6,7 @@ use crate::property::Property;
 use crate::receiver;
 use crate::sender;
 use crate::set::Set;
-use crate::state::{Frame, Inbox, Question, Stage, State, is_before};
+use crate::state::{Frame, Inbox, Question, Stage, State, is_older};
 
 /// Gives a frame to the sender.
 pub(crate) fn deliver_to_sender(c: &Config, s: &mut State, frame: Frame) -> Result<(), Property> {
@@ -17,6 +17,7 @@ pub(crate) fn deliver_to_sender(c: &Config, s: &mut State, frame: Frame) -> Resu
         }
         Frame::Bye { seen } => return sender_hears_bye(c, s, seen),
         Frame::None if s.sender.close.is_over() => answer_none(c, &mut s.to_receiver),
+        Frame::None if c.breaks_rule(Mutation::NoneIsIgnored) => {}
         Frame::None => s.sender.close.has_heard = true,
         _ if s.sender.close.has_begun() => {}
         Frame::Suspect { rail, e } => sender::take_suspect(c, s, rail.into(), e),
@@ -32,13 +33,14 @@ pub(crate) fn deliver_to_receiver(c: &Config, s: &mut State, frame: Frame) -> Re
     match frame {
         Frame::Bye { .. } if s.receiver.close.is_over() => answer_late_bye(c, &mut s.to_sender),
         Frame::None if s.receiver.close.is_over() => answer_none(c, &mut s.to_sender),
+        Frame::None if c.breaks_rule(Mutation::NoneIsIgnored) => {}
         Frame::Bye { .. } | Frame::None => s.receiver.close.has_heard = true,
         _ if s.receiver.close.has_begun() => {}
         Frame::Down { rail, e, unsure, acknowledged } => {
             return receiver::take_down(c, s, rail.into(), e, Question { unsure, acknowledged });
         }
         Frame::Offer { rail, e } => receiver::take_offer(c, s, rail.into(), e),
-        Frame::Up { rail, e } => receiver::take_up(s, rail.into(), e),
+        Frame::Up { rail, e } => receiver::take_up(c, s, rail.into(), e),
         Frame::Suspect { .. } | Frame::State { .. } | Frame::Lanes { .. } => unreachable!("a frame of the receiver's"),
     }
     Ok(())
@@ -48,10 +50,10 @@ pub(crate) fn deliver_to_receiver(c: &Config, s: &mut State, frame: Frame) -> Re
 pub(crate) fn is_stale(s: &State, frame: Frame) -> bool {
     match frame {
         Frame::Suspect { rail, e } | Frame::State { rail, e, .. } | Frame::Lanes { rail, e } => {
-            is_before(e, s.sender.rails[usize::from(rail)].e)
+            is_older(e, s.sender.rails[usize::from(rail)].e)
         }
         Frame::Down { rail, e, .. } | Frame::Offer { rail, e } | Frame::Up { rail, e } => {
-            is_before(e, s.receiver.rails[usize::from(rail)].e)
+            is_older(e, s.receiver.rails[usize::from(rail)].e)
         }
         Frame::Bye { .. } | Frame::None => false,
     }
@@ -69,6 +71,9 @@ pub(crate) fn renew_sender(c: &Config, s: &mut State) {
     if c.breaks_rule(Mutation::FramesNotRepeated) {
         return;
     }
+    if s.sender.close.has_said && !s.sender.close.has_heard && c.breaks_rule(Mutation::ByeSaidOnce) {
+        return;
+    }
     if s.sender.close.has_said && !s.sender.close.has_heard {
         s.to_receiver.push(c, Frame::Bye { seen: Set::default() });
     } else if !s.sender.close.has_begun() {
@@ -82,6 +87,9 @@ pub(crate) fn renew_receiver(c: &Config, s: &mut State) {
     if c.breaks_rule(Mutation::FramesNotRepeated) {
         return;
     }
+    if s.receiver.close.has_said && !s.receiver.close.has_heard && c.breaks_rule(Mutation::ByeSaidOnce) {
+        return;
+    }
     if s.receiver.close.has_said && !s.receiver.close.has_heard {
         let frame = bye(c, s);
         s.to_sender.push(c, frame);
@@ -90,11 +98,15 @@ pub(crate) fn renew_receiver(c: &Config, s: &mut State) {
     }
 }
 
-/// Returns true if the application may close the sending end: its sends are done, or have failed.
+/// Returns true if the application closes the sending end sooner or later: its sends are done, or have failed.
+pub(crate) fn is_sender_ready(c: &Config, s: &State) -> bool {
+    s.sender.done == Set::below(c.messages.len()) || s.sender.close.has_heard
+}
+
+/// Returns true if the application may close the sending end now.
 pub(crate) fn may_close_sender(c: &Config, s: &State) -> bool {
     let sender = &s.sender;
-    let is_done = sender.done == Set::below(c.messages.len());
-    c.closes && !sender.close.has_said && (is_done || sender.close.has_heard)
+    c.closes && !sender.close.has_said && (c.gives_up || is_sender_ready(c, s))
 }
 
 /// Closes the sending end.
@@ -103,15 +115,21 @@ pub(crate) fn close_sender(c: &Config, s: &mut State) {
     s.to_receiver.push(c, Frame::Bye { seen: Set::default() });
 }
 
-/// Returns true if the application may close the receiving end: it has all of its data.
+/// Returns true if the application may close the receiving end now.
 pub(crate) fn may_close_receiver(c: &Config, s: &State) -> bool {
+    c.closes && !s.receiver.close.has_said && (c.gives_up || is_receiver_ready(c, s))
+}
+
+/// Returns true if the application closes the receiving end sooner or later: it has all of its data, or gets no more.
+pub(crate) fn is_receiver_ready(c: &Config, s: &State) -> bool {
     let r = &s.receiver;
     let has_data = |message: usize| {
         let is_there = r.complete.has(message) && (!c.messages[message].is_gpu || r.flushed.has(message));
         is_there || c.messages[message].is_early && s.has_all_bytes(c, message)
     };
     let is_posted = usize::from(r.next) == c.messages.len();
-    c.closes && !r.close.has_said && is_posted && (0..c.messages.len()).all(has_data)
+    let has_failed = c.gives_up && r.close.has_heard;
+    has_failed || is_posted && (0..c.messages.len()).all(has_data)
 }
 
 /// Closes the receiving end.

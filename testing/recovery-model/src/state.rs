@@ -1,11 +1,17 @@
 //! One state of the model: both ends, the memory that they share, and everything between them.
 
 use crate::config::{Config, MESSAGES, PLACES, RAILS, SLOTS};
+use crate::mutation::Mutation;
 use crate::set::{List, Set};
 use std::fmt;
 
 /// Returns true if incarnation `a` is older than `b`. Their numbers wrap.
-pub(crate) fn is_before(a: u8, b: u8) -> bool {
+pub(crate) fn is_before(c: &Config, a: u8, b: u8) -> bool {
+    if c.breaks_rule(Mutation::IncarnationsDoNotWrap) { a < b } else { is_older(a, b) }
+}
+
+/// Returns true if `b` comes after `a`, and not much later.
+pub(crate) fn is_older(a: u8, b: u8) -> bool {
     b.wrapping_sub(a).wrapping_sub(1) < 127
 }
 
@@ -170,8 +176,8 @@ pub(crate) struct Slot {
     pub(crate) is_told_size: bool,
     /// The sum of the byte counts, in units of one lane's share.
     pub(crate) sum: u8,
-    /// The rails through which data came.
-    pub(crate) through: Set,
+    /// The rails whose immediates spoke for each part, unless it was called unseen later.
+    pub(crate) through: [Set; RAILS],
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]

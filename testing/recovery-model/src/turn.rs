@@ -78,12 +78,13 @@ fn turned(s: &State, names: &Names) -> State {
 
 fn turn_message(s: &State, t: &mut State, message: usize, names: &Names) {
     let slot = &mut t.receiver.slots[message];
-    for set in [&mut slot.mask, &mut slot.seen, &mut slot.unseen, &mut slot.through] {
+    for set in [&mut slot.mask, &mut slot.seen, &mut slot.unseen] {
         *set = rails(*set, names);
     }
     for rail in 0..RAILS {
         let new = names[rail];
         t.receiver.slots[message].lanes[new] = s.receiver.slots[message].lanes[rail];
+        t.receiver.slots[message].through[new] = rails(s.receiver.slots[message].through[rail], names);
         let mut entry = s.sender.parts[message][rail];
         if matches!(entry.stage, Stage::Out | Stage::Unsure | Stage::Acknowledged) {
             turn_rail(&mut entry.carrier, names);
