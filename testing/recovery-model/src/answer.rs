@@ -55,7 +55,7 @@ fn judge(c: &Config, s: &mut State, message: usize, p: usize) -> Result<bool, Pr
         return Ok(true);
     }
     let is_early = c.messages[message].is_early && !c.breaks_rule(Mutation::ReuseUnnoticed);
-    let is_there = is_early && slots::is_buffer_taken(c, s, message);
+    let is_there = is_early && (slots::is_buffer_taken(c, s, message) || c.breaks_rule(Mutation::EarlyAlwaysSeen));
     let slot = &mut s.receiver.slots[message];
     slot.is_told_size = true;
     if is_there {

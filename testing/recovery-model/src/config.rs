@@ -136,6 +136,15 @@ impl Config {
         mutation: None,
     };
 
+    /// Returns the first columns of this configuration's row on the page.
+    #[must_use]
+    pub fn outline(&self) -> String {
+        let Self { name, rails, lanes, slots, places, .. } = self;
+        let Self { sender_faults: sender, receiver_faults: receiver, device_deaths: devices, breaks, .. } = self;
+        let sizes = format!("{rails} | {lanes} | {} | {slots} | {places}", self.messages.len());
+        format!("| {name} | {sizes} | {sender} | {receiver} | {devices} | {breaks} |")
+    }
+
     /// Returns true if this rule is wrong.
     #[must_use]
     pub fn breaks_rule(&self, mutation: Mutation) -> bool {

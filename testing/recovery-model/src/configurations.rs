@@ -74,9 +74,10 @@ const BOTH_ENDS: Config = Config { sender_faults: 1, receiver_faults: 1, ..BACK 
 
 fn large_without_breaks() -> Vec<Config> {
     let kept = Habit::Keeps;
+    let sender_back = Config { sender_faults: 1, ..BACK };
     vec![
         Config { name: "three messages, two slots", messages: THREE, ..SENDER },
-        Config { name: "three slots", messages: THREE, slots: 3, places: 3, split: ONE, ..BOTH_ENDS },
+        Config { name: "three slots, torn", messages: THREE, slots: 3, places: 3, split: ONE, is_torn: true, ..SENDER },
         Config { name: "four messages, three slots", messages: FOUR, slots: 3, places: 3, split: ONE, ..SENDER },
         Config { name: "one slot, at each end", messages: TWO, slots: 1, ..BOTH_ENDS },
         Config { name: "torn, at each end", is_torn: true, messages: TWO, split: ONE, ..BOTH_ENDS },
@@ -93,7 +94,13 @@ fn large_without_breaks() -> Vec<Config> {
         Config { name: "early receives, torn", messages: EARLY, buffers: 1, is_torn: true, split: ONE, ..BOTH_ENDS },
         Config { name: "flushes, at each end", messages: &[Message::GPU; 2], buffers: 1, split: ONE, ..BOTH_ENDS },
         Config { name: "a device and a rail", messages: GPU, device_deaths: 1, ..BOTH_ENDS },
-        Config { name: "a device, two messages", messages: &[Message::GPU; 2], device_deaths: 1, split: ONE, ..SENDER },
+        Config {
+            name: "a device, two messages",
+            messages: &[Message::GPU; 2],
+            device_deaths: 1,
+            split: ONE,
+            ..sender_back
+        },
     ]
 }
 
@@ -105,10 +112,18 @@ fn large_with_breaks() -> Vec<Config> {
     vec![
         Config { name: "break, two messages", messages: TWO, split: ONE, ..both.clone() },
         Config { name: "break, three slots, sender", messages: THREE, sender_faults: 1, ..ring.clone() },
-        Config { name: "break, three slots, receiver", messages: THREE, receiver_faults: 1, ..ring },
+        Config { name: "break, three slots, receiver", messages: THREE, receiver_faults: 1, ..ring.clone() },
+        Config { name: "break, four messages", messages: FOUR, sender_faults: 1, comes_back: false, ..ring },
         Config { name: "break, one slot", messages: TWO, slots: 1, ..both.clone() },
         Config { name: "break, torn, an adapter keeps", is_torn: true, habit: Habit::Keeps, ..both.clone() },
         Config { name: "break, stripes", lanes: 2, ..both.clone() },
+        Config {
+            name: "break, stripes with records",
+            lanes: 2,
+            messages: &[Message::RECORD],
+            split: ONE,
+            ..both.clone()
+        },
         Config { name: "break, records", messages: &[Message::RECORD; 2], slots: 1, ..both.clone() },
         Config { name: "break, a group", messages: &[Message::PLAIN, Message::GROUP], split: ONE, ..both.clone() },
         Config { name: "break, the ring", messages: TWO, places: 1, split: ONE, ..both.clone() },
@@ -138,9 +153,24 @@ fn large_with_three_rails() -> Vec<Config> {
         Config { name: "three rails, sender and receiver", sender_faults: 1, receiver_faults: 1, ..three.clone() },
         Config { name: "three rails, two messages", messages: TWO, split: ONE, sender_faults: 2, ..three.clone() },
         Config { name: "three rails, one slot", messages: TWO, slots: 1, sender_faults: 2, ..three.clone() },
+        Config {
+            name: "three rails, two lost and a break",
+            sender_faults: 2,
+            breaks: 1,
+            is_late: true,
+            ..three.clone()
+        },
         Config { name: "three rails come back", ..back.clone() },
         Config { name: "three rails, stripes", lanes: 2, split: ONE, ..back.clone() },
-        Config { name: "three rails, early", messages: EARLY, buffers: 1, split: ONE, receiver_faults: 2, ..three },
-        Config { name: "three rails and a break", breaks: 1, is_late: true, split: ONE, ..back },
+        Config {
+            name: "three rails, early",
+            messages: EARLY,
+            buffers: 1,
+            split: ONE,
+            receiver_faults: 2,
+            ..three.clone()
+        },
+        Config { name: "three rails and a break", breaks: 1, is_late: true, split: ONE, ..back.clone() },
+        Config { name: "three rails, a close", breaks: 1, is_late: true, closes: true, split: ONE, ..back },
     ]
 }

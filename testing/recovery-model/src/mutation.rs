@@ -61,6 +61,8 @@ pub enum Mutation {
     CtsNotProbed,
     /// CTS use a rail before `RAIL_UP`.
     CtsBeforeUp,
+    /// The sender offers the next incarnation before it has the answer for the one before.
+    OfferBeforeAnswer,
     /// An incarnation has receives for originals only.
     NoReceivesForRepairs,
     /// An incarnation has one receive for repairs per slot, and not one for each other rail.
@@ -73,6 +75,8 @@ pub enum Mutation {
     ReuseUnhindered,
     /// An early slot is free as soon as its buffer is taken again.
     EarlySlotFreed,
+    /// An unsure part of an early receive counts as seen although its buffer was not taken again.
+    EarlyAlwaysSeen,
     /// A `RAIL_STATE` counts for whichever incarnation is current.
     StaleStateTaken,
     /// A `RAIL_SUSPECT` counts for whichever incarnation is current.
@@ -121,7 +125,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations, in the order of the page.
-    pub const ALL: [Self; 56] = [
+    pub const ALL: [Self; 58] = [
         Self::AnswerBeforeDestroy,
         Self::DestroyBeforePoll,
         Self::NoPollAfterDestroy,
@@ -150,12 +154,14 @@ impl Mutation {
         Self::CompletionSpeaksForItself,
         Self::CtsNotProbed,
         Self::CtsBeforeUp,
+        Self::OfferBeforeAnswer,
         Self::NoReceivesForRepairs,
         Self::OneReceiveForRepairs,
         Self::CreditByAcknowledgement,
         Self::ReuseUnnoticed,
         Self::ReuseUnhindered,
         Self::EarlySlotFreed,
+        Self::EarlyAlwaysSeen,
         Self::StaleStateTaken,
         Self::StaleSuspectTaken,
         Self::StaleDownTaken,

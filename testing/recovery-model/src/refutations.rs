@@ -68,6 +68,7 @@ fn cts_and_receives() -> Vec<Row> {
         ),
         (M::CtsNotProbed, P::Done, Config { messages: TWO, places: 1, split: Split::One, receiver_faults: 1, ..BACK }),
         (M::CtsBeforeUp, P::PeerReady, Config { sender_faults: 1, split: ONE, ..BACK }),
+        (M::OfferBeforeAnswer, P::SenderKnows, Config { split: ONE, receiver_faults: 1, ..BACK }),
         (M::NoReceivesForRepairs, P::ReceivePosted, Config { slots: 1, ..SENDER }),
         (
             M::OneReceiveForRepairs,
@@ -78,6 +79,7 @@ fn cts_and_receives() -> Vec<Row> {
         (M::ReuseUnnoticed, P::OpenBuffer, Config { messages: EARLY, buffers: 1, is_torn: true, ..RECEIVER }),
         (M::ReuseUnhindered, P::OpenBuffer, Config { messages: EARLY, buffers: 1, is_torn: true, ..RECEIVER }),
         (M::EarlySlotFreed, P::OwnSlot, Config { messages: EARLY, buffers: 1, is_torn: true, ..PLAIN }),
+        (M::EarlyAlwaysSeen, P::Placed, Config { messages: &[Message::EARLY], ..RECEIVER }),
     ]
 }
 

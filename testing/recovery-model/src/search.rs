@@ -69,6 +69,9 @@ pub struct Report<S, V> {
     pub time: Duration,
 }
 
+/// The number of states that are kept together.
+const CHUNK: usize = 1024;
+
 /// The predecessor of a state, and the step from there; the first state is its own.
 type Origin<S> = (u32, S);
 
@@ -112,11 +115,11 @@ impl<M: Model> Search<'_, M> {
     fn run(&mut self, limit: usize, report: &mut Report<M::Step, M::Violation>) -> Result<(), Broken<M>> {
         let first = self.model.first();
         self.note(&first, None);
-        let mut now = vec![(0, first)];
-        let mut next = Vec::new();
+        let mut now = vec![vec![(0, first)]];
+        let mut next: Vec<Vec<(u32, M::State)>> = Vec::new();
         let mut steps = Vec::new();
         while !now.is_empty() {
-            for (number, state) in now.drain(..) {
+            for (number, state) in now.drain(..).flatten() {
                 self.model.steps(&state, &mut steps);
                 self.degrees.push(u8::try_from(steps.len()).expect("at most 255 steps from a state"));
                 let mut is_rest = true;
@@ -127,7 +130,11 @@ impl<M: Model> Search<'_, M> {
                     let (found, is_new) = self.note(&after, Some((number, step)));
                     self.edges.push(found);
                     if is_new {
-                        next.push((found, after));
+                        // States are kept in chunks, so that they go as they are searched, and none is moved.
+                        match next.last_mut().filter(|chunk| chunk.len() < CHUNK) {
+                            Some(chunk) => chunk.push((found, after)),
+                            None => next.push(vec![(found, after)]),
+                        }
                     }
                 }
                 if is_rest {

@@ -153,7 +153,9 @@ fn down(c: &Config, s: &State, rail: usize) -> Frame {
 
 /// Returns true if the sender may offer the rail's next incarnation.
 pub(crate) fn may_offer(c: &Config, s: &State, rail: usize) -> bool {
-    c.comes_back && s.sender.rails[rail].stage == Sending::Idle && !s.sender.close.has_begun()
+    let stage = s.sender.rails[rail].stage;
+    let is_answered = stage == Sending::Idle || stage == Sending::Waiting && c.breaks_rule(Mutation::OfferBeforeAnswer);
+    c.comes_back && is_answered && !s.sender.close.has_begun()
 }
 
 /// Offers the next incarnation.
