@@ -56,9 +56,6 @@ pub(crate) trait Outstanding {
 
     /// Notes that a post was refused although there was room: a part of it may have gone out.
     fn handle_refused(&mut self) {}
-
-    /// Notes that the connection is broken, and that its rails have reported everything that was complete before.
-    fn handle_drained(&mut self) {}
 }
 
 impl<F: Fabric> Core<F> {
@@ -142,7 +139,6 @@ impl<F: Fabric> Core<F> {
             let fatal = outstanding.fatal().take();
             first = first.or(fatal.map(|fatal| (rail, fatal)));
         }
-        outstanding.handle_drained();
         first
     }
 

@@ -149,6 +149,8 @@ impl Drop for SettlingGuard<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -167,7 +169,11 @@ mod tests {
         let debt = Debt::new();
         assert!(debt.incur());
         assert!(debt.settle(|| {
-            let wait = |checks| if checks < 3 { Ok(()) } else { Err(checks) };
+            let waits = Cell::new(0);
+            let wait = |checks| {
+                waits.set(waits.get() + 1);
+                if waits.get() == checks && checks < 3 { Ok(()) } else { Err(checks) }
+            };
             assert_eq!(debt.take_over(wait), Err(3));
             true
         }));

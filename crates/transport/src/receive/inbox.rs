@@ -45,10 +45,6 @@ impl Outstanding for Inbox {
     fn fatal(&mut self) -> &mut Option<Box<Fatal>> {
         &mut self.fatal
     }
-
-    fn handle_drained(&mut self) {
-        self.slots.close();
-    }
 }
 
 /// Handles the reports of one rail. No receive completes after a report that the peer broke the protocol.
