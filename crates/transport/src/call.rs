@@ -2,12 +2,12 @@
 //! end, and leaves it, with a debt or without one; and how it closes the connection.
 //!
 //! Every call first takes the connection over ([`Debt::take_over`]), so that no other thread uses the end meanwhile.
-//! If the call posts nothing, it also settles the debt of the connection that the thread left before ([`LastDebtor`]).
-//! If the thread leaves a debt here, and the control thread does not know the connection, it hands the connection over
-//! to that thread ([`Debt::incur`]).
+//! Every call but one that posts a message, or a receive without leaving a debt, also settles the debt of the
+//! connection that the thread left before ([`LastDebtor`]). If the thread leaves a debt here, and the control thread
+//! does not know the connection, it hands the connection over to that thread ([`Debt::incur`]).
 //!
 //! A caller hands in how to get at its end exclusively. Each function here does so at most once, after the take-over,
-//! and gives the end up before another thread may settle the debt.
+//! and gives the end up before another thread may settle the debt. Unsafe code of callers rests on this paragraph.
 //!
 //! [`Debt::take_over`]: crate::Debt::take_over
 //! [`Debt::incur`]: crate::Debt::incur
@@ -82,14 +82,13 @@ pub fn isend<F: Fabric, G: DerefMut<Target = SendConnection<F>>>(
     handle_event: impl FnOnce(Event),
 ) -> Result<Option<SendRequest>, Error> {
     let mut end = enter(connection, end)?;
-    let Some(sent) = end.isend(message)? else {
+    let sent = end.isend(message);
+    if !matches!(sent, Ok(Some(_))) {
         leave(connection, false);
-        return Ok(None);
-    };
-    if let Some(event) = end.poll_event() {
+    } else if let Some(event) = end.poll_event() {
         handle_event(event);
     }
-    Ok(Some(sent))
+    sent
 }
 
 /// Calls [`RecvConnection::irecv`].

@@ -130,7 +130,8 @@ impl<F: Fabric> Core<F> {
     /// Handles what the rails of a broken connection still have to report: requests whose work was complete before do
     /// not fail, whichever rail is polled first. Returns the first report that ends a connection, and its rail.
     ///
-    /// This ends because nothing is posted meanwhile, and each report uses up something that was posted.
+    /// This ends: nothing is posted meanwhile, and each report uses up a write or a receive that this end posted, or is
+    /// the one failure of a lane.
     fn drain(&mut self, outstanding: &mut impl Outstanding) -> Option<(RailId, Box<Fatal>)> {
         let mut first = None;
         for rail in self.rails.usable() {

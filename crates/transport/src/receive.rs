@@ -376,10 +376,12 @@ impl<F: Fabric> RecvConnection<F> {
                 Ok(Some(self.inbox.slots.capacities(slot)))
             }
             State::Open => {
-                if !moved {
-                    self.core.check_fate(&mut self.inbox)?;
+                let fate = if moved { Ok(()) } else { self.core.check_fate(&mut self.inbox) };
+                // The last look at the rails may have completed it.
+                match self.inbox.slots.get(slot).state {
+                    State::Complete => Ok(self.take_sizes(slot)),
+                    _ => fate.map(|()| None),
                 }
-                Ok(None)
             }
             State::Free | State::Early => Err(Misuse::NoReceive(slot.index()).into()),
         }
@@ -502,7 +504,10 @@ impl<F: Fabric> RecvConnection<F> {
             return Ok(true);
         }
         polled?;
-        self.core.check_adapters(&mut self.inbox)?;
+        if let Err(error) = self.core.check_adapters(&mut self.inbox) {
+            // The last look at the rails may have ended it.
+            return if self.inbox.flushes.finish(index) { Ok(true) } else { Err(error) };
+        }
         self.post_flush(index)?;
         Ok(false)
     }

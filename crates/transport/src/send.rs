@@ -360,10 +360,12 @@ impl<F: Fabric> SendConnection<F> {
         if self.requests.is_free(request.0) {
             return Err(Misuse::NoSend(request.0).into());
         }
-        if !moved {
-            self.core.check_fate(&mut self.requests)?;
+        let fate = if moved { Ok(()) } else { self.core.check_fate(&mut self.requests) };
+        // The last look at the rails may have ended the request.
+        match (fate, self.requests.release(request.0)) {
+            (_, Some(size)) => Ok(Some(size)),
+            (fate, None) => fate.map(|()| None),
         }
-        Ok(None)
     }
 
     /// Returns `None` for a message that could not be posted. On a fabric whose writes need this side's processor,

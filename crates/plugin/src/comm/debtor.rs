@@ -22,7 +22,8 @@ thread_local! {
 
 /// Forgets the debtor in a forked child: the connection is the parent's, which settles it.
 unsafe extern "C" fn forget_in_child() {
-    std::mem::forget(DEBTOR.with(LastDebtor::take));
+    // The thread may be ending, and its locals gone.
+    let _ = DEBTOR.try_with(|last| std::mem::forget(last.take()));
 }
 
 impl Indebted for Comm {
