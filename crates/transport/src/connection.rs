@@ -37,6 +37,14 @@ pub(crate) enum Fatal {
     Broke(Violation),
 }
 
+/// The result of draining all rails.
+struct Drained {
+    /// True if there was any report.
+    moved: bool,
+    /// The first report that ends the connection, and its rail.
+    fatal: Option<(RailId, Box<Fatal>)>,
+}
+
 impl Fatal {
     /// Keeps `fatal` if it is the first report that ends the connection.
     #[cold]
@@ -127,37 +135,35 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Handles what the rails of a broken connection still have to report: requests whose work was complete before do
-    /// not fail, whichever rail is polled first. Returns the first report that ends a connection, and its rail.
+    /// Handles everything that the rails still have to report: requests whose work is complete do not fail, whichever
+    /// rail is polled first.
     ///
     /// This ends: nothing is posted meanwhile, and each report uses up a write or a receive that this end posted, or is
     /// the one failure of a lane.
-    fn drain(&mut self, outstanding: &mut impl Outstanding) -> Option<(RailId, Box<Fatal>)> {
-        let mut first = None;
+    fn drain(&mut self, outstanding: &mut impl Outstanding) -> Drained {
+        let mut drained = Drained { moved: false, fatal: None };
         for rail in self.rails.usable() {
             let ConnectedRail { rail: lanes, side, .. } = self.rails.get_mut(rail);
-            while lanes.report(POLL_BATCH, &mut outstanding.reports::<F>(side)) {}
+            while lanes.report(POLL_BATCH, &mut outstanding.reports::<F>(side)) {
+                drained.moved = true;
+            }
             let fatal = outstanding.fatal().take();
-            first = first.or(fatal.map(|fatal| (rail, fatal)));
+            drained.fatal = drained.fatal.or(fatal.map(|fatal| (rail, fatal)));
         }
-        first
+        drained
     }
 
-    /// Breaks the connection because work could not be posted although there was room. Returns the error.
+    /// Breaks the connection because work could not be posted although there was room. Returns the error: that of a
+    /// rail that still has to report a failure, which says more, or that of the post.
     #[cold]
     pub(crate) fn post_failed(&mut self, rail: RailId, error: PostError, outstanding: &mut impl Outstanding) -> Error {
         outstanding.handle_refused();
-        let (name, peer) = (self.rails.name(rail), self.peer.clone());
-        self.fail_drained(Cause::Post { rail, name, peer, error }, outstanding)
-    }
-
-    /// Breaks the connection for this reason, unless a rail still has to report a failure: that says more. Returns the
-    /// error.
-    #[cold]
-    fn fail_drained(&mut self, error: impl Into<Error>, outstanding: &mut impl Outstanding) -> Error {
-        match self.drain(outstanding) {
+        match self.drain(outstanding).fatal {
             Some((rail, fatal)) => self.fail(self.cause_of(rail, *fatal)),
-            None => self.fail(error),
+            None => {
+                let (name, peer) = (self.rails.name(rail), self.peer.clone());
+                self.fail(Cause::Post { rail, name, peer, error })
+            }
         }
     }
 
@@ -173,29 +179,39 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Breaks the connection if the rest of the process has reported a lost peer, or a failed adapter of this host.
+    /// Breaks the connection if the rest of the process has reported a lost peer, or a failed adapter of this host, and
+    /// the rails have nothing more to report. As long as they have, requests are not stuck.
     ///
     /// # Errors
     /// If a lost peer or a failed adapter was reported: the reported reason. A rail that still has to report a failure
     /// says more than a lost peer.
     pub(crate) fn check_fate(&mut self, outstanding: &mut impl Outstanding) -> Result<(), Error> {
-        self.check_adapters(outstanding)?;
         match self.fate.lost().cloned() {
             None => Ok(()),
-            Some(error) => Err(self.fail_drained(error, outstanding)),
+            Some(error) => self.check_stuck(error, outstanding),
         }
     }
 
-    /// Breaks the connection if the rest of the process has reported a failed adapter of this host. A lost peer does
-    /// not count.
+    /// Does the same as [`Self::check_fate`] for a failed adapter of this host only. A lost peer does not count.
     ///
     /// # Errors
     /// If a failed adapter was reported: the reported reason.
     pub(crate) fn check_adapters(&mut self, outstanding: &mut impl Outstanding) -> Result<(), Error> {
-        let Some(error) = self.fate.failed().cloned() else { return Ok(()) };
-        let error = self.fail(error);
-        self.drain(outstanding);
-        Err(error)
+        match self.fate.failed().cloned() {
+            None => Ok(()),
+            Some(error) => self.check_stuck(error, outstanding),
+        }
+    }
+
+    /// Breaks the connection for this reason, unless the rails have more to report.
+    #[cold]
+    fn check_stuck(&mut self, error: Error, outstanding: &mut impl Outstanding) -> Result<(), Error> {
+        let Drained { moved, fatal } = self.drain(outstanding);
+        match fatal {
+            Some((rail, fatal)) if self.fate.failed().is_none() => Err(self.fail(self.cause_of(rail, *fatal))),
+            None if moved => Ok(()),
+            _ => Err(self.fail(error)),
+        }
     }
 
     /// Breaks the connection. Returns the reason, which is that of the first failure.

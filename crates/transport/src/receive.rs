@@ -376,12 +376,10 @@ impl<F: Fabric> RecvConnection<F> {
                 Ok(Some(self.inbox.slots.capacities(slot)))
             }
             State::Open => {
-                let fate = if moved { Ok(()) } else { self.core.check_fate(&mut self.inbox) };
-                // The last look at the rails may have completed it.
-                match self.inbox.slots.get(slot).state {
-                    State::Complete => Ok(self.take_sizes(slot)),
-                    _ => fate.map(|()| None),
+                if !moved {
+                    self.core.check_fate(&mut self.inbox)?;
                 }
+                Ok(None)
             }
             State::Free | State::Early => Err(Misuse::NoReceive(slot.index()).into()),
         }
@@ -504,10 +502,7 @@ impl<F: Fabric> RecvConnection<F> {
             return Ok(true);
         }
         polled?;
-        if let Err(error) = self.core.check_adapters(&mut self.inbox) {
-            // The last look at the rails may have ended it.
-            return if self.inbox.flushes.finish(index) { Ok(true) } else { Err(error) };
-        }
+        self.core.check_adapters(&mut self.inbox)?;
         self.post_flush(index)?;
         Ok(false)
     }

@@ -360,12 +360,10 @@ impl<F: Fabric> SendConnection<F> {
         if self.requests.is_free(request.0) {
             return Err(Misuse::NoSend(request.0).into());
         }
-        let fate = if moved { Ok(()) } else { self.core.check_fate(&mut self.requests) };
-        // The last look at the rails may have ended the request.
-        match (fate, self.requests.release(request.0)) {
-            (_, Some(size)) => Ok(Some(size)),
-            (fate, None) => fate.map(|()| None),
+        if !moved {
+            self.core.check_fate(&mut self.requests)?;
         }
+        Ok(None)
     }
 
     /// Returns `None` for a message that could not be posted. On a fabric whose writes need this side's processor,

@@ -33,6 +33,8 @@ pub struct Faults {
     pub completion_burst_ns: u64,
     /// Polls that report at most one completion.
     pub poll_short_permille: u32,
+    /// Polls that come just before new completions, and report none.
+    pub poll_blind_permille: u32,
     /// True if, on a two-sided fabric, the receiver puts acknowledgements off until its next call.
     pub acks_put_off: bool,
     /// Calls of `acknowledge` that send nothing, as if the kernel's buffer were full.
@@ -99,6 +101,7 @@ impl Faults {
             completion_late_ns: 0,
             completion_burst_ns: 0,
             poll_short_permille: 0,
+            poll_blind_permille: 0,
             acks_put_off: false,
             ack_refused_permille: 0,
             ack_refused_ns: 0,

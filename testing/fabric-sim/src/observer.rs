@@ -214,6 +214,8 @@ pub enum Mishap {
     LateCompletion,
     /// A poll reported fewer completions than its caller had room for.
     ShortPoll,
+    /// A poll came just before a completion, and reported none.
+    BlindPoll,
     /// Acknowledgements were put off until the next call.
     AckPutOff,
     /// A call that had to send acknowledgements sent none.
@@ -244,8 +246,12 @@ pub enum Mishap {
     PlacedInPart,
     /// A write that would have landed after the end of its lane found the other end fenced.
     Fenced,
-    /// An end was dropped, or its lanes destroyed, with completions that no poll had reported.
-    CompletionsLost,
+    /// An end was dropped with completions that no poll had reported.
+    CompletionsDropped,
+    /// Completions that no poll had reported vanished with their lane.
+    CompletionsPurged,
+    /// A device that failed forgot completions that no poll had reported.
+    CompletionsForgotten,
     /// A registration got the key of one that had ended.
     KeyReused,
     /// An attempt to connect a rail has to be repeated.

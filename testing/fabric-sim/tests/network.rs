@@ -410,7 +410,7 @@ fn a_device_that_has_failed_completes_nothing_and_may_lose_what_it_had_completed
         bench.pass(5 * RETRY_NS);
         assert_eq!(bench.landed(), [1], "the second reaches nobody");
         assert!(bench.failure().is_none(), "and nothing tells of it");
-        assert_eq!(bench.sent.len() + bench.count(Mishap::CompletionsLost), 1);
+        assert_eq!(bench.sent.len() + bench.count(Mishap::CompletionsForgotten), 1);
         left += bench.sent.len();
         let again = bench.far_domain.open_rail(&SPEC);
         assert!(again.is_ok(), "the peer's device works");
@@ -433,6 +433,21 @@ fn a_flush_fails_once_its_loop_back_has() {
     bench.pass(RETRY_NS);
     let Some(Completion::Failed { error, .. }) = bench.received.last() else { panic!("{:?}", bench.received) };
     assert!(matches!(&**error, RailError::Work(failure) if failure.status == WorkStatus::RetriesExceeded));
+}
+
+#[test]
+fn a_blind_poll_misses_only_what_has_just_come() {
+    let mut bench = Bench::<true>::new(Faults { poll_blind_permille: 1000, ..faults() });
+    bench.post(1, 256);
+    bench.world.advance(1_200);
+    bench.poll();
+    assert_eq!((bench.received.len(), bench.count(Mishap::BlindPoll)), (0, 1), "it has just landed");
+    bench.poll();
+    assert_eq!(bench.received.len(), 1, "a second poll finds it");
+    bench.post(1, 256);
+    bench.world.advance(10_000);
+    bench.poll();
+    assert_eq!((bench.received.len(), bench.count(Mishap::BlindPoll)), (2, 1), "it came long before");
 }
 
 #[test]
@@ -512,7 +527,7 @@ fn completions_of_destroyed_lanes_vanish_or_stay_as_the_adapter_has_it() {
         let purged = bench.world.lock().destroy_lanes(1);
         bench.poll();
         let expected = if destroy_purges { (3, 0, 1) } else { (0, 3, 0) };
-        assert_eq!((purged, bench.received.len(), bench.count(Mishap::CompletionsLost)), expected);
+        assert_eq!((purged, bench.received.len(), bench.count(Mishap::CompletionsPurged)), expected);
         assert!(bench.near.is_broken(LaneId::FIRST) != bench.far.as_ref().unwrap().is_broken(LaneId::FIRST));
     }
 }
@@ -527,7 +542,7 @@ fn an_end_that_is_dropped_loses_the_completions_that_nobody_polled() {
             bench.poll();
         }
         bench.far = None;
-        assert_eq!(bench.count(Mishap::CompletionsLost), usize::from(!is_polled));
+        assert_eq!(bench.count(Mishap::CompletionsDropped), usize::from(!is_polled));
     }
 }
 

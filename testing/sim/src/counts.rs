@@ -25,6 +25,7 @@ seen! {
     RailsOvertook = "fault", "a rail overtaken by another";
     LateCompletion = "fault", "a completion held back";
     ShortPoll = "fault", "a poll that reported fewer completions than there were";
+    BlindPoll = "fault", "a poll that came just before a completion";
     AckPutOff = "fault", "acknowledgements put off until the next call";
     AckRefused = "fault", "an acknowledgement that did not leave when due";
     SettledInVain = "fault", "a debt that could not be sent completely";
@@ -45,7 +46,9 @@ seen! {
     LandedLate = "fault", "a write that landed after the end of its lane";
     PlacedInPart = "fault", "a write placed in part, or without its completion, at the end";
     Fenced = "fault", "a late write that found its target fenced";
-    CompletionsLost = "fault", "a rail dropped with completions that nobody polled";
+    CompletionsDropped = "fault", "a rail dropped with completions that nobody polled";
+    CompletionsPurged = "fault", "completions that vanished with their lane";
+    CompletionsForgotten = "fault", "a failed device that forgot completions";
     KeyReused = "fault", "a key that came again";
     AddressReused = "fault", "an address that came again";
     Silence = "fault", "an application that makes no call for a long time";

@@ -239,6 +239,9 @@ impl Faults {
         if chance.permille(600) {
             fabric.late_landing_ns = chance.pick(&[100_000, 10_000_000]);
         }
+        if chance.permille(300) {
+            fabric.poll_blind_permille = chance.pick(&[50, 500]);
+        }
         fabric.destroy_purges = chance.permille(500);
         if chance.permille(500) {
             fabric.key_reuse_permille = chance.pick(&[300, 1000]);

@@ -155,8 +155,32 @@ fn a_send_that_is_complete_does_not_fail_with_a_lost_peer() {
     pair.drive();
     let lost = Error::peer("the peer is gone");
     pair.sender.fate().set_lost(lost.clone());
-    assert_eq!(pair.sender.isend(&pair.source.message(8, 0)), Err(lost), "there will be no receive for it");
+    let message = pair.source.message(8, 0);
+    assert_eq!(pair.sender.isend(&message), Ok(None), "its last look at the rails brings something");
+    assert_eq!(pair.sender.isend(&message), Err(lost), "there will be no receive for it");
     assert_eq!(pair.sender.test(send).unwrap(), Some(SIZE), "both rails have acknowledged it");
+}
+
+/// The last completion arrived between a call's poll and its look at the fate: the call failed, although nothing was
+/// stuck.
+///
+/// One-sided: elsewhere the poll itself brings what has arrived.
+#[test]
+fn what_arrives_during_a_call_is_not_stuck() {
+    let mut pair = OneSidedPair::new(Setup::default());
+    let receive = pair.irecv();
+    pair.drive();
+    let send = pair.isend();
+    // The message lands after a microsecond.
+    pair.world.advance(1_200);
+    pair.world.lock().faults.poll_blind_permille = 1000;
+    pair.receiver.fate().set_lost(Error::peer("the peer is gone"));
+    assert_eq!(pair.receiver.test(receive).unwrap(), None, "the poll came just before it");
+    assert_eq!(pair.receiver.test(receive).unwrap().unwrap(), [8]);
+    pair.world.advance(1_200);
+    pair.sender.fate().set_lost(Error::peer("the peer is gone"));
+    assert_eq!(pair.sender.test(send).unwrap(), None, "the poll came just before it");
+    assert_eq!(pair.sender.test(send).unwrap(), Some(8));
 }
 
 /// A lane had failed, and a call that polled no rail said only that the peer was gone.

@@ -115,6 +115,9 @@ pub(crate) struct End {
     pub(crate) wire_free_ns: u64,
     /// The time from which nothing that leaves it gets through; `u64::MAX` while everything does.
     pub(crate) cut_from_ns: u64,
+    /// The time of the last poll, and true if it came just before a completion.
+    pub(crate) polled_ns: u64,
+    pub(crate) is_blind: bool,
     /// True while calls that only send acknowledgements send none.
     pub(crate) refuses: bool,
     /// The time in which they sent none, last.

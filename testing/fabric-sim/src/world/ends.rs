@@ -60,6 +60,8 @@ impl<O: Observer> State<O> {
             lag_ns: self.chance.below(self.faults.lag_ns + 1),
             wire_free_ns: 0,
             cut_from_ns: u64::MAX,
+            polled_ns: 0,
+            is_blind: false,
             refuses: false,
             refusal: Span::default(),
         };
@@ -73,7 +75,7 @@ impl<O: Observer> State<O> {
         (0..lanes).for_each(|lane| self.cut_off(id, LaneId::at(lane)));
         let Some(end) = self.ends[id].take() else { return };
         if !end.completions.is_empty() {
-            self.suffer(Mishap::CompletionsLost);
+            self.suffer(Mishap::CompletionsDropped);
         }
         // The peer of a socket notices that the other end is gone; the peer of a queue pair does not.
         if let Some(peer) = end.peer.filter(|_| !end.one_sided) {

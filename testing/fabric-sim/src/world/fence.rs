@@ -28,7 +28,7 @@ impl<O: Observer> State<O> {
         let socket_of = end.peer.filter(|_| !end.one_sided);
         let purged = if purges { std::mem::take(&mut end.completions).len() } else { 0 };
         if purged > 0 {
-            self.suffer(Mishap::CompletionsLost);
+            self.suffer(Mishap::CompletionsPurged);
         }
         if let Some(peer) = socket_of {
             self.notice_closed(peer);

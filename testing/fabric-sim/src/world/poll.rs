@@ -7,6 +7,9 @@ use super::end::End;
 use super::state::State;
 use crate::observer::{Event, Mishap, Observer};
 
+/// The time that a call takes, for which the world's clock stands still: what happens in it is seen, or not yet.
+const CALL_NS: u64 = 1_000;
+
 impl<O: Observer> State<O> {
     pub(crate) fn poll_end(&mut self, id: usize, room: usize, reports: &mut impl Reports) -> usize {
         let faults = &self.faults;
@@ -16,6 +19,9 @@ impl<O: Observer> State<O> {
                 let lane = self.chance.index(end.lanes.len());
                 end.lanes[lane].withheld_until_ns = until_ns;
             }
+        }
+        if self.is_blind(id) {
+            return 0;
         }
         let Some(end) = self.ends[id].as_ref() else { return 0 };
         if !end.one_sided
@@ -63,6 +69,23 @@ impl<O: Observer> State<O> {
             self.suffer(Mishap::ShortPoll);
         }
         count
+    }
+
+    /// Returns true if this poll comes just before completions that have become visible during its call, so that it
+    /// reports none. A second poll of the call finds them.
+    fn is_blind(&mut self, id: usize) -> bool {
+        let (now_ns, strikes) = (self.now_ns, self.weather.permille(self.faults.poll_blind_permille));
+        let Some(end) = self.ends[id].as_mut().filter(|end| !end.lingering) else { return false };
+        let is_new = |visible_at_ns: u64| {
+            visible_at_ns > end.polled_ns && (now_ns.saturating_sub(CALL_NS)..=now_ns).contains(&visible_at_ns)
+        };
+        end.is_blind = strikes && end.completions.front().is_some_and(|entry| is_new(entry.visible_at_ns));
+        end.polled_ns = now_ns;
+        let is_blind = end.is_blind;
+        if is_blind {
+            self.suffer(Mishap::BlindPoll);
+        }
+        is_blind
     }
 
     /// Forges an immediate at the receiving end of a connection, over its first rail that is alive. `immediate` returns

@@ -149,7 +149,7 @@ impl<O: Observer> State<O> {
         for end in self.ends.iter_mut().flatten().filter(|end| end.port == port && forgets) {
             if !end.completions.is_empty() {
                 end.completions.clear();
-                self.observer.suffer(Mishap::CompletionsLost);
+                self.observer.suffer(Mishap::CompletionsForgotten);
             }
         }
     }
@@ -170,9 +170,12 @@ impl<O: Observer> State<O> {
         self.ends.iter().position(|end| end.as_deref().is_some_and(|end| end.peer.is_some() && is_it(end)))
     }
 
-    /// Returns true if a rail of an end of a connection has something that a poll at this time would have reported.
+    /// Returns true if a rail of an end of a connection has something that a poll at this time would have reported. A
+    /// rail whose last poll came just before it does not count.
     pub fn has_unreported(&self, connection: usize, sender: bool, at_ns: u64) -> bool {
-        let is_it = |end: &&End| (end.connection, end.sender, end.lingering) == (connection, sender, false);
+        let is_it = |end: &&End| {
+            (end.connection, end.sender, end.lingering, end.is_blind) == (connection, sender, false, false)
+        };
         let mut ends = self.ends.iter().flatten().map(|end| &**end).filter(is_it);
         ends.any(|end| end.completions.front().is_some_and(|entry| entry.visible_at_ns <= at_ns))
     }
