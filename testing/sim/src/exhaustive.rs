@@ -36,12 +36,13 @@ pub struct Exhaustive {
 
 /// The runs with one fault.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    runs: u64,
-    /// The number of those in which the thing that it strikes existed at that event.
-    struck: u64,
+pub struct Tally {
+    /// Their number.
+    pub runs: u64,
+    /// The number of those in which the thing that the fault strikes existed at that event.
+    pub struck: u64,
     /// The number of those in which a call returned an error.
-    errors: u64,
+    pub errors: u64,
 }
 
 /// The result of exhaustive runs.
@@ -51,8 +52,9 @@ pub struct Report {
     pub played: u64,
     /// The failing runs by their numbers, in ascending order.
     pub failures: Vec<(u64, Outcome)>,
+    /// The runs by their faults, in words.
+    pub tallies: BTreeMap<&'static str, Tally>,
     events: u64,
-    tallies: BTreeMap<&'static str, Tally>,
 }
 
 impl Series {

@@ -293,6 +293,17 @@ impl Faults {
         PROMISE_NS + if refused_ns > 0 { refused_ns + pause_ns } else { 0 }
     }
 
+    /// Returns the longest time from the landing of a write to the completion that tells its receiver, or its sender,
+    /// unless its acknowledgement is lost.
+    pub(crate) fn settling_ns(&self, sender: bool) -> u64 {
+        let fabric = &self.fabric;
+        let completion_ns = fabric.completion_late_ns + fabric.completion_burst_ns;
+        let outage_ns = if fabric.outage_permille > 0 { fabric.outage_ns + fabric.retry_ns } else { 0 };
+        let way_ns = fabric.delay_ns + fabric.jitter_ns + fabric.ack_stall_ns + outage_ns;
+        let put_off_ns = if fabric.acks_put_off { self.promise_ns(fabric.ack_refused_ns) } else { 0 };
+        completion_ns + if sender { way_ns + put_off_ns } else { 0 }
+    }
+
     /// Returns the time by which outages, late acknowledgements and slow rails may delay a connection's end.
     fn network_ns(&self) -> u64 {
         let fabric = &self.fabric;

@@ -86,13 +86,14 @@ impl Witness {
 
     /// Handles an outage. One that may outlast the retries may end the connection, because the protocol does not
     /// survive the failure of a lane.
-    fn handle_outage(&mut self, now_ns: u64, place: Place, outage: Outage) -> (Kind, [u64; 4]) {
+    fn handle_outage(&mut self, place: Place, outage: Outage) -> (Kind, [u64; 4]) {
         self.counts.saw(if outage.is_long { Seen::OutageLong } else { Seen::Outage });
-        if outage.is_long {
-            // A lane that fails at one end answers the other no more.
-            for sender in [true, false] {
-                self.watch.strike(now_ns, place.connection, sender, Strike::RailSilent(place.rail));
-            }
+        if outage.is_long
+            && let Some(watched) = self.watch.connections.get_mut(place.connection)
+        {
+            // Retries that begin in the outage may end after it.
+            let until_ns = outage.until_ns.saturating_add(2 * self.watch.retry_ns);
+            watched.blame.strike_until(outage.from_ns, until_ns, place.sender, Strike::RailSilent(place.rail));
         }
         let lost = u64::from(outage.writes) + 2 * u64::from(outage.acknowledgements);
         (Kind::Outage, [lost, outage.from_ns, outage.until_ns, 0])
@@ -159,11 +160,13 @@ impl Observer for Witness {
                 }
                 return;
             }
-            Event::Outage(outage) => self.handle_outage(now_ns, place, outage),
+            Event::Outage(outage) => self.handle_outage(place, outage),
             Event::Died { error } => {
                 self.record(now_ns, Kind::Failed, who, [0; 4]);
                 if let Some(watched) = self.watch.connections.get_mut(place.connection) {
                     watched.blame.lane_died(now_ns, place.sender, (place.rail, place.lane.0), error);
+                    // It answers the other end no more.
+                    watched.blame.strike(now_ns, !place.sender, Strike::RailSilent(place.rail));
                 }
                 return self.history.remark(&error.to_string());
             }

@@ -126,7 +126,10 @@ impl<O: Observer> State<O> {
                     return;
                 }
                 // The bytes left the device before it failed, or did not.
-                Landed::Refused(_) if self.ports[route.port].is_gone => return self.lose(id, lane),
+                Landed::Refused(_) if self.ports[route.port].is_gone => {
+                    state.flights.push_front(flight);
+                    return self.lose(id, lane);
+                }
                 Landed::Refused(why) => {
                     let peer = self.ends[id].as_ref().and_then(|end| end.peer.filter(|_| !end.one_sided));
                     self.refuse(id, lane, why);

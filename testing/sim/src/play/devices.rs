@@ -41,7 +41,7 @@ impl<const O: bool> Game<O> {
         drop(state);
         for (connection, rail, ends) in self.rails_through(port) {
             if ends.contains(&false) {
-                self.strike(connection, &[true, false], Strike::RailSilent(rail));
+                self.strike(connection, &[false], Strike::LoopBackFailed(rail));
             }
         }
     }

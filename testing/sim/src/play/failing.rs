@@ -4,7 +4,6 @@ use railweave_transport::{Cause, Error};
 
 use super::game::{Game, Side};
 use super::stage::Stage;
-use crate::faults::Faults;
 use crate::history::Kind;
 use crate::task::Task;
 use crate::watch::Call;
@@ -14,9 +13,13 @@ use crate::{Checker, Seen};
 impl<const O: bool> Game<O> {
     /// Handles a call that returned an error: judges it, and lets its application give up.
     pub(super) fn fail(&mut self, side: Side, error: &Error) {
-        let Faults { grace_ns, fabric, .. } = &self.faults;
-        let completion_ns = fabric.completion_late_ns + fabric.completion_burst_ns;
-        let call = Call { sender: side.sender, grace_ns: *grace_ns, needs_peer: self.needs_peer(side), completion_ns };
+        let is_flush = match &self.connections[side.connection].receiver.stage {
+            Stage::Up(_, app) => !side.sender && app.has_failed_to_flush(),
+            _ => false,
+        };
+        let needs_peer = self.needs_peer(side);
+        let (grace_ns, settling_ns) = (self.faults.grace_ns, self.faults.settling_ns(side.sender));
+        let call = Call { sender: side.sender, grace_ns, needs_peer, is_flush, settling_ns };
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
         if error.to_string().len() < 10 {

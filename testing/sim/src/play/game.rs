@@ -154,6 +154,8 @@ pub(super) struct Game<const O: bool> {
     pub(super) steps: u64,
     /// The fault of an exhaustive run, and the number of the event before which it strikes; `None` once it has struck.
     pub(super) injection: Option<(u64, Injection)>,
+    /// True once the fault of an exhaustive run has struck, or a process was killed after a call.
+    pub(super) has_struck: bool,
     description: String,
 }
 
@@ -188,6 +190,7 @@ impl<const O: bool> Game<O> {
             });
         }
         let mut state = world.lock();
+        state.observer.watch.retry_ns = faults.fabric.retry_ns;
         let mut connections = Vec::new();
         for (number, plan) in plan.connections.into_iter().enumerate() {
             state.observer.watch.connections.push(Watched::new(faults.first_number));
@@ -220,6 +223,7 @@ impl<const O: bool> Game<O> {
             calls: 0,
             steps: 0,
             injection: plan.injection,
+            has_struck: false,
             description,
         }
     }
@@ -353,6 +357,7 @@ impl<const O: bool> Game<O> {
                 match self.step(side) {
                     None => continue,
                     Some(Ok(Step::Killed)) => {
+                        self.has_struck = true;
                         self.world.lock().saw(Seen::ProcessKilled);
                         return self.kill(process);
                     }
@@ -445,8 +450,8 @@ impl<const O: bool> Game<O> {
         match state.observer.watch.connections[side.connection].blame.first(side.sender) {
             Some((since_ns, strike)) => {
                 let limit_ns = self.faults.death_limit_ns();
-                let passed_ns = now_ns - last_ns.max(since_ns);
-                let has_dead_rail = state.observer.watch.connections[side.connection].blame.has_dead_rail();
+                let passed_ns = now_ns.saturating_sub(last_ns.max(since_ns));
+                let has_dead_rail = state.observer.watch.connections[side.connection].blame.has_dead_rail(now_ns);
                 if only_looks && passed_ns > LOOKS_NS && (has_dead_rail || pair.sender.has_ended()) {
                     // The application makes no call here that could report the loss. As in NCCL, other connections must
                     // report it.

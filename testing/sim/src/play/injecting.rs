@@ -20,6 +20,7 @@ impl<const O: bool> Game<O> {
         let has_struck = self.inject_this(injection);
         if has_struck {
             self.injection = None;
+            self.has_struck = true;
             self.world.lock().observer.history.remark(&text);
         }
         has_struck
@@ -36,7 +37,10 @@ impl<const O: bool> Game<O> {
             Injection::RailAndSession { connection, rail } => {
                 let plan = &self.connections[connection].plan;
                 let (from, to) = (plan.from, plan.to);
-                self.inject_rail_death(connection, rail, false) && self.break_session(from, to)
+                let state = self.world.lock();
+                let is_up = [true, false].iter().all(|sender| state.connected_end(connection, *sender, rail).is_some());
+                drop(state);
+                is_up && self.break_session(from, to) && self.inject_rail_death(connection, rail, false)
             }
             Injection::RailOneEnd { connection, sender, rail } => {
                 let state = self.world.lock();

@@ -12,10 +12,12 @@ impl<const O: bool> Game<O> {
     pub(super) fn insist(&mut self, side: Side, error: &Error) {
         let Side { connection, sender } = side;
         self.world.lock().observer.watch.posts_no_more(connection, sender, "a call on this end has returned an error");
+        let world = self.world();
+        let has_arrived = |group: usize| world.lock().observer.watch.connections[connection].is_over(group);
         let pair = &mut self.connections[connection];
         let results = match (sender, &mut pair.sender.stage, &mut pair.receiver.stage) {
             (true, Stage::Up(comm, app), _) => app.insist(comm),
-            (false, _, Stage::Up(comm, app)) => app.insist(comm),
+            (false, _, Stage::Up(comm, app)) => app.insist(comm, has_arrived),
             _ => return,
         };
         for (call, result) in results {

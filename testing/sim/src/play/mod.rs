@@ -91,7 +91,7 @@ fn play<const ONE_SIDED: bool>(mut game: Game<ONE_SIDED>, history: bool) -> Outc
         let now_ns = state.now_ns;
         state.observer.watch.violate(now_ns, Checker::Panic, message);
     }
-    let (steps, calls, has_struck) = (game.steps, game.calls, game.injection.is_none());
+    let (steps, calls, has_struck) = (game.steps, game.calls, game.has_struck);
     // A game that panicked may be in any state, and may panic again when it is dropped. That must not end the whole
     // run.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(game)));

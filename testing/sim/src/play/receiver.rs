@@ -56,6 +56,8 @@ pub(crate) struct RecvApp<const ONE_SIDED: bool> {
     /// The number of receives that are done.
     done: u64,
     last_done: Option<RecvRequest>,
+    /// True while a call for a flush is made, and once one has failed.
+    is_flushing: bool,
     trespass: Option<(Trespass, u64)>,
 }
 
@@ -74,6 +76,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
             probe_from: plan.groups.len() - plan.probe,
             done: 0,
             last_done: None,
+            is_flushing: false,
             trespass: plan.trespass.filter(|(what, _)| !what.by_sender()),
         }
     }
@@ -91,6 +94,11 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
     pub(crate) fn needs_peer(&self, watched: &Connection) -> bool {
         self.next < self.groups
             || !self.receiving.iter().chain(&self.early).all(|receive| watched.is_over(receive.group))
+    }
+
+    /// Returns true if the call that failed was for a flush.
+    pub(crate) fn has_failed_to_flush(&self) -> bool {
+        self.is_flushing
     }
 
     /// Describes what it waits for, for a checker's message.
@@ -142,11 +150,16 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
                 if self.receiving.is_empty() && self.early.is_empty() {
                     self.check_last(context);
                 }
-                self.finish(received, &sizes, connection, context)?;
+                if self.finish(received, &sizes, connection, context)? == Step::Killed {
+                    return Ok(Step::Killed);
+                }
                 moved = true;
             }
         }
-        moved |= self.test_flushes(connection, context)?;
+        match self.test_flushes(connection, context)? {
+            Step::Killed => return Ok(Step::Killed),
+            step => moved |= step == Step::Moved,
+        }
         moved |= self.look_at_early(context);
         Ok(if moved { Step::Moved } else { Step::Idle })
     }
@@ -239,7 +252,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         sizes: &[u64],
         connection: &Rc<RecvComm<ONE_SIDED>>,
         context: &mut Context<'_>,
-    ) -> Result<(), Error> {
+    ) -> Result<Step, Error> {
         self.last_done = Some(received.request);
         self.done += 1;
         let mut state = context.world.lock();
@@ -249,7 +262,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
             state.record(Kind::Early, context.who, [received.group as u64, 0, 0, 0]);
             drop(state);
             self.early.push(received);
-            return Ok(());
+            return Ok(Step::Moved);
         }
         let planned = &context.plan.groups[received.group];
         if planned.hinted && ONE_SIDED {
@@ -261,7 +274,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         // NCCL does not flush every receive, and never one that was reported early.
         if !planned.flush || planned.hinted || self.flushing.len() >= FLUSHES {
             self.release(received.group, received.buffers, context);
-            return Ok(());
+            return Ok(Step::Moved);
         }
         self.flush(planned, received.group, received.buffers, sizes, connection, context)
     }
@@ -274,7 +287,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         sizes: &[u64],
         connection: &Rc<RecvComm<ONE_SIDED>>,
         context: &mut Context<'_>,
-    ) -> Result<(), Error> {
+    ) -> Result<Step, Error> {
         let keys: Vec<MemoryKeys> = buffers.iter().map(|buffer| buffer.keys(&self.rails)).collect();
         let written: Vec<Incoming<'_>> = (0..buffers.len().min(sizes.len()))
             .map(|n| Incoming {
@@ -284,7 +297,13 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
                 keys: &keys[n],
             })
             .collect();
-        let flushed = connection.iflush(&written)?;
+        self.is_flushing = true;
+        let flushed = connection.iflush(&written);
+        if context.called() {
+            return Ok(Step::Killed);
+        }
+        let flushed = flushed?;
+        self.is_flushing = false;
         let mut state = context.world.lock();
         let pending = matches!(flushed, Flushed::Pending(_));
         state.record(Kind::Iflush, context.who, [group as u64, u64::from(pending), 0, 0]);
@@ -301,18 +320,25 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
                 self.flushing.push(Flushing { request, group: Some(group), buffers });
             }
         }
-        Ok(())
+        Ok(Step::Moved)
     }
 
-    fn test_flushes(&mut self, connection: &Rc<RecvComm<ONE_SIDED>>, context: &mut Context<'_>) -> Result<bool, Error> {
-        let mut moved = false;
+    fn test_flushes(&mut self, connection: &Rc<RecvComm<ONE_SIDED>>, context: &mut Context<'_>) -> Result<Step, Error> {
+        let mut step = Step::Idle;
         let mut index = 0;
         while index < self.flushing.len() {
-            if connection.test(self.flushing[index].request)?.is_none() {
+            self.is_flushing = true;
+            let tested = connection.test(self.flushing[index].request);
+            if context.called() {
+                return Ok(Step::Killed);
+            }
+            let is_done = tested?.is_some();
+            self.is_flushing = false;
+            if !is_done {
                 index += 1;
                 continue;
             }
-            moved = true;
+            step = Step::Moved;
             let Flushing { group, buffers, .. } = self.flushing.swap_remove(index);
             let Some(group) = group else { continue };
             let mut state = context.world.lock();
@@ -322,7 +348,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
             drop(state);
             self.release(group, buffers, context);
         }
-        Ok(moved)
+        Ok(step)
     }
 
     /// Looks at the receives that were reported early: the application sees from the data whether they have landed.
@@ -404,46 +430,42 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
             Trespass::TestTwice => {
                 let Some(over) = self.last_done else { return Ok(false) };
                 context.broke_contract("test of a receive that has ended");
-                self.expect_misuse(
-                    connection.test(over).err(),
-                    Fault::Protocol,
-                    "test of a receive that has ended",
-                    context,
-                );
+                let again = connection.test(over).err();
+                self.expect_misuse(again, Fault::Protocol, "test of a receive that has ended", context)?;
             }
             Trespass::TestUnknown => {
                 context.broke_contract("test of a flush that never existed");
                 let unknown = RecvRequest::from_index(RecvRequest::COUNT - 1);
-                self.expect_misuse(
-                    connection.test(unknown).err(),
-                    Fault::Protocol,
-                    "test of an unknown flush",
-                    context,
-                );
+                let unknown = connection.test(unknown).err();
+                self.expect_misuse(unknown, Fault::Protocol, "test of an unknown flush", context)?;
             }
             Trespass::WrongCount => {
                 context.broke_contract("irecv with 0 and with 9 buffers");
                 let keys = MemoryKeys::default();
                 let nine = [Incoming { address: 64, size: 8, tag: 0, keys: &keys }; 9];
                 let none = connection.irecv(&[], false).err();
-                self.expect_misuse(none, Fault::Protocol, "irecv without buffers", context);
+                self.expect_misuse(none, Fault::Protocol, "irecv without buffers", context)?;
                 let nine = connection.irecv(&nine, false).err();
-                self.expect_misuse(nine, Fault::Protocol, "irecv with 9 buffers", context);
+                self.expect_misuse(nine, Fault::Protocol, "irecv with 9 buffers", context)?;
             }
             Trespass::TooLong => {
                 context.broke_contract("irecv of more than 1 GiB");
                 let keys = MemoryKeys::default();
                 let long = [Incoming { address: 64, size: (1 << 30) + 1, tag: 0, keys: &keys }];
                 let long = connection.irecv(&long, false).err();
-                self.expect_misuse(long, Fault::Configuration, "irecv of more than 1 GiB", context);
+                self.expect_misuse(long, Fault::Configuration, "irecv of more than 1 GiB", context)?;
             }
-            Trespass::ManyFlushes => self.flush_too_often(connection, context),
+            Trespass::ManyFlushes => self.flush_too_often(connection, context)?,
         }
         self.trespass = None;
         Ok(true)
     }
 
-    fn flush_too_often(&mut self, connection: &Rc<RecvComm<ONE_SIDED>>, context: &mut Context<'_>) {
+    fn flush_too_often(
+        &mut self,
+        connection: &Rc<RecvComm<ONE_SIDED>>,
+        context: &mut Context<'_>,
+    ) -> Result<(), Error> {
         context.broke_contract("more flushes than a connection has");
         let buffer = self.memory.take(64);
         let keys = buffer.keys(&self.rails);
@@ -460,32 +482,42 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         }
         // It stays registered: flushes of it are still in progress.
         self.kept.push(buffer);
-        if !keys.host {
-            self.expect_misuse(refused, Fault::Protocol, "a 33rd flush", context);
+        if keys.host {
+            return Ok(());
         }
+        self.expect_misuse(refused, Fault::Protocol, "a 33rd flush", context)
     }
 
-    /// Checks that a wrong call was refused, with this party at fault. A broken connection may return another error.
-    fn expect_misuse(&self, error: Option<Error>, fault: Fault, what: &str, context: &mut Context<'_>) {
-        let mut state = context.world.lock();
-        let now_ns = state.now_ns;
-        let is_struck = state.observer.watch.connections[context.connection].blame.is_struck();
+    /// Checks that a wrong call was refused, with this party at fault. Returns the error if the connection is broken.
+    fn expect_misuse(
+        &self,
+        error: Option<Error>,
+        fault: Fault,
+        what: &str,
+        context: &mut Context<'_>,
+    ) -> Result<(), Error> {
         let checked = match error {
             None => Err((Checker::Errors, format!("{what} was no error"))),
             Some(error) if matches!(*error, Cause::Misuse(_)) => check_code(&error, fault),
-            Some(_) if is_struck => Ok(()),
-            Some(error) => Err((Checker::Blame, format!("{what} is called another error: {error}"))),
+            Some(error) => return Err(error),
         };
         if let Err((checker, text)) = checked {
+            let mut state = context.world.lock();
+            let now_ns = state.now_ns;
             state.observer.watch.violate(now_ns, checker, format!("c{}: {text}", context.connection));
         }
+        Ok(())
     }
 }
 
 impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
     /// Makes more calls after one has returned an error. Only a receive or a flush that is done may still succeed; over
-    /// a two-sided fabric, such a receive may still wait for its acknowledgement to leave.
-    pub(super) fn insist(&mut self, connection: &Rc<RecvComm<ONE_SIDED>>) -> Vec<Insisted> {
+    /// a two-sided fabric, a receive that has arrived, by its number, may still wait for its acknowledgement to leave.
+    pub(super) fn insist(
+        &mut self,
+        connection: &Rc<RecvComm<ONE_SIDED>>,
+        has_arrived: impl Fn(usize) -> bool,
+    ) -> Vec<Insisted> {
         let buffer = self.memory.take(8);
         let keys = buffer.keys(&self.rails);
         let receive = [Incoming { address: buffer.address(), size: 8, tag: 0, keys: &keys }];
@@ -495,7 +527,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         ];
         for receiving in &self.receiving {
             match connection.test(receiving.request) {
-                Ok(done) if done.is_some() || !ONE_SIDED => {}
+                Ok(done) if done.is_some() || !ONE_SIDED && has_arrived(receiving.group) => {}
                 other => results.push(("test of a receive", other.err())),
             }
         }

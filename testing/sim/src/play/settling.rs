@@ -79,7 +79,7 @@ impl<const O: bool> Game<O> {
         if let Some(since_ns) = state.owes_since_ns(connection) {
             let promise_ns = self.faults.promise_ns(state.refused_ns(connection, since_ns));
             let now_ns = state.now_ns;
-            let has_dead_rail = state.observer.watch.connections[connection].blame.has_dead_rail();
+            let has_dead_rail = state.observer.watch.connections[connection].blame.has_dead_rail(now_ns);
             if now_ns - since_ns > promise_ns && !has_dead_rail && !has_failed {
                 let text = format!("c{connection}r: its debt dates from {since_ns} ns and may last {promise_ns} ns");
                 state.observer.watch.violate(now_ns, Checker::Promise, text);

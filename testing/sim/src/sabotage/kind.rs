@@ -108,5 +108,6 @@ sabotages! {
     OverForgotten = "nobody is told that a connection has ended" => Progress("no event is left");
     ReasonGarbled = "a failed lane is reported with another reason" => Blame("did not fail with this error");
     QuietAfterFailure = "rails report nothing more once one of them has reported a failure" => Errors("more to report");
-    LossEndsFlush = "an incomplete flush fails once the peer is lost" => Errors("has closed the connection");
+    LossEndsFlush = "an incomplete flush fails once the peer is lost"
+        => Errors("has closed the connection"), Blame("for its peer's sake");
 }

@@ -14,6 +14,8 @@ pub(crate) enum Strike {
     RailFailed(u8),
     /// An acknowledgement of this rail was lost, and comes only with a retry, perhaps after the grace.
     AcknowledgementLost(u8),
+    /// The loop-back of this rail failed at the receiving end: lane 0 fails with the next flush.
+    LoopBackFailed(u8),
     /// A device of this end failed, and only an event of the host tells.
     DeviceFailed,
     /// The peer's process died.
@@ -58,8 +60,10 @@ pub(crate) struct Call {
     pub(crate) grace_ns: u64,
     /// True if the end has work that its peer must still take part in.
     pub(crate) needs_peer: bool,
-    /// The longest time for which a completion is held back.
-    pub(crate) completion_ns: u64,
+    /// True if the call was for a flush, in which no peer takes part.
+    pub(crate) is_flush: bool,
+    /// The longest time from the landing of a write to the completion that tells this end of it.
+    pub(crate) settling_ns: u64,
 }
 
 /// A strike, and the time in which it has effects.
@@ -100,7 +104,12 @@ struct Struck {
 
 /// The strikes of both ends of a connection.
 #[derive(Debug, Default)]
-pub(crate) struct Blame([Struck; 2]);
+pub(crate) struct Blame {
+    /// The receiver, and the sender.
+    ends: [Struck; 2],
+    /// The time at which a write of the sender last landed.
+    landed_ns: Option<u64>,
+}
 
 /// Returns the time, in nanoseconds, that must pass between the end of a session and the loss of its connections;
 /// `None` if the end of a session must not harm them.
@@ -113,7 +122,7 @@ fn session_grace_ns(grace_ns: u64) -> Option<u64> {
 
 impl Blame {
     fn end(&self, sender: bool) -> &Struck {
-        &self.0[usize::from(sender)]
+        &self.ends[usize::from(sender)]
     }
 
     /// Notes that something struck an end, and has effects from then on. Only the first strike of a kind counts.
@@ -123,7 +132,7 @@ impl Blame {
 
     /// Notes that something struck an end, and has effects up to a time.
     pub(crate) fn strike_until(&mut self, from_ns: u64, until_ns: u64, sender: bool, strike: Strike) {
-        let hits = &mut self.0[usize::from(sender)].hits;
+        let hits = &mut self.ends[usize::from(sender)].hits;
         match hits.iter_mut().find(|hit| hit.strike == strike && hit.until_ns >= from_ns) {
             Some(known) => known.until_ns = known.until_ns.max(until_ns),
             None => hits.push(Hit { from_ns, until_ns, strike }),
@@ -132,41 +141,46 @@ impl Blame {
 
     /// Notes that a lane of an end died, and the error that the world gave.
     pub(crate) fn lane_died(&mut self, at_ns: u64, sender: bool, (rail, lane): (u8, u8), error: &RailError) {
-        self.0[usize::from(sender)].dead_lanes.push(DeadLane { at_ns, rail, lane, error: error.clone() });
+        self.ends[usize::from(sender)].dead_lanes.push(DeadLane { at_ns, rail, lane, error: error.clone() });
     }
 
     /// Notes that an end could not open a rail: the sending end this rail, the receiving end the one with this number
     /// among those that the sending end has opened.
     pub(crate) fn not_opened(&mut self, sender: bool, rail: u8) {
-        let there = if sender { 0 } else { self.0[1].unopened };
+        let there = if sender { 0 } else { self.ends[1].unopened };
         let mut rails = (0..8).filter(|rail| there & 1 << rail == 0);
         let rail = rails.nth(usize::from(rail)).expect("a connection has at most 8 rails");
-        self.0[usize::from(sender)].unopened |= 1 << rail;
+        self.ends[usize::from(sender)].unopened |= 1 << rail;
     }
 
     /// Returns the rails that an end could not open, as a mask.
     pub(crate) fn unopened(&self) -> u8 {
-        self.0[0].unopened | self.0[1].unopened
+        self.ends[0].unopened | self.ends[1].unopened
+    }
+
+    /// Notes that a write of the sender has landed.
+    pub(crate) fn landed(&mut self, at_ns: u64) {
+        self.landed_ns = Some(at_ns);
     }
 
     /// Notes that the peer's BYE has arrived at an end.
     pub(crate) fn bye_arrived(&mut self, at_ns: u64, sender: bool) {
-        self.0[usize::from(sender)].bye_ns.get_or_insert(at_ns);
+        self.ends[usize::from(sender)].bye_ns.get_or_insert(at_ns);
     }
 
     /// Notes that the peer's REFUSE has arrived at an end.
     pub(crate) fn refuse_arrived(&mut self, at_ns: u64, sender: bool) {
-        self.0[usize::from(sender)].refused_ns.get_or_insert(at_ns);
+        self.ends[usize::from(sender)].refused_ns.get_or_insert(at_ns);
     }
 
     /// Notes that an end of the connection's session is over.
     pub(crate) fn session_over(&mut self, at_ns: u64, sender: bool) {
-        self.0[usize::from(sender)].session_over_ns.get_or_insert(at_ns);
+        self.ends[usize::from(sender)].session_over_ns.get_or_insert(at_ns);
     }
 
     /// Notes that an event has told an end of a failed device.
     pub(crate) fn device_event(&mut self, at_ns: u64, sender: bool) {
-        self.0[usize::from(sender)].device_event_ns.get_or_insert(at_ns);
+        self.ends[usize::from(sender)].device_event_ns.get_or_insert(at_ns);
     }
 
     /// Returns the first thing that struck an end, and its time.
@@ -176,7 +190,7 @@ impl Blame {
 
     /// Returns true if anything struck either end.
     pub(crate) fn is_struck(&self) -> bool {
-        self.0.iter().any(|end| !end.hits.is_empty())
+        self.ends.iter().any(|end| !end.hits.is_empty())
     }
 
     /// Returns true if a lane of this end is dead.
@@ -184,11 +198,13 @@ impl Blame {
         !self.end(sender).dead_lanes.is_empty()
     }
 
-    /// Returns true if a rail, or its lane at an end, carries nothing any more.
-    pub(crate) fn has_dead_rail(&self) -> bool {
-        let is_rail =
-            |hit: &Hit| matches!(hit.strike, Strike::RailSilent(_) | Strike::RailFailed(_) | Strike::DeviceFailed);
-        self.0.iter().any(|end| !end.dead_lanes.is_empty() || end.hits.iter().any(is_rail))
+    /// Returns true if a rail, or its lane at an end, carries nothing at this time.
+    pub(crate) fn has_dead_rail(&self, now_ns: u64) -> bool {
+        let is_rail = |hit: &Hit| {
+            let is_now = (hit.from_ns..=hit.until_ns).contains(&now_ns);
+            is_now && matches!(hit.strike, Strike::RailSilent(_) | Strike::RailFailed(_) | Strike::DeviceFailed)
+        };
+        self.ends.iter().any(|end| !end.dead_lanes.is_empty() || end.hits.iter().any(is_rail))
     }
 
     /// Returns true if one of these struck this end.
@@ -209,23 +225,21 @@ impl Blame {
 
     /// Judges the error of a call on an open end.
     pub(crate) fn judge(&self, now_ns: u64, call: Call, error: &Error) -> Checked {
-        let Call { sender, grace_ns, needs_peer, completion_ns } = call;
+        let Call { sender, grace_ns, needs_peer, is_flush, settling_ns } = call;
         let end = self.end(sender);
         if end.hits.is_empty() {
             return Err((Checker::Errors, format!("an error without a reason: {error}")));
         }
         let blamed = |why: String| Err((Checker::Blame, format!("{why}; struck by {:?}: {error}", end.hits)));
+        if is_flush && matches!(**error, Cause::Lost(_)) {
+            return blamed("a flush fails for its peer's sake".to_owned());
+        }
         // The last completion may be held back for a while after what struck the end is over.
         let loses_acks =
-            |hit: &Hit| hit.strike.loses_acknowledgements() && hit.until_ns.saturating_add(completion_ns) >= now_ns;
-        // A broken session, as long as it harms anything, may do so before a completion of what has landed is visible.
-        let is_excused =
-            |lost: &LostCause| matches!(lost, LostCause::Session(_)) && session_grace_ns(grace_ns).is_some();
-        if let Cause::Lost(lost) = &**error
-            && !needs_peer
-            && !end.hits.iter().any(loses_acks)
-            && !is_excused(&lost.cause)
-        {
+            |hit: &Hit| hit.strike.loses_acknowledgements() && hit.until_ns.saturating_add(settling_ns) >= now_ns;
+        // The completion of what has landed last may still be on its way.
+        let is_settling = self.landed_ns.is_some_and(|at_ns| at_ns + settling_ns >= now_ns);
+        if matches!(**error, Cause::Lost(_)) && !needs_peer && !is_settling && !end.hits.iter().any(loses_acks) {
             return blamed("the connection is called lost, but it needs nothing more from its peer".to_owned());
         }
         let dead: Vec<&DeadLane> = match &**error {
@@ -337,6 +351,7 @@ impl Strike {
             // The other lanes of a rail that has given up are flushed.
             (Self::RailSilent(dead), WorkStatus::RetriesExceeded | WorkStatus::Flushed)
             | (Self::RailFailed(dead), WorkStatus::Flushed)
+            | (Self::LoopBackFailed(dead), WorkStatus::RetriesExceeded)
             | (Self::AcknowledgementLost(dead), WorkStatus::RetriesExceeded) => dead == rail,
             // A lane whose peer's end is gone retries.
             (_, WorkStatus::RetriesExceeded) if is_gone => true,
@@ -405,7 +420,8 @@ mod tests {
     }
 
     const HELD_BACK_NS: u64 = 7;
-    const CALL: Call = Call { sender: true, grace_ns: GRACE_NS, needs_peer: true, completion_ns: HELD_BACK_NS };
+    const CALL: Call =
+        Call { sender: true, grace_ns: GRACE_NS, needs_peer: true, is_flush: false, settling_ns: HELD_BACK_NS };
 
     /// Returns the checker that an error of the sending end at this time falls foul of.
     fn found(blame: &Blame, now_ns: u64, error: &Error) -> Option<Checker> {
@@ -485,6 +501,21 @@ mod tests {
         let at = |now_ns| blame.judge(now_ns, Call { needs_peer: false, ..CALL }, &lost(LostCause::Bye));
         assert_eq!(at(9000 + HELD_BACK_NS), Ok(()));
         assert!(matches!(at(9001 + HELD_BACK_NS), Err((Checker::Blame, _))), "it has come");
+    }
+
+    #[test]
+    fn a_peer_that_is_gone_is_no_reason_once_everything_has_landed_and_none_for_a_flush() {
+        let mut blame = Blame::default();
+        blame.strike(0, true, Strike::PeerClosed);
+        blame.bye_arrived(0, true);
+        blame.landed(GRACE_NS);
+        let done = Call { needs_peer: false, ..CALL };
+        let at = |now_ns, call| blame.judge(now_ns, call, &lost(LostCause::Bye));
+        assert_eq!(at(GRACE_NS + HELD_BACK_NS, done), Ok(()), "its completion may be on its way");
+        assert!(matches!(at(GRACE_NS + HELD_BACK_NS + 1, done), Err((Checker::Blame, _))));
+        assert_eq!(at(GRACE_NS + HELD_BACK_NS + 1, CALL), Ok(()));
+        let flush = Call { is_flush: true, ..CALL };
+        assert!(matches!(at(GRACE_NS + 1, flush), Err((Checker::Blame, _))), "a flush needs no peer");
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(crate) struct Watch {
     /// The first finding.
     pub(crate) violation: Option<Violation>,
     pub(crate) connections: Vec<Connection>,
+    /// The minimum time until a lane without an answer fails; the maximum is twice as long.
+    pub(crate) retry_ns: u64,
 }
 
 impl Watch {
@@ -135,6 +137,7 @@ impl Watch {
     /// Checks a write of a sender that has landed whole; `bytes` are its bytes.
     pub(crate) fn landed(&mut self, at_ns: u64, landing: &Landing, bytes: &[u8], counts: &mut Counts) {
         let Some(watched) = self.connections.get_mut(landing.connection) else { return };
+        watched.blame.landed(at_ns);
         if let Err((checker, message)) = watched.landed(landing, bytes, counts) {
             let message = format!("c{} rail {}.{}: {message}", landing.connection, landing.rail, landing.lane);
             self.violate(at_ns, checker, message);
@@ -295,7 +298,7 @@ mod tests {
         connection.wire.rails = 2;
         connection.wire.usable = 0b11;
         connection.wire.lanes = [1; 8];
-        let mut watch = Watch { violation: None, connections: vec![connection] };
+        let mut watch = Watch { connections: vec![connection], ..Watch::default() };
         for (number, capacity) in capacities.iter().enumerate() {
             watch.irecv(0, vec![Buffer::new(0x10000 * (number as u64 + 1), *capacity, 7)], false);
         }
