@@ -46,9 +46,7 @@ seen! {
     LandedLate = "fault", "a write that landed after the end of its lane";
     PlacedInPart = "fault", "a write placed in part, or without its completion, at the end";
     Fenced = "fault", "a late write that found its target fenced";
-    CompletionsDropped = "fault", "a rail dropped with completions that nobody polled";
-    CompletionsPurged = "fault", "completions that vanished with their lane";
-    CompletionsForgotten = "fault", "a failed device that forgot completions";
+    CompletionsLost = "fault", "completions that were lost with their lane, end or device";
     KeyReused = "fault", "a key that came again";
     AddressReused = "fault", "an address that came again";
     Silence = "fault", "an application that makes no call for a long time";

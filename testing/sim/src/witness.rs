@@ -232,9 +232,9 @@ impl Observer for Witness {
             Mishap::LandedLate => Seen::LandedLate,
             Mishap::PlacedInPart => Seen::PlacedInPart,
             Mishap::Fenced => Seen::Fenced,
-            Mishap::CompletionsDropped => Seen::CompletionsDropped,
-            Mishap::CompletionsPurged => Seen::CompletionsPurged,
-            Mishap::CompletionsForgotten => Seen::CompletionsForgotten,
+            Mishap::CompletionsDropped | Mishap::CompletionsPurged | Mishap::CompletionsForgotten => {
+                Seen::CompletionsLost
+            }
             Mishap::KeyReused => Seen::KeyReused,
             Mishap::ConnectedLater => Seen::ConnectedLater,
             Mishap::Forged => Seen::HostileImmediate,
