@@ -57,7 +57,7 @@ pub use fate::Fate;
 pub use handle::{Handle, HandleAddress};
 pub use handshake::{
     AcceptPairing, Acceptor, Action, Awaited, Connector, Dial, Handshake, HandshakeFailure, HandshakePort, LaneRefused,
-    LeftOut, MakesConnection,
+    LeftOut, MakesConnection, progress,
 };
 pub use hello::{Hello, HelloError, MAX_HELLO_BYTES, ProcessId};
 pub use immediate::{Immediate, ImmediateLayout};

@@ -1,11 +1,11 @@
 //! A connection of a session, from its set-up to its close.
 
-use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 use railweave_fabric::Part;
-use railweave_transport::{Error, Fate, Message, Token};
+use railweave_transport::progress::Progress;
+use railweave_transport::{Fate, Side, Token};
 
 use super::pending::PendingConnect;
 use crate::comm::End;
@@ -52,23 +52,13 @@ pub(super) struct ConnectionSetup {
     pub(super) last_task: Option<u64>,
     /// True while the connection is wanted; otherwise the set-up thread skips its work for it.
     pub(super) is_wanted: Arc<AtomicBool>,
-    /// True if the last message given to the set-up thread for it was READY: the peer's end is up.
-    pub(super) is_ready: bool,
-    /// The peer's messages that came while the set-up thread had it.
-    pub(super) waiting: VecDeque<Message>,
+    /// The steps of the handshake, and the messages that came while the set-up thread had it.
+    pub(super) progress: Progress,
     pub(super) target: Target,
     /// The token that its lanes present, if the peer began it.
     pub(super) token: Option<Token>,
     /// The NUMA node of the device, if it has one.
     pub(super) node: Option<u32>,
-    /// The error that says why its session ended, if it ended while the set-up thread had the peer's READY. For the
-    /// peer the connection was up, and the peer has left it; so the set-up goes on. If it fails, this is its error.
-    pub(super) orphaned: Option<Error>,
-    pub(super) began_ns: u64,
-    /// The time to retry a step that this host could not do.
-    pub(super) go_on_ns: Option<u64>,
-    /// The time to tell the peer that this end is busy.
-    pub(super) wait_ns: Option<u64>,
 }
 
 impl ConnectionSetup {
@@ -77,21 +67,21 @@ impl ConnectionSetup {
         target: Target,
         token: Option<Token>,
         node: Option<u32>,
-        began_ns: u64,
+        (timeout_ns, now_ns): (u64, u64),
     ) -> Self {
+        let side = match target {
+            Target::Connect(_) => Side::Opener,
+            Target::Accept(_) => Side::Acceptor,
+        };
+        let progress = Progress::new(side, handshake.may_block(), timeout_ns, now_ns);
         Self {
             handshake: Some(handshake),
             last_task: None,
             is_wanted: Arc::new(AtomicBool::new(true)),
-            is_ready: false,
-            waiting: VecDeque::new(),
+            progress,
             target,
             token,
             node,
-            orphaned: None,
-            began_ns,
-            go_on_ns: None,
-            wait_ns: None,
         }
     }
 
@@ -100,13 +90,13 @@ impl ConnectionSetup {
         self.last_task.filter(|_| self.handshake.is_none())
     }
 
-    /// Returns its deadline; `None` while the set-up thread has it, because it gets a new one when it comes back.
+    /// Returns its deadline; `None` while the set-up thread has it.
     pub(super) fn timeout_ns(&self) -> Option<u64> {
         self.handshake.as_ref()?.timeout_ns()
     }
 
     /// Returns the next time when there is something to do.
     pub(super) fn next_ns(&self) -> Option<u64> {
-        self.timeout_ns().into_iter().chain(self.go_on_ns).chain(self.wait_ns).min()
+        self.progress.next_ns(self.timeout_ns())
     }
 }

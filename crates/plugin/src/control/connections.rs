@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+use railweave_transport::progress::Due;
 use railweave_transport::{Action, Cause, Error, Handshake, Message, Offer, Token};
 
 use super::clock::nanoseconds;
@@ -12,16 +13,9 @@ use super::control_loop::ControlLoop;
 use super::numa;
 use super::offers::TOO_MANY_UNACCEPTED;
 use super::strangers::Kind;
-use super::worker::HandshakeStep;
 use crate::comm::{Established, Route};
 use crate::identity::random;
 use crate::network::{AnyHandshake, HandshakeParams, Network};
-
-/// A peer that says WAIT may keep a connection in set-up for this many handshake timeouts.
-const MOST_WAITS: u64 = 20;
-
-/// A busy end says WAIT each time this fraction (1/4) of the handshake timeout has passed.
-const WAIT_PART: u64 = 4;
 
 /// Begins a handshake with memory from the NUMA node of its device, if the fabric has adapters. Returns the node too,
 /// for the later steps.
@@ -38,7 +32,7 @@ fn placed(
 impl ControlLoop {
     /// Offers a connection on the session with the peer's process.
     pub(super) fn begin_connecting(&mut self, token: usize, request: ConnectRequest) {
-        let (now, deadline_ns) = (self.now_ns(), self.deadline_ns());
+        let (now, timeout_ns, deadline_ns) = (self.now_ns(), self.handshake_ns(), self.deadline_ns());
         let begun = self.session(token).map(|session| (session.protocol.begin(now), session.protocol.peer_name()));
         let Some((Some(connection), peer)) = begun else {
             let error = Error::peer("the session with the peer has just ended: the peer closed it or died");
@@ -48,7 +42,7 @@ impl ControlLoop {
         let params = HandshakeParams { config: request.config, peer, deadline_ns };
         let (handshake, node) =
             placed(&*request.network, request.device, |it, device| it.connect(device, request.handle.nonce, params));
-        let setup = ConnectionSetup::new(handshake, Target::Connect(request.result), None, node, now);
+        let setup = ConnectionSetup::new(handshake, Target::Connect(request.result), None, node, (timeout_ns, now));
         self.begin_setup(route, setup);
         self.with_handshake(route, |_| ());
     }
@@ -56,7 +50,7 @@ impl ControlLoop {
     /// Answers a peer's offer.
     pub(super) fn begin_accepting(&mut self, token: usize, connection: u32, offer: &Offer, deadline_ns: u64) {
         let listener = super::lock(&self.listeners).get(&offer.nonce).cloned();
-        let (now, lane_token) = (self.now_ns(), Token(random()));
+        let (now, timeout_ns, lane_token) = (self.now_ns(), self.handshake_ns(), Token(random()));
         let same_network = self.is_inside_host(token);
         let route = Route { session: token, connection };
         let Some(session) = self.session(token) else {
@@ -71,7 +65,8 @@ impl ControlLoop {
         let (handshake, node) = placed(&*listener.network, listener.device, |it, device| {
             it.accept(device, offer, same_network, lane_token, params)
         });
-        let setup = ConnectionSetup::new(handshake, Target::Accept(Arc::clone(&listener)), Some(lane_token), node, now);
+        let target = Target::Accept(Arc::clone(&listener));
+        let setup = ConnectionSetup::new(handshake, target, Some(lane_token), node, (timeout_ns, now));
         self.begin_setup(route, setup);
         self.lane_routes.insert(lane_token, route);
         self.with_handshake(route, |_| ());
@@ -174,7 +169,7 @@ impl ControlLoop {
             }
         }
         // The peer's messages that came while the set-up thread had the last step are for the open connection.
-        for message in setup.waiting {
+        for message in setup.progress.into_kept() {
             self.with_session(route.session, |session, now| session.handle_message(route.connection, message, now));
         }
         self.drive_session(route.session);
@@ -182,29 +177,19 @@ impl ControlLoop {
 
     /// Handles a deadline of a connection in set-up.
     pub(super) fn handle_setup_deadline(&mut self, route: Route, now_ns: u64) {
-        let wait_ns = self.next_wait_ns();
         let Some(setup) = self.setup(route) else {
             return;
         };
-        let is_due = |at: Option<u64>| at.is_some_and(|at| at <= now_ns);
-        let (is_late, goes_on, waits) = (is_due(setup.timeout_ns()), is_due(setup.go_on_ns), is_due(setup.wait_ns));
-        if waits {
-            setup.wait_ns = Some(wait_ns);
-            let is_away = setup.handshake.is_none();
+        let Due { says_wait, step } = setup.progress.due(setup.timeout_ns(), now_ns);
+        if says_wait {
+            let is_away = setup.progress.is_away();
             if is_away && let Some(text) = self.stuck_kernel(now_ns) {
                 return self.refuse_setup(route, Error::local(text));
             }
             self.send(route, Message::Wait);
         }
-        if is_late {
-            let may_block = self.setup(route).and_then(|setup| setup.handshake.as_ref()).map(|it| it.may_block());
-            if may_block == Some(true) {
-                self.give_step(route, HandshakeStep::Timeout);
-            } else {
-                self.with_handshake(route, |handshake| handshake.handle_timeout(now_ns));
-            }
-        } else if goes_on {
-            self.give_step(route, HandshakeStep::GoOn);
+        if let Some(step) = step {
+            self.take_step(route, step);
         }
     }
 
@@ -219,27 +204,18 @@ impl ControlLoop {
         })
     }
 
-    /// Returns the time of the next WAIT from an end that is busy from now on.
-    pub(super) fn next_wait_ns(&self) -> u64 {
-        self.now_ns().saturating_add((nanoseconds(self.handshake_timeout) / WAIT_PART).max(1))
-    }
-
-    /// Returns the time until which WAIT can prolong a set-up that began at this time.
-    pub(super) fn last_wait_ns(&self, began_ns: u64) -> u64 {
-        began_ns.saturating_add(nanoseconds(self.handshake_timeout).saturating_mul(MOST_WAITS))
+    /// Returns the time that a handshake has for each step.
+    pub(super) fn handshake_ns(&self) -> u64 {
+        nanoseconds(self.handshake_timeout)
     }
 
     /// Handles WAIT: the peer still works on a connection's set-up. WAIT is not a step, so the set-ups of a peer that
     /// says nothing else make room for others.
     pub(super) fn handle_wait(&mut self, route: Route) {
-        let (now, deadline_ns) = (self.now_ns(), self.deadline_ns());
-        let began_ns = self.setup(route).map_or(0, |setup| setup.began_ns);
-        let last_ns = self.last_wait_ns(began_ns);
+        let now = self.now_ns();
         if let Some(setup) = self.setup(route)
-            && setup.go_on_ns.is_none()
-            && now < last_ns
+            && let Some(deadline_ns) = setup.progress.handle_wait(now)
             && let Some(handshake) = &mut setup.handshake
-            && handshake.may_block()
         {
             handshake.set_deadline(deadline_ns);
         }
@@ -262,14 +238,12 @@ impl ControlLoop {
         let Some(Connection::Setup(setup)) = session.connections.get_mut(&route.connection) else {
             return;
         };
-        if setup.is_ready && setup.current_task().is_some() && matches!(setup.target, Target::Accept(_)) {
-            // accept returns the result; no peer is left to be told WAIT.
-            setup.orphaned = Some(error);
-            setup.wait_ns = None;
-            let (token, task) = (setup.token, setup.last_task);
-            self.release_setup_place(route, token, task);
-        } else {
-            self.fail_setup(route, error);
+        match setup.progress.interrupt(error) {
+            Ok(()) => {
+                let (token, task) = (setup.token, setup.last_task);
+                self.release_setup_place(route, token, task);
+            }
+            Err(error) => self.fail_setup(route, error),
         }
     }
 
@@ -300,7 +274,7 @@ impl ControlLoop {
 
     /// Ends a set-up, and gives back its place unless the end of its session has already done so.
     fn end_setup(&mut self, route: Route, setup: &ConnectionSetup) {
-        if setup.orphaned.is_none() {
+        if setup.progress.orphaned().is_none() {
             self.release_setup_place(route, setup.token, setup.current_task());
         }
     }

@@ -2,17 +2,14 @@
 
 use std::sync::Arc;
 
+use railweave_transport::progress::{Received, Step};
 use railweave_transport::{Ended, Error, Message};
 
-use super::clock::nanoseconds;
 use super::connection::{Connection, ConnectionSetup};
 use super::control_loop::ControlLoop;
-use super::worker::{Done, HandshakeStep, Task};
+use super::worker::{Done, Task};
 use crate::comm::Route;
 use crate::network::AnyHandshake;
-
-/// Messages that a peer may send while its handshake is on the set-up thread; a correct peer sends fewer.
-const MOST_WAITING: usize = 4;
 
 impl ControlLoop {
     /// Passes a peer's message to its connection's handshake, on the set-up thread if the handshake may block.
@@ -21,30 +18,28 @@ impl ControlLoop {
         let Some(setup) = self.setup(route) else {
             return;
         };
-        match &setup.handshake {
-            Some(handshake) if handshake.may_block() => self.give_step(route, HandshakeStep::Message(message)),
-            Some(_) => {
-                self.with_handshake(route, |handshake| handshake.handle_message(message));
-            }
-            None if setup.waiting.len() < MOST_WAITING => setup.waiting.push_back(message),
-            None => {
+        match setup.progress.handle_message(message) {
+            Received::Step(step) => self.take_step(route, step),
+            Received::Kept => {}
+            Received::TooMany => {
                 self.with_session(route.session, |session, now| session.end(Ended::TooManyMessages, now));
             }
         }
     }
 
-    /// Gives a handshake to the set-up thread.
-    pub(super) fn give_step(&mut self, route: Route, step: HandshakeStep) {
-        let (given_ns, wait_ns) = (self.now_ns(), self.next_wait_ns());
+    /// Takes a step of a handshake, on the set-up thread if the handshake may block.
+    pub(super) fn take_step(&mut self, route: Route, step: Step) {
+        let given_ns = self.now_ns();
         let Some(setup) = self.setup(route) else {
             return;
         };
+        if !setup.progress.begin(&step, given_ns) {
+            self.with_handshake(route, |handshake| step.take(handshake, given_ns));
+            return;
+        }
         let Some(handshake) = setup.handshake.take() else {
             return;
         };
-        setup.go_on_ns = None;
-        setup.is_ready = matches!(step, HandshakeStep::Message(Message::Ready { .. }));
-        setup.wait_ns.get_or_insert(wait_ns);
         // The set-up thread has no earlier step of this handshake.
         setup.last_task = None;
         let (node, is_wanted) = (setup.node, Arc::clone(&setup.is_wanted));
@@ -67,7 +62,8 @@ impl ControlLoop {
     pub(super) fn take_handshakes(&mut self) {
         while let Some(Done { number, route, handshake }) = self.workers.take_done() {
             let setup = self.setup(route).filter(|setup| setup.last_task == Some(number));
-            let (is_awaited, is_orphan) = (setup.is_some(), setup.is_some_and(|setup| setup.orphaned.is_some()));
+            let (is_awaited, is_orphan) =
+                (setup.is_some(), setup.is_some_and(|setup| setup.progress.orphaned().is_some()));
             if is_orphan {
                 self.release_abandoned_task(number);
             }
@@ -93,17 +89,12 @@ impl ControlLoop {
 
     fn take_handshake(&mut self, number: u64, route: Route, mut handshake: Box<dyn AnyHandshake>) {
         let failed = self.failures.of(&handshake.parts(), number);
-        let (now_ns, deadline_ns) = (self.now_ns(), self.deadline_ns());
+        let now_ns = self.now_ns();
         let Some(setup) = self.setup(route) else {
             return self.free(handshake);
         };
-        match handshake.pause() {
-            Some(pause) => setup.go_on_ns = Some(now_ns.saturating_add(nanoseconds(pause))),
-            None => {
-                // The peer's time begins now.
-                handshake.set_deadline(deadline_ns);
-                setup.wait_ns = None;
-            }
+        if let Some(deadline_ns) = setup.progress.come_back(handshake.pause(), now_ns) {
+            handshake.set_deadline(deadline_ns);
         }
         setup.handshake = Some(handshake);
         if let Some(error) = failed {
@@ -113,13 +104,12 @@ impl ControlLoop {
         self.note_setup_step(route);
         self.with_handshake(route, |_| ());
         while let Some(setup) = self.setup(route)
-            && setup.handshake.is_some()
-            && let Some(message) = setup.waiting.pop_front()
+            && let Some(message) = setup.progress.next_kept()
         {
             self.handshake_message(route, message);
         }
         // Its session has ended, and no message will follow.
-        if let Some(error) = self.setup(route).and_then(|setup| setup.orphaned.clone()) {
+        if let Some(error) = self.setup(route).and_then(|setup| setup.progress.orphaned().cloned()) {
             self.fail_setup(route, error);
         }
     }

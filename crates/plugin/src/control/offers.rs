@@ -4,6 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use railweave_fabric::Fault;
+use railweave_transport::progress::OfferWait;
 use railweave_transport::{Error, Message, Offer, Token};
 
 use super::clock::nanoseconds;
@@ -52,7 +53,7 @@ impl ControlLoop {
 
     /// Handles a peer's offer: begins, queues or refuses it.
     pub(super) fn handle_offer(&mut self, token: usize, connection: u32, offer: Offer) {
-        let (now, deadline_ns, wait_until_ns) = (self.now_ns(), self.deadline_ns(), self.last_wait_ns(self.now_ns()));
+        let (now, deadline_ns, timeout_ns) = (self.now_ns(), self.deadline_ns(), self.handshake_ns());
         let listener = super::lock(&self.listeners).get(&offer.nonce).cloned();
         let crowded = self.setups.waiting_offers >= MOST_WAITING;
         let is_full = listener.as_ref().is_some_and(|it| it.unaccepted() >= self.setups.most_unaccepted);
@@ -79,14 +80,14 @@ impl ControlLoop {
             session.note_new_connection(now);
             return self.begin_accepting(token, connection, &offer, deadline_ns);
         }
-        setups.offers.push_back(WaitingOffer { connection, offer, deadline_ns, wait_until_ns });
+        let wait = OfferWait::new(timeout_ns, now);
+        setups.offers.push_back(WaitingOffer { connection, offer, wait });
         let is_first = setups.offers.len() == 1;
         session.note_new_connection(now);
         self.setups.waiting_offers += 1;
         if listener.is_some_and(|listener| listener.network.may_block()) {
-            let told_ns = self.next_wait_ns();
             self.prune_wait_notices();
-            self.setups.wait_notices.push_back((told_ns, Route { session: token, connection }));
+            self.setups.wait_notices.push_back((wait.first_wait_ns(), Route { session: token, connection }));
         }
         if is_first {
             self.setups.sessions_with_offers.push_back(token);
@@ -127,7 +128,7 @@ impl ControlLoop {
             let Some(session) = self.session(token) else {
                 continue;
             };
-            let Some(WaitingOffer { connection, offer, deadline_ns, .. }) = session.setups.offers.pop_front() else {
+            let Some(WaitingOffer { connection, offer, wait }) = session.setups.offers.pop_front() else {
                 continue;
             };
             let has_more = !session.setups.offers.is_empty();
@@ -138,7 +139,7 @@ impl ControlLoop {
             }
             if let Some(reason) = &stuck {
                 self.refuse(Route { session: token, connection }, reason);
-            } else if now < deadline_ns {
+            } else if let Some(deadline_ns) = wait.begin(now) {
                 self.begin_accepting(token, connection, &offer, deadline_ns);
             } else {
                 // Its peer has given up.
@@ -181,7 +182,6 @@ impl ControlLoop {
     /// Tells peers that their offers wait, so that they keep waiting while set-ups take long. Each offer's time begins
     /// again.
     fn send_wait_notices(&mut self, now: u64) {
-        let (next_ns, deadline_ns) = (self.next_wait_ns(), self.deadline_ns());
         for _ in 0..MOST_NOTICES_AT_ONCE {
             let Some((_, route)) = self.setups.wait_notices.front().copied().filter(|(at, _)| *at <= now) else {
                 return;
@@ -189,8 +189,7 @@ impl ControlLoop {
             self.setups.wait_notices.pop_front();
             let offers = self.session(route.session).map(|session| &mut session.setups.offers);
             let offer = offers.and_then(|all| all.iter_mut().find(|offer| offer.connection == route.connection));
-            if let Some(offer) = offer.filter(|offer| now < offer.wait_until_ns && now < offer.deadline_ns) {
-                offer.deadline_ns = deadline_ns;
+            if let Some(next_ns) = offer.and_then(|offer| offer.wait.wait(now)) {
                 self.setups.wait_notices.push_back((next_ns, route));
                 // If this ends the session, its offers go with it.
                 self.send(route, Message::Wait);

@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use railweave_transport::Offer;
+use railweave_transport::progress::OfferWait;
 
 use super::agenda::Agenda;
 use super::command::ConnectRequest;
@@ -24,9 +25,7 @@ pub(super) const SHORTEST_SILENCE_NS: u64 = 1_000_000_000;
 pub(super) struct WaitingOffer {
     pub(super) connection: u32,
     pub(super) offer: Offer,
-    pub(super) deadline_ns: u64,
-    /// The time until which the peer may be told that it waits.
-    pub(super) wait_until_ns: u64,
+    pub(super) wait: OfferWait,
 }
 
 /// The set-ups of one session, in progress and waiting.

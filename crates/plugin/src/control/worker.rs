@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mio::Waker;
-use railweave_transport::Message;
+use railweave_transport::progress::Step;
 
 use super::clock::nanoseconds;
 use super::numa::Placed;
@@ -128,15 +128,6 @@ impl<J: Send + 'static> Worker<J> {
     }
 }
 
-/// The next step of a handshake.
-pub(super) enum HandshakeStep {
-    Message(Message),
-    /// Retries a step that this host could not do before.
-    GoOn,
-    /// Its deadline has passed.
-    Timeout,
-}
-
 /// A handshake and its next step.
 pub(super) struct Task {
     pub(super) number: u64,
@@ -144,7 +135,7 @@ pub(super) struct Task {
     /// False once nobody waits for the connection.
     pub(super) is_wanted: Arc<AtomicBool>,
     pub(super) handshake: Box<dyn AnyHandshake>,
-    pub(super) step: HandshakeStep,
+    pub(super) step: Step,
     /// The NUMA node of the device.
     pub(super) node: Option<u32>,
     pub(super) given_ns: u64,
@@ -153,7 +144,7 @@ pub(super) struct Task {
 impl Task {
     /// Returns true for a retry: it may hold the thread for a second and fail again, so other work goes first.
     fn may_wait(&self) -> bool {
-        matches!(self.step, HandshakeStep::GoOn)
+        matches!(self.step, Step::GoOn)
     }
 }
 
@@ -319,21 +310,7 @@ impl Task {
         }
         let handled = catch_unwind(AssertUnwindSafe(|| {
             let _placed = Placed::on(node);
-            let now_ns = nanoseconds(epoch.elapsed());
-            // The time in the queue does not count against the handshake.
-            match step {
-                HandshakeStep::Message(message) => {
-                    handshake.set_deadline(now_ns.saturating_add(timeout_ns));
-                    handshake.handle_message(message);
-                }
-                HandshakeStep::GoOn => {
-                    if let Some(deadline_ns) = handshake.timeout_ns() {
-                        handshake.set_deadline(deadline_ns.saturating_add(now_ns.saturating_sub(given_ns)));
-                    }
-                    handshake.go_on();
-                }
-                HandshakeStep::Timeout => handshake.handle_timeout(now_ns),
-            }
+            step.take_away(handshake.get_mut(), given_ns, nanoseconds(epoch.elapsed()), timeout_ns);
             handshake
         }));
         Done { number, route, handshake: handled.ok() }

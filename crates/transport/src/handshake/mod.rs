@@ -8,6 +8,7 @@ mod acceptor;
 mod connector;
 mod failure;
 mod opening;
+pub mod progress;
 #[cfg(test)]
 mod tests;
 
