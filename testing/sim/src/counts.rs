@@ -72,7 +72,7 @@ seen! {
     PeerSilent = "fault", "a peer that did not answer a PING in time";
     Unwelcome = "fault", "a peer that is unwelcome on a session";
     OfferWaited = "fault", "an offer that waited for its place";
-    SetUpBlocked = "fault", "a call that blocked a set-up";
+    SetUpBlocked = "fault", "a step that blocked a set-up";
     ClosedEarly = "fault", "an end closed while its peer waited";
     ContractBroken = "fault", "a call that breaks NCCL's contract";
     HostileImmediate = "fault", "an immediate that no sender would send";
@@ -81,8 +81,12 @@ seen! {
     Redialled = "path", "an address that was dialled again";
     SessionIdle = "path", "a session that ended because no connection used it";
     OfferWithdrawn = "path", "an offer that was withdrawn while it waited";
-    MessageKept = "path", "a message kept while a call blocked its set-up";
+    OfferExpired = "path", "an offer whose time was over when it had its place";
+    WaitSaid = "path", "a WAIT to a peer whose connection is still set up";
+    Prolonged = "path", "a set-up that a WAIT prolonged";
+    MessageKept = "path", "a message kept while a step blocked its set-up";
     CameUpLate = "path", "a connection that came up after its session had ended";
+    CameUpUnwanted = "path", "a connection that came up after its application had given it up";
     Asked = "path", "a PING to a quiet peer";
     OneWrite = "path", "no record: sizes from the immediates";
     Record = "path", "a completion record";

@@ -40,7 +40,9 @@ pub(crate) struct Faults {
     /// The number of offers, out of 1000, that must wait for their place, and the longest time.
     pub(crate) offer_waits_permille: u32,
     pub(crate) offer_waits_ns: u64,
-    /// The number of messages, out of 1000, whose handling blocks the set-up of their connection, and the longest time.
+    /// True if an offer whose peer has little time waits until WAIT has no effect any more, or nearly so long.
+    pub(crate) offers_wait_out: bool,
+    /// The number of steps, out of 1000, that block the set-up of their connection, and the longest time.
     pub(crate) set_up_blocks_permille: u32,
     pub(crate) set_up_blocks_ns: u64,
     /// The number of such calls, out of 1000, during which the session breaks if the peer is already up.
@@ -119,6 +121,7 @@ impl Faults {
             is_mute: false,
             offer_waits_permille: 0,
             offer_waits_ns: 0,
+            offers_wait_out: false,
             set_up_blocks_permille: 0,
             set_up_blocks_ns: 0,
             blocked_breaks_permille: 0,
@@ -274,6 +277,11 @@ impl Faults {
         if chance.permille(250) {
             (self.set_up_blocks_permille, self.set_up_blocks_ns) = (500, chance.pick(&[50_000, 2_000_000]));
         }
+    }
+
+    /// Lets offers wait until their peers give up.
+    pub(crate) fn wait_out_offers(&mut self) {
+        (self.offer_waits_permille, self.offer_waits_ns, self.offers_wait_out) = (700, 2_000_000, true);
     }
 
     /// Lets sessions break while a call blocks the last step of a set-up.

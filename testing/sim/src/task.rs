@@ -1,5 +1,7 @@
 //! The tasks of the simulation, which the world keeps until their times come.
 
+use railweave_transport::progress::Step;
+
 /// Something that happens to the processes at a given time.
 #[derive(Debug)]
 pub(crate) enum Task {
@@ -17,14 +19,14 @@ pub(crate) enum Task {
     Frame { socket: usize, to_opener: bool, bytes: Vec<u8> },
     /// An end sees that its socket has ended.
     SocketEnd { socket: usize, to_opener: bool },
-    /// The deadline of one end's handshake passes.
-    Deadline { connection: usize, sender: bool },
+    /// Something is due in the set-up of an end.
+    SetUpDue { connection: usize, sender: bool },
+    /// The peer of an offer that waits is told so.
+    OfferNotice { end: usize, number: u32 },
     /// An acceptor has a place for an offer that has waited.
     TakeOffer { end: usize, number: u32 },
-    /// The call that blocks the set-up of an end returns.
-    Unblock { connection: usize, sender: bool },
-    /// An end in set-up retries connecting its rails.
-    GoOn { connection: usize, sender: bool },
+    /// The set-up thread has finished a step of an end's set-up, which it was given at this time.
+    StepDone { connection: usize, sender: bool, step: Step, given_ns: u64 },
     /// An application closes its end, perhaps early.
     Close { connection: usize, sender: bool, early: bool },
     /// A process's control thread looks at the debts that it knows.

@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use railweave_transport::{
-    Error, Event, Frame, Message, ProcessId, Session, SessionAction, Side as SessionSide, SocketEnd, SocketEndKind,
+    Cause, Error, Event, Frame, Message, ProcessId, Session, SessionAction, Side as SessionSide, SocketEnd,
+    SocketEndKind,
 };
 
 use super::game::{Game, Side};
@@ -84,9 +85,9 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.drive(end);
     }
 
-    /// Removes a connection from those that wait for a session, because its application gives up.
-    pub(super) fn wait_no_more(&mut self, connection: usize) {
-        self.sessions.ends.iter_mut().for_each(|end| end.waiting.retain(|waiting| *waiting != connection));
+    /// Returns true if a connection waits for its session.
+    pub(super) fn waits_for_session(&self, connection: usize) -> bool {
+        self.sessions.ends.iter().any(|end| end.waiting.contains(&connection))
     }
 
     /// Carries out all actions of a session's end, and schedules its timer.
@@ -170,11 +171,12 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                 }
             }
             SessionAction::Interrupted(number) => {
-                if let Some(side) = side_of(number, self)
-                    && !self.interrupts_later(side)
-                {
-                    self.interrupted(side);
-                    self.tell(side, Session::failed);
+                if let Some(side) = side_of(number, self) {
+                    let error = self.session_ended(end);
+                    let progress = self.set_up(side).map(|(_, progress)| progress);
+                    if let Err(error) = progress.map_or(Err(error.clone()), |progress| progress.interrupt(error)) {
+                        self.set_up_failed(side, &error, false);
+                    }
                 }
             }
             SessionAction::PeerLeft(_) => {}
@@ -218,9 +220,17 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         if found.protocol.ended().is_some_and(|why| **why == railweave_transport::Ended::Idle) {
             self.world.lock().saw(Seen::SessionIdle);
         }
+        let error = self.session_ended(end);
         for connection in waiting {
-            self.interrupted(Side { connection, sender: true });
+            self.set_up_failed(Side { connection, sender: true }, &error, false);
         }
+    }
+
+    /// Returns the error of a set-up whose session has ended, at this end.
+    fn session_ended(&self, end: usize) -> Error {
+        let protocol = &self.sessions.ends[end].protocol;
+        let ended = Arc::clone(protocol.ended().expect("it has ended"));
+        Cause::SessionEnded { peer: protocol.peer_name(), ended }.into()
     }
 
     /// Draws the delay of a frame, or of another event of a socket.

@@ -79,12 +79,12 @@ impl<const O: bool> Game<O> {
         fate.set_failed(error);
     }
 
-    /// Refuses the set-up of an end that uses a failed device. A call that blocks it must return first.
-    fn refuse_if_failed(&mut self, side: Side) {
-        if self.is_blocked(side) {
+    /// Refuses the set-up of an end that uses a failed device. The set-up thread must give its handshake back first.
+    pub(super) fn refuse_if_failed(&mut self, side: Side) {
+        if self.is_away(side) {
             return;
         }
-        let Some(parts) = self.handshake(side).map(|handshake| handshake.parts()) else { return };
+        let Some(parts) = self.set_up(side).map(|(handshake, _)| handshake.parts()) else { return };
         let Some(error) = self.failure_of(side, &parts) else { return };
         let mut state = self.world.lock();
         state.record(Kind::Over, side.who(), [0; 4]);

@@ -11,11 +11,16 @@ const FREEING_NS: u64 = 50_000;
 impl<const O: bool> Game<O> {
     /// Destroys an end at the last stage that it has reached. Over a one-sided fabric the freeing thread destroys one
     /// that has lingered; sockets are closed at once.
-    pub(super) fn destroy<H, C: 'static, A>(&mut self, side: Side, stage: Stage<H, C, A, O>) {
-        let Stage::Lingering(made) = stage else { return };
-        if !O {
-            return;
-        }
+    pub(super) fn destroy<H: 'static, C: 'static, A>(&mut self, side: Side, stage: Stage<H, C, A, O>) {
+        let made = match stage {
+            Stage::Lingering(made) if O => made,
+            // It is destroyed once the set-up thread has finished with it.
+            Stage::Handshake(handshake, progress) if progress.is_away() => {
+                self.abandoned.insert((side.connection, side.sender), Box::new(handshake));
+                return;
+            }
+            _ => return,
+        };
         let wait_ns = self.chance.below(FREEING_NS);
         let mut state = self.world.lock();
         for end in state.ends_of(side.connection, side.sender) {
@@ -37,12 +42,14 @@ impl<const O: bool> Game<O> {
         drop(over);
     }
 
-    /// Forgets the ends that a process's freeing thread had to destroy.
+    /// Forgets the ends that a process's threads had to destroy.
     pub(super) fn end_freeing(&mut self, process: usize) {
         let connections = &self.connections;
-        self.freeing.retain(|(connection, sender), _| {
-            let plan = &connections[*connection].plan;
-            (if *sender { plan.from } else { plan.to }) != process
-        });
+        for destroyed in [&mut self.freeing, &mut self.abandoned] {
+            destroyed.retain(|(connection, sender), _| {
+                let plan = &connections[*connection].plan;
+                (if *sender { plan.from } else { plan.to }) != process
+            });
+        }
     }
 }

@@ -17,7 +17,7 @@ use super::net::Net;
 use super::plan::{ConnectionPlan, Plan};
 use super::receiver::RecvApp;
 use super::sender::SendApp;
-use super::sessions::{Blocked, Sessions};
+use super::sessions::Sessions;
 use super::stage::Stage;
 use crate::faults::{DeathKind, Faults};
 use crate::history::{Kind, Who};
@@ -61,8 +61,14 @@ pub(super) struct End<S> {
     pub(super) stage: S,
     /// The end of the session that its connection is on, and the connection's number there.
     pub(super) route: Option<(usize, u32)>,
-    /// The time by which its set-up must be over.
-    pub(super) deadline_ns: u64,
+    /// The time from which the present step of its set-up has its whole time, at the earliest.
+    pub(super) step_since_ns: u64,
+    /// The time for which the next event of its set-up is scheduled.
+    pub(super) timer_ns: Option<u64>,
+    /// True once its set-up has run out of time.
+    pub(super) missed: bool,
+    /// True once its application has given it up, though its set-up goes on.
+    pub(super) unwanted: bool,
     /// The rails that its handshake reported as left out.
     pub(super) left_out: RailSet,
     /// The time at which its application last made progress.
@@ -84,7 +90,10 @@ impl<S> End<S> {
         Self {
             stage,
             route: None,
-            deadline_ns: u64::MAX,
+            step_since_ns: 0,
+            timer_ns: None,
+            missed: false,
+            unwanted: false,
             left_out: RailSet::EMPTY,
             last_ns: None,
             failed: false,
@@ -142,8 +151,9 @@ pub(super) struct Game<const O: bool> {
     pub(super) processes: Vec<Process<O>>,
     pub(super) connections: Vec<Pair<O>>,
     pub(super) sessions: Sessions,
-    /// The set-ups that a call blocks, by connection and end (true for the sender).
-    pub(super) blocked: BTreeMap<(usize, bool), Blocked>,
+    /// The handshakes that the set-up threads have, and whose set-ups have ended, by connection and end (true for the
+    /// sender).
+    pub(super) abandoned: BTreeMap<(usize, bool), Box<dyn Any>>,
     /// The closed ends that the freeing threads of their processes have to destroy.
     pub(super) freeing: BTreeMap<(usize, bool), Box<dyn Any>>,
     /// The time at which it was first seen that nothing of any connection is left; `None` before.
@@ -217,7 +227,7 @@ impl<const O: bool> Game<O> {
             processes,
             connections,
             sessions,
-            blocked: BTreeMap::new(),
+            abandoned: BTreeMap::new(),
             freeing: BTreeMap::new(),
             over_since_ns: None,
             calls: 0,
@@ -308,10 +318,12 @@ impl<const O: bool> Game<O> {
             Task::Connected { socket } => self.handle_connected(socket),
             Task::Frame { socket, to_opener, bytes } => self.handle_frame(socket, to_opener, &bytes),
             Task::SocketEnd { socket, to_opener } => self.handle_socket_end(socket, to_opener),
-            Task::Deadline { connection, sender } => self.handle_deadline(Side { connection, sender }),
+            Task::SetUpDue { connection, sender } => self.handle_set_up_due(Side { connection, sender }),
+            Task::OfferNotice { end, number } => self.handle_offer_notice(end, number),
             Task::TakeOffer { end, number } => self.handle_take_offer(end, number),
-            Task::Unblock { connection, sender } => self.handle_unblocked(Side { connection, sender }),
-            Task::GoOn { connection, sender } => self.handle_go_on(Side { connection, sender }),
+            Task::StepDone { connection, sender, step, given_ns } => {
+                self.handle_step_done(Side { connection, sender }, step, given_ns);
+            }
             Task::Close { connection, sender, early } => self.handle_close(Side { connection, sender }, early),
             Task::Look(process) => self.processes[process].threads.look(),
             Task::DebtDue(connection) => self.handle_debt_due(connection),
@@ -493,11 +505,6 @@ impl<const O: bool> Game<O> {
             }
         }
         text
-    }
-
-    pub(super) fn is_up(&self, side: Side) -> bool {
-        let pair = &self.connections[side.connection];
-        (if side.sender { pair.sender.stage.name() } else { pair.receiver.stage.name() }) == "up"
     }
 
     pub(super) fn is_closed(&self, side: Side) -> bool {

@@ -276,6 +276,9 @@ impl Plan {
         if workload == Workload::Handshake && of_waits.permille(300) {
             faults.break_blocked_set_ups();
         }
+        if workload == Workload::Handshake && of_waits.permille(300) {
+            faults.wait_out_offers();
+        }
         let of_sessions = &mut Chance::new(seed ^ 0x5e55_1045);
         faults.add_session_faults(of_sessions);
         let key = of_sessions.pick(&[0, 0, 1, 2]);

@@ -1,11 +1,12 @@
 //! The sessions of all processes: their ends, and the sockets between them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use railweave_transport::progress::OfferWait;
 use railweave_transport::{
-    Hello, Message, Offer, PROTOCOL_VERSION, ProcessId, Prover, Session, SessionConfig, Side as SessionSide,
+    Hello, Offer, PROTOCOL_VERSION, ProcessId, Prover, Session, SessionConfig, Side as SessionSide,
 };
 
 use crate::faults::Faults;
@@ -35,7 +36,7 @@ pub(super) struct SessionEnd {
     /// Its connections, by their numbers.
     pub(super) connections: BTreeMap<u32, usize>,
     /// The offers that wait for their places, by their connections' numbers.
-    pub(super) offers: BTreeMap<u32, Offer>,
+    pub(super) offers: BTreeMap<u32, (Offer, OfferWait)>,
     /// The time at which its timer expires.
     pub(super) timer_ns: Option<u64>,
     /// True while its actions are carried out.
@@ -55,15 +56,6 @@ pub(super) struct Socket {
     pub(super) has_spoken: [bool; 2],
     /// True once it has stopped carrying anything.
     pub(super) is_dead: bool,
-}
-
-/// A set-up that a call blocks.
-#[derive(Debug)]
-pub(super) struct Blocked {
-    /// The messages that it has to handle when the call returns; the call itself handles the first.
-    pub(super) messages: VecDeque<Message>,
-    /// True if its session has ended meanwhile.
-    pub(super) is_interrupted: bool,
 }
 
 /// The sessions of all processes.

@@ -4,14 +4,14 @@
 use std::net::Ipv6Addr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use railweave_fabric::{Fault, LinkLayer, MemoryKind, RailSet};
 use railweave_fabric_sim::Opening;
+use railweave_transport::progress::Progress;
 use railweave_transport::{
     AcceptPairing, Acceptor, Action, ConnectionConfig, ConnectionEnd, Connector, Error, Event, Handshake,
     HandshakePort, MakesConnection, Message, Offer, PortOffer, RailInfo, RecvConnection, SendConnection, Session,
-    Token,
+    Side as SessionSide, Token,
 };
 
 use super::comm::Comm;
@@ -30,7 +30,7 @@ use crate::witness::{Note, SimDomain};
 use crate::{Checker, Seen};
 
 /// A deadline before this one may be missed by a set-up in which nothing fails.
-const SHORT_DEADLINE_NS: u64 = 50_000_000;
+pub(super) const SHORT_DEADLINE_NS: u64 = 50_000_000;
 
 impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     fn config(&self, connection: usize) -> ConnectionConfig {
@@ -68,79 +68,41 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     /// Begins the connector's handshake of a connection, whose session is up.
     pub(super) fn begin_connecting(&mut self, connection: usize) {
         let plan = &self.connections[connection].plan;
-        let (from, deadline_ns) = (plan.from, self.now_ns() + plan.deadline_ns);
+        let (from, timeout_ns, now_ns) = (plan.from, plan.deadline_ns, self.now_ns());
+        let deadline_ns = now_ns + timeout_ns;
         let ports = self.ports(from, connection, true);
         let (config, nonce) = (self.config(connection), connection as u64);
         let connector =
             Connector::new(config, ports, nonce, format!("c{connection}r"), deadline_ns, self.plot.counters());
-        let end = &mut self.connections[connection].sender;
-        (end.stage, end.deadline_ns) = (Stage::Handshake(connector), deadline_ns);
-        self.world.lock().at(deadline_ns, Task::Deadline { connection, sender: true });
-        self.drive_connector(connection);
+        let progress = Progress::new(SessionSide::Opener, connector.may_block(), timeout_ns, now_ns);
+        self.connections[connection].sender.stage = Stage::Handshake(connector, progress);
+        self.begin_set_up(Side { connection, sender: true });
     }
 
     fn send(&mut self, side: Side, message: Message) {
         self.tell(side, |session, number, _| session.send(number, message));
     }
 
-    /// Returns the handshake of an end, while it has one.
-    pub(super) fn handshake(&mut self, side: Side) -> Option<&mut dyn Handshake> {
-        let pair = &mut self.connections[side.connection];
-        match (side.sender, &mut pair.sender.stage, &mut pair.receiver.stage) {
-            (true, Stage::Handshake(connector), _) => Some(connector),
-            (false, _, Stage::Handshake(acceptor)) => Some(acceptor),
-            _ => None,
-        }
+    /// Begins the set-up of an end whose handshake has just been made.
+    fn begin_set_up(&mut self, side: Side) {
+        self.restart_time(side);
+        self.drive_handshake(side);
+        self.schedule_set_up(side);
     }
 
     /// Carries out the actions of an end's handshake.
-    fn drive_handshake(&mut self, side: Side) {
+    pub(super) fn drive_handshake(&mut self, side: Side) {
         if side.sender { self.drive_connector(side.connection) } else { self.drive_acceptor(side.connection) }
     }
 
-    /// Handles a message for the handshake of an end.
-    pub(super) fn handle_message(&mut self, side: Side, message: Message) {
-        if !self.keeps(side, &message) {
-            self.deliver(side, message);
-        }
-    }
-
-    /// Passes a message to the handshake of an end.
-    pub(super) fn deliver(&mut self, side: Side, message: Message) {
-        self.opening(side.connection, side.sender);
-        if let Some(handshake) = self.handshake(side) {
-            handshake.handle_message(message);
-            self.drive_handshake(side);
-        }
-    }
-
-    /// Drops an end whose session has ended while it was not up yet; leaves other ends alone.
-    pub(super) fn interrupted(&mut self, side: Side) {
-        let pair = &self.connections[side.connection];
-        let stage = if side.sender { pair.sender.stage.name() } else { pair.receiver.stage.name() };
-        if matches!(stage, "handshake" | "waiting") {
-            let mut state = self.world.lock();
-            state.record(Kind::Over, side.who(), [1, 0, 0, 0]);
-            state.saw(Seen::Refused);
-            let blame = &state.observer.watch.connections[side.connection].blame;
-            let is_due = blame.may_interrupt(side.sender);
-            drop(state);
-            if !is_due {
-                let text = format!("{}: its session ended during set-up", side.who());
-                self.violate(Checker::Errors, text);
-            }
-            self.strike(side.connection, &[!side.sender], Strike::PeerFailed);
-            self.over(side);
-        }
-    }
-
     /// Notes, for the observer and the saboteur, that the rails of an end are opened next.
-    fn opening(&mut self, connection: usize, sender: bool) {
+    pub(super) fn opening(&mut self, connection: usize, sender: bool) {
         self.world.lock().opening = Some(Opening { connection, sender, next_rail: 0 });
         self.plot.opening(self.connections[connection].plan.pairs.len());
     }
 
-    pub(super) fn handle_offer(&mut self, connection: usize, offer: &Offer) {
+    /// Begins the acceptor's handshake of a connection, which has this deadline, or refuses the offer.
+    pub(super) fn handle_offer(&mut self, connection: usize, offer: &Offer, deadline_ns: u64) {
         let side = Side { connection, sender: false };
         if !matches!(self.connections[connection].receiver.stage, Stage::Waiting) {
             let reason = "there is no such listener".to_owned();
@@ -148,7 +110,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
         self.tell(side, Session::accept_offer);
         let plan = &self.connections[connection].plan;
-        let (to, deadline_ns) = (plan.to, self.now_ns() + plan.deadline_ns);
+        let (to, timeout_ns, now_ns) = (plan.to, plan.deadline_ns, self.now_ns());
         let pairings: Vec<AcceptPairing> =
             plan.pairs.iter().map(|pair| AcceptPairing { connector_port: pair.0, acceptor_port: pair.1 }).collect();
         let ports = self.ports(to, connection, false);
@@ -163,53 +125,19 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             deadline_ns,
             self.plot.counters(),
         );
-        let end = &mut self.connections[connection].receiver;
-        (end.stage, end.deadline_ns) = (Stage::Handshake(acceptor), deadline_ns);
-        self.world.lock().at(deadline_ns, Task::Deadline { connection, sender: false });
-        self.drive_acceptor(connection);
-    }
-
-    /// Retries connecting the rails of an end in set-up.
-    pub(super) fn handle_go_on(&mut self, side: Side) {
-        if self.processes[self.process_of(side)].dead || self.is_blocked(side) {
-            return;
-        }
-        self.opening(side.connection, side.sender);
-        if let Some(handshake) = self.handshake(side).filter(|handshake| handshake.pause().is_some()) {
-            handshake.go_on();
-            self.drive_handshake(side);
-        }
-    }
-
-    /// Schedules a retry for a handshake that could not connect all of its rails, after its pause.
-    fn go_on_later(&mut self, connection: usize, sender: bool, pause: Option<Duration>) {
-        if let Some(pause) = pause {
-            self.world.lock().later(pause.as_nanos() as u64, Task::GoOn { connection, sender });
-        }
-    }
-
-    pub(super) fn handle_deadline(&mut self, side: Side) {
-        let now_ns = self.now_ns();
-        if self.is_blocked(side) {
-            return;
-        }
-        let is_due = |handshake: &&mut dyn Handshake| handshake.timeout_ns().is_some_and(|at_ns| at_ns <= now_ns);
-        if let Some(handshake) = self.handshake(side).filter(is_due) {
-            handshake.handle_timeout(now_ns);
-            self.world.lock().saw(Seen::TimedOut);
-            self.drive_handshake(side);
-        }
+        let progress = Progress::new(SessionSide::Acceptor, acceptor.may_block(), timeout_ns, now_ns);
+        self.connections[connection].receiver.stage = Stage::Handshake(acceptor, progress);
+        self.begin_set_up(side);
+        // An offer that has waited has waited since its last WAIT.
+        self.connections[connection].receiver.step_since_ns = deadline_ns - timeout_ns;
     }
 
     fn drive_connector(&mut self, connection: usize) {
         loop {
             let end = &mut self.connections[connection].sender;
-            let Stage::Handshake(connector) = &mut end.stage else { return };
+            let Stage::Handshake(connector, _) = &mut end.stage else { return };
             take_events(connector, &mut end.left_out);
-            let Some(action) = connector.poll_action() else {
-                let pause = connector.pause();
-                return self.go_on_later(connection, true, pause);
-            };
+            let Some(action) = connector.poll_action() else { return };
             match action {
                 Action::Send(message) => self.send(Side { connection, sender: true }, message),
                 Action::Dial(_) => self.violate(Checker::Wire, "the connector dials, but no lane is a socket".into()),
@@ -222,12 +150,9 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     fn drive_acceptor(&mut self, connection: usize) {
         loop {
             let end = &mut self.connections[connection].receiver;
-            let Stage::Handshake(acceptor) = &mut end.stage else { return };
+            let Stage::Handshake(acceptor, _) = &mut end.stage else { return };
             take_events(acceptor, &mut end.left_out);
-            let Some(action) = acceptor.poll_action() else {
-                let pause = acceptor.pause();
-                return self.go_on_later(connection, false, pause);
-            };
+            let Some(action) = acceptor.poll_action() else { return };
             match action {
                 Action::Send(message) => self.send(Side { connection, sender: false }, message),
                 Action::Dial(_) => self.violate(Checker::Wire, "the acceptor dials".into()),
@@ -245,8 +170,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         state.observer.history.remark(&error.to_string());
         state.saw(Seen::Refused);
         let pair = &self.connections[connection];
-        let deadline_ns = if sender { pair.sender.deadline_ns } else { pair.receiver.deadline_ns };
-        let missed = deadline_ns <= state.now_ns;
+        let missed = if sender { pair.sender.missed } else { pair.receiver.missed };
         let set_up = SetUp {
             has_failed_dial,
             missed,
@@ -290,29 +214,65 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let side = Side { connection, sender: true };
         let rails = made.rails();
         self.bind(side, &rails);
-        let memory = self.memory(side, MemoryKind::Host);
-        let app = SendApp::new(&self.connections[connection].plan, memory, rails);
-        self.connections[connection].sender.stage = Stage::Up(self.comm(side, made), Box::new(app));
-        self.tell(side, |session, number, now_ns| {
-            assert!(session.opened(number, now_ns), "it was being set up");
-        });
-        self.apply_failures(side);
-        self.wake(self.connections[connection].plan.from);
+        let end = &mut self.connections[connection].sender;
+        let Stage::Handshake(_, progress) = std::mem::replace(&mut end.stage, Stage::Over) else { return };
+        if end.unwanted {
+            end.stage = Stage::Closing(Box::new(made), None);
+        } else {
+            let memory = self.memory(side, MemoryKind::Host);
+            let app = SendApp::new(&self.connections[connection].plan, memory, rails);
+            self.connections[connection].sender.stage = Stage::Up(self.comm(side, made), Box::new(app));
+        }
+        self.opened(side, progress);
     }
 
     fn receiver_up(&mut self, connection: usize, made: RecvConnection<Net<ONE_SIDED>>) {
         let side = Side { connection, sender: false };
         let rails = made.rails();
         self.bind(side, &rails);
-        let kind = if self.connections[connection].plan.cuda { MemoryKind::Cuda } else { MemoryKind::Host };
-        let memory = self.memory(side, kind);
-        let app = RecvApp::new(&self.connections[connection].plan, memory, rails);
-        self.connections[connection].receiver.stage = Stage::Up(self.comm(side, made), Box::new(app));
+        let end = &mut self.connections[connection].receiver;
+        let Stage::Handshake(_, progress) = std::mem::replace(&mut end.stage, Stage::Over) else { return };
+        if end.unwanted {
+            end.stage = Stage::Closing(Box::new(made), None);
+        } else {
+            let kind = if self.connections[connection].plan.cuda { MemoryKind::Cuda } else { MemoryKind::Host };
+            let memory = self.memory(side, kind);
+            let app = RecvApp::new(&self.connections[connection].plan, memory, rails);
+            self.connections[connection].receiver.stage = Stage::Up(self.comm(side, made), Box::new(app));
+        }
+        self.opened(side, progress);
+    }
+
+    /// Tells the session of an end that its set-up has made a connection. If its application has given it up, the
+    /// control thread closes it.
+    fn opened(&mut self, side: Side, progress: Progress) {
         self.tell(side, |session, number, now_ns| {
             assert!(session.opened(number, now_ns), "it was being set up");
         });
-        self.apply_failures(side);
-        self.wake(self.connections[connection].plan.to);
+        if progress.orphaned().is_some() {
+            self.world.lock().saw(Seen::CameUpLate);
+            if side.sender {
+                self.violate(Checker::Errors, format!("{}: it is up, but no peer is left for READY", side.who()));
+            }
+        }
+        let pair = &self.connections[side.connection];
+        if if side.sender { pair.sender.unwanted } else { pair.receiver.unwanted } {
+            self.world.lock().saw(Seen::CameUpUnwanted);
+            self.note_discards(side);
+            self.strike(side.connection, &[!side.sender], Strike::PeerClosed);
+            self.handle_closed(side);
+        } else {
+            self.apply_failures(side);
+            self.wake(self.process_of(side));
+        }
+        for message in progress.into_kept() {
+            self.tell(side, |session, number, now_ns| session.handle_message(number, message, now_ns));
+        }
+    }
+
+    /// Notes that a closed receiving end discards what arrives, over a two-sided fabric.
+    fn note_discards(&self, side: Side) {
+        self.world.lock().observer.watch.connections[side.connection].discards |= !side.sender && !ONE_SIDED;
     }
 
     /// Tells the checkers the result of an end's handshake, and checks what both ends must agree on.
@@ -345,9 +305,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
         let blame = &state.observer.watch.connections[side.connection].blame;
         // Rails of a peer that is gone cannot be connected; others may not be connected by the deadline.
-        let is_excused = blame.may_never_begin(side.sender)
-            || pair.sender.deadline_ns <= now_ns
-            || pair.receiver.deadline_ns <= now_ns;
+        let is_excused = blame.may_never_begin(side.sender) || pair.sender.missed || pair.receiver.missed;
         let unopened = blame.unopened();
         if planned & !usable & !unopened != 0 && !is_excused {
             let text = format!("{}: its rails are {usable:#b}, but only {unopened:#b} did not open", side.who());
@@ -369,17 +327,31 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
     }
 
-    /// Closes an end, whatever its stage, unless its process is dead or it is closed already. `early` is true for a
-    /// close that the plan makes before everything is done.
+    /// Closes an end for its application, whatever its stage, unless its process is dead or it is closed already. As in
+    /// the plugin, a set-up in progress goes on, and its connection is closed once it is up. `early` is true if the
+    /// plan closes it before everything is done.
     pub(super) fn handle_close(&mut self, side: Side, early: bool) {
         let connection = side.connection;
         let now_ns = self.now_ns();
         if self.processes[self.process_of(side)].dead || self.is_closed(side) {
             return;
         }
+        let is_begun = self.set_up(side).is_some() || side.sender && self.waits_for_session(connection);
+        let pair = &mut self.connections[connection];
+        let unwanted = if side.sender { &mut pair.sender.unwanted } else { &mut pair.receiver.unwanted };
+        if is_begun {
+            if !std::mem::replace(unwanted, true) {
+                let mut state = self.world.lock();
+                state.record(Kind::Close, side.who(), [0; 4]);
+                if early {
+                    state.saw(Seen::ClosedEarly);
+                }
+            }
+            return;
+        }
         let unfinished = !self.is_finished(side);
+        self.note_discards(side);
         let mut state = self.world.lock();
-        state.observer.watch.connections[connection].discards |= !side.sender && !ONE_SIDED;
         state.record(Kind::Close, side.who(), [0; 4]);
         if unfinished {
             state.observer.watch.strike(now_ns, connection, !side.sender, Strike::PeerClosed);
@@ -405,12 +377,8 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             }
             return state.at(at_ns, Task::Closed { connection, sender: side.sender });
         }
+        // There is no connect yet, or the listener is closed and refuses offers from now on.
         self.over(side);
-        self.wait_no_more(connection);
-        self.tell(side, |session, number, now_ns| {
-            session.send(number, Message::Bye);
-            session.failed(number, now_ns);
-        });
     }
 
     /// Lets the control thread handle a close: the end lingers from now on, and its peer is told.

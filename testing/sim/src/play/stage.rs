@@ -2,12 +2,14 @@
 
 use std::rc::Rc;
 
+use railweave_transport::progress::Progress;
+
 use super::comm::{Comm, End};
 
 /// The stage that an end has reached.
 pub(super) enum Stage<H, C, A, const O: bool> {
     Waiting,
-    Handshake(H),
+    Handshake(H, Progress),
     Up(Rc<Comm<C, O>>, Box<A>),
     /// The application has closed it, and may keep its memory; the control thread has not handled that yet.
     Closing(Box<C>, Option<Box<A>>),
@@ -19,7 +21,7 @@ impl<H, C, A, const O: bool> Stage<H, C, A, O> {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
-            Self::Handshake(_) => "handshake",
+            Self::Handshake(..) => "handshake",
             Self::Up(..) => "up",
             Self::Closing(..) => "closing",
             Self::Lingering(_) => "lingering",

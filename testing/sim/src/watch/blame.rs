@@ -291,7 +291,8 @@ impl Blame {
     /// Judges the error of a set-up.
     pub(crate) fn judge_set_up(&self, sender: bool, error: &Error, set_up: SetUp) -> Checked {
         let is_gone = self.has(sender, &[Strike::PeerDied, Strike::SessionBroke]);
-        let peer_gave_up = self.has(sender, &[Strike::PeerClosed, Strike::PeerFailed]);
+        let peer_gave_up = self.has(sender, &[Strike::PeerFailed]);
+        let has_no_listener = sender && self.has(sender, &[Strike::PeerClosed]);
         let none_opened = set_up.planned & !self.unopened() == 0;
         let (is_due, code) = match &**error {
             Cause::Unreachable(Unreachable::Hello { .. } | Unreachable::OtherKey { .. }) => {
@@ -301,8 +302,10 @@ impl Blame {
             Cause::Handshake { failure, .. } => match failure {
                 HandshakeFailure::Late(_) => (set_up.missed_short || set_up.missed && is_gone, Fault::Peer),
                 HandshakeFailure::Unconnected(_) => (set_up.missed_short, Fault::Local),
-                HandshakeFailure::Closed | HandshakeFailure::GaveUp(_) => (peer_gave_up, Fault::Peer),
-                HandshakeFailure::Refused(_) => (peer_gave_up || set_up.planned == 0, Fault::Peer),
+                HandshakeFailure::GaveUp(_) => (peer_gave_up, Fault::Peer),
+                HandshakeFailure::Refused(_) => (peer_gave_up || has_no_listener || set_up.planned == 0, Fault::Peer),
+                // An end says BYE only once it is up, and then its peer has everything that it needs.
+                HandshakeFailure::Closed => (false, Fault::Peer),
                 HandshakeFailure::Unpaired(_) => (set_up.planned == 0 && !sender, Fault::Configuration),
                 HandshakeFailure::NoRail { failed_here: true } => {
                     (none_opened && self.end(sender).unopened != 0, Fault::Local)
@@ -313,11 +316,20 @@ impl Blame {
                 }
                 _ => (false, Fault::Peer),
             },
+            // A peer that has given up may close the session while its REFUSE is kept here.
+            Cause::SessionEnded { .. } => {
+                let has_given_up = peer_gave_up && self.end(sender).refused_ns.is_some();
+                (self.may_interrupt(sender) || has_given_up, Fault::Peer)
+            }
             _ => (false, Fault::Peer),
         };
         if !is_due {
             let end = self.end(sender);
-            return Err((Checker::Errors, format!("no connection was made, without a reason: {error}; {end:?}")));
+            let what = match &**error {
+                Cause::SessionEnded { .. } => "its session ended during set-up",
+                _ => "no connection was made",
+            };
+            return Err((Checker::Errors, format!("{what}, without a reason: {error}; {end:?}")));
         }
         check_code(error, code)
     }
@@ -549,7 +561,36 @@ mod tests {
         let closed = of(HandshakeFailure::Closed);
         let late = SetUp { has_failed_dial: true, missed: true, missed_short: true, ..set_up };
         assert!(blame.judge_set_up(true, &closed, late).is_err());
+        // A peer that closes does not break its set-up off, but its listener refuses what it is offered.
+        let [gave_up, refused] =
+            [HandshakeFailure::GaveUp("late".to_owned()), HandshakeFailure::Refused("no listener".to_owned())].map(of);
+        for sender in [true, false] {
+            blame.strike(0, sender, Strike::PeerClosed);
+            assert!(blame.judge_set_up(sender, &closed, set_up).is_err());
+            assert!(blame.judge_set_up(sender, &gave_up, set_up).is_err());
+            assert_eq!(blame.judge_set_up(sender, &refused, set_up).is_ok(), sender);
+            blame.strike(0, sender, Strike::PeerFailed);
+            assert!(blame.judge_set_up(sender, &closed, set_up).is_err());
+            assert_eq!(blame.judge_set_up(sender, &gave_up, set_up), Ok(()));
+            assert_eq!(blame.judge_set_up(sender, &refused, set_up), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_set_up_ends_with_its_session_only_if_that_broke_or_the_peer_had_given_up() {
+        let ended = Arc::new(Ended::Socket("reset".to_owned()));
+        let error: Error = Cause::SessionEnded { peer: "node2".to_owned(), ended }.into();
+        let set_up = SetUp::default();
+        let mut blame = Blame::default();
         blame.strike(0, true, Strike::PeerClosed);
-        assert_eq!(blame.judge_set_up(true, &closed, set_up), Ok(()));
+        blame.strike(0, true, Strike::PeerFailed);
+        assert!(blame.judge_set_up(true, &error, set_up).is_err(), "no REFUSE has come");
+        blame.refuse_arrived(5, true);
+        assert_eq!(blame.judge_set_up(true, &error, set_up), Ok(()));
+        let mut blame = Blame::default();
+        blame.refuse_arrived(5, true);
+        assert!(blame.judge_set_up(true, &error, set_up).is_err(), "nobody has given up");
+        blame.strike(6, true, Strike::SessionBroke);
+        assert_eq!(blame.judge_set_up(true, &error, set_up), Ok(()));
     }
 }
