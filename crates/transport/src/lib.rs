@@ -28,6 +28,7 @@ mod handle;
 mod handshake;
 mod hello;
 mod immediate;
+mod lingering;
 mod memory;
 mod message;
 mod posted_receives;
@@ -61,6 +62,7 @@ pub use handshake::{
 };
 pub use hello::{Hello, HelloError, MAX_HELLO_BYTES, ProcessId};
 pub use immediate::{Immediate, ImmediateLayout};
+pub use lingering::Lingering;
 pub use memory::{Incoming, MemoryKeys, Outgoing};
 pub use message::{
     FRAME_HEADER_BYTES, Frame, FrameHeader, Lanes, MAX_FRAME_BYTES, Message, Offer, PortOffer, RailAnswer, RailLanes,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use railweave_fabric::Part;
 use railweave_transport::progress::Progress;
-use railweave_transport::{Fate, Side, Token};
+use railweave_transport::{Fate, Lingering, Side, Token};
 
 use super::pending::PendingConnect;
 use crate::comm::End;
@@ -41,7 +41,7 @@ pub(super) enum Connection {
         listener: Weak<Listener>,
     },
     /// Closed by this side, and lingering: the peer may still need its lanes.
-    Closed(Box<dyn End>),
+    Closed(Lingering<Box<dyn End>>),
 }
 
 /// A connection that is being set up.

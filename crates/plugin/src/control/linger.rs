@@ -1,5 +1,7 @@
 //! Closed connections that linger: pending data goes out, and both ends say BYE.
 
+use railweave_transport::Lingering;
+
 use super::connection::{Connection, ConnectionSetup};
 use super::control_loop::{ControlLoop, Entry};
 use crate::comm::End;
@@ -8,28 +10,27 @@ use crate::comm::Route;
 impl ControlLoop {
     /// Closes a connection of this side.
     pub(super) fn close(&mut self, route: Route, mut end: Box<dyn End>) {
-        end.start_linger();
+        let now = self.now_ns();
         let Some(session) = self.session(route.session) else {
             // Its session is gone.
+            end.start_linger();
             return self.free(end);
         };
-        session.connections.insert(route.connection, Connection::Closed(end));
+        let closed = Lingering::begin(end, &mut session.protocol, route.connection, now);
+        session.connections.insert(route.connection, Connection::Closed(closed));
         self.lingering_connections += 1;
-        self.with_session(route.session, |session, now| {
-            let was_open = session.close(route.connection, now);
-            debug_assert!(was_open, "only an open connection is closed");
-        });
+        self.drive_session(route.session);
     }
 
     /// Lets a closed connection send what is pending, and tells the session whether it is drained.
     pub(super) fn linger_connection(&mut self, route: Route) {
+        let now = self.now_ns();
         let Some(session) = self.session(route.session) else {
             return;
         };
-        if let Some(Connection::Closed(end)) = session.connections.get_mut(&route.connection) {
-            let is_drained = end.linger();
-            let connection = route.connection;
-            self.with_session(route.session, |session, now| session.handle_lingered(connection, is_drained, now));
+        if let Some(Connection::Closed(closed)) = session.connections.get_mut(&route.connection) {
+            closed.linger(&mut session.protocol, route.connection, now);
+            self.drive_session(route.session);
         }
     }
 

@@ -91,7 +91,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     }
 
     /// Carries out all actions of a session's end, and schedules its timer.
-    fn drive(&mut self, end: usize) {
+    pub(super) fn drive(&mut self, end: usize) {
         if std::mem::replace(&mut self.sessions.ends[end].is_driven, true) {
             return;
         }
@@ -187,8 +187,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             }
             SessionAction::Linger(number) => {
                 if let Some(side) = side_of(number, self) {
-                    let is_drained = self.linger(side);
-                    self.tell(side, |session, number, now_ns| session.handle_lingered(number, is_drained, now_ns));
+                    self.linger(side);
                 }
             }
             SessionAction::Over(number) => {

@@ -28,7 +28,7 @@ impl<const O: bool> Game<O> {
         }
         state.later(wait_ns, Task::Free { connection: side.connection, sender: side.sender });
         drop(state);
-        self.freeing.insert((side.connection, side.sender), made);
+        self.freeing.insert((side.connection, side.sender), Box::new(made));
     }
 
     /// Lets the freeing thread destroy an end, unless its process is dead.

@@ -384,12 +384,14 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     /// Lets the control thread handle a close: the end lingers from now on, and its peer is told.
     pub(super) fn handle_closed(&mut self, side: Side) {
         let pair = &mut self.connections[side.connection];
-        let lingers = if side.sender { pair.sender.stage.linger() } else { pair.receiver.stage.linger() };
-        if lingers {
-            self.tell(side, |session, number, now_ns| {
-                assert!(session.close(number, now_ns), "it was open");
-            });
+        let (sender, receiver) = (&mut pair.sender, &mut pair.receiver);
+        let Some((end, number)) = (if side.sender { sender.route } else { receiver.route }) else { return };
+        let (now_ns, session) = (self.world.lock().now_ns, &mut self.sessions.ends[end].protocol);
+        match side.sender {
+            true => sender.stage.begin_linger(session, number, now_ns),
+            false => receiver.stage.begin_linger(session, number, now_ns),
         }
+        self.drive(end);
     }
 
     /// Checks an end that is closed after everything is done.
@@ -424,13 +426,15 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         self.world.lock().record(Kind::ConnectionLost, side.who(), [0; 4]);
     }
 
-    /// Lets a closed end linger on. Returns true once it has sent everything.
-    pub(super) fn linger(&mut self, side: Side) -> bool {
+    /// Lets a closed end linger on.
+    pub(super) fn linger(&mut self, side: Side) {
         let pair = &mut self.connections[side.connection];
-        match (side.sender, &mut pair.sender.stage, &mut pair.receiver.stage) {
-            (true, Stage::Lingering(made), _) => made.linger(),
-            (false, _, Stage::Lingering(made)) => made.linger(),
-            _ => true,
+        let (sender, receiver) = (&mut pair.sender, &mut pair.receiver);
+        let Some((end, number)) = (if side.sender { sender.route } else { receiver.route }) else { return };
+        let (now_ns, session) = (self.world.lock().now_ns, &mut self.sessions.ends[end].protocol);
+        match side.sender {
+            true => sender.stage.linger(session, number, now_ns),
+            false => receiver.stage.linger(session, number, now_ns),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use railweave_transport::progress::Progress;
+use railweave_transport::{Lingering, Session};
 
 use super::comm::{Comm, End};
 
@@ -13,7 +14,7 @@ pub(super) enum Stage<H, C, A, const O: bool> {
     Up(Rc<Comm<C, O>>, Box<A>),
     /// The application has closed it, and may keep its memory; the control thread has not handled that yet.
     Closing(Box<C>, Option<Box<A>>),
-    Lingering(Box<C>),
+    Lingering(Lingering<Box<C>>),
     Over,
 }
 
@@ -42,19 +43,21 @@ impl<H, C: End<O>, A, const O: bool> Stage<H, C, A, O> {
         true
     }
 
-    /// Lets an end linger that its application has closed. Returns false if there is none.
-    pub(super) fn linger(&mut self) -> bool {
+    /// Lets an end linger that its application has closed, and tells the session, if there is one.
+    pub(super) fn begin_linger(&mut self, session: &mut Session, connection: u32, now_ns: u64) {
         match std::mem::replace(self, Self::Over) {
-            Self::Closing(mut end, app) => {
-                end.start_linger();
+            Self::Closing(end, app) => {
+                *self = Self::Lingering(Lingering::begin(end, session, connection, now_ns));
                 drop(app);
-                *self = Self::Lingering(end);
-                true
             }
-            other => {
-                *self = other;
-                false
-            }
+            other => *self = other,
+        }
+    }
+
+    /// Lets a closed end linger on.
+    pub(super) fn linger(&mut self, session: &mut Session, connection: u32, now_ns: u64) {
+        if let Self::Lingering(closed) = self {
+            closed.linger(session, connection, now_ns);
         }
     }
 }

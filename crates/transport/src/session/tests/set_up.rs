@@ -167,3 +167,59 @@ fn an_answer_that_was_owed_when_the_session_ended_is_not_sent() {
     pair.acceptor.send(1, Message::Bye);
     assert_eq!(actions(&mut pair.acceptor), []);
 }
+
+/// An end that has sent everything after this many looks.
+struct Ending {
+    lingers: bool,
+    looks_left: u32,
+    fate: Arc<crate::Fate>,
+}
+
+impl crate::ConnectionEnd for Ending {
+    fn peer(&self) -> &'static str {
+        "node2"
+    }
+    fn fate(&self) -> &Arc<crate::Fate> {
+        &self.fate
+    }
+    fn parts(&self) -> Vec<railweave_fabric::Part> {
+        Vec::new()
+    }
+    fn rails(&self) -> Vec<crate::RailInfo> {
+        Vec::new()
+    }
+    fn start_linger(&mut self) {
+        self.lingers = true;
+    }
+    fn linger(&mut self) -> bool {
+        assert!(self.lingers, "it was not closed");
+        self.looks_left = self.looks_left.saturating_sub(1);
+        self.looks_left == 0
+    }
+}
+
+fn ending() -> Box<Ending> {
+    Box::new(Ending { lingers: false, looks_left: 2, fate: Arc::default() })
+}
+
+#[test]
+fn an_end_that_lingers_says_bye_and_is_over_once_it_has_sent_everything_and_its_peer_has_closed() {
+    let (mut pair, number) = Pair::connected();
+    let mut closed = crate::Lingering::begin(ending(), &mut pair.opener, number, 0);
+    assert_eq!(pair.exchange()[1], [SessionAction::PeerLeft(number)], "it has heard BYE");
+    pair.acceptor.close(number, 0);
+    pair.exchange();
+    assert_eq!(pair.wait(0)[0], [SessionAction::Linger(number)]);
+    closed.linger(&mut pair.opener, number, pair.now_ns);
+    assert_eq!(actions(&mut pair.opener), [], "not all is out");
+    closed.linger(&mut pair.opener, number, pair.now_ns);
+    assert_eq!(actions(&mut pair.opener), [SessionAction::Over(number)]);
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "only an open connection is closed")]
+fn an_end_whose_connection_is_not_open_cannot_linger() {
+    let (mut pair, number) = setting_up();
+    crate::Lingering::begin(ending(), &mut pair.acceptor, number, 0);
+}
