@@ -56,6 +56,7 @@ enum Chore {
     /// Check for module cycles, long lines, dead references and words that CONTRIBUTING.md refuses
     Tidy,
     /// Play the protocol in virtual time: [--seeds N] [--from S] [--only WORKLOAD] [--history] [--sabotage]
+    /// [--exhaustive [--every N] [--run N]]
     Sim(Passed),
     /// Search the model of recovery in every order of steps: [--only NAME] [--small] [--mutations]
     Model(Passed),

@@ -14,8 +14,8 @@ pub struct ConnectionConfig {
     /// The traffic class of every packet that NCCL asks for, `None` for the default. The class that the user sets is
     /// known to the fabrics.
     pub traffic_class: Option<u8>,
-    /// The number from which this end counts receives, CTS entries, CTS writes and flushes. It must be the same at both
-    /// ends: 0 (docs/wire.md). The simulation has others, so that numbers go round.
+    /// The number from which this end counts receives, CTS entries, CTS writes and flushes. 0 (docs/wire.md); the
+    /// simulation sets others, the same at both ends, so that numbers go round.
     pub first_number: u32,
 }
 

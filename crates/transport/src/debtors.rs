@@ -3,8 +3,8 @@
 //!
 //! The first debt of a connection after a quiet time is handed to the control thread. From then on the thread looks
 //! every [`LOOK_INTERVAL`] at the connections that it knows, sends each debt that the previous look had already found,
-//! and forgets a connection that owed nothing for a while. So a thread that uses a connection all the time sends its
-//! debts itself, and an idle control thread costs nothing.
+//! and forgets a connection that owed nothing for 12 looks, about 5 ms. So a thread that uses a connection all the time
+//! sends its debts itself, and an idle control thread costs nothing.
 
 use std::cell::Cell;
 use std::ops::Deref;

@@ -108,7 +108,8 @@ impl Linked for Left {
     }
 }
 
-/// Plays one round of the control thread. Returns true if it sleeps afterwards.
+/// Plays one round of the control thread, which here forgets a settled connection at once; the real one waits for quiet
+/// looks. Returns true if it sleeps afterwards.
 fn look(owing: &Owing<Left>, known: &mut Vec<Arc<Left>>) -> bool {
     owing.take(known);
     known.retain(|left| match left.debt.look() {

@@ -9,7 +9,7 @@ pub const RAILS: usize = 3;
 /// The most messages of a configuration.
 pub const MESSAGES: usize = 4;
 /// The most places of the CTS ring.
-pub(crate) const PLACES: usize = 4;
+pub(crate) const PLACES: usize = 3;
 /// The most slots.
 pub(crate) const SLOTS: usize = 3;
 
@@ -77,7 +77,7 @@ pub struct Config {
     pub split: Split,
     /// The number of slots, 1 to 3.
     pub slots: usize,
-    /// The number of places in the CTS ring, 1 to 4.
+    /// The number of places in the CTS ring, 1 to 3.
     pub places: usize,
     /// The number of buffers; message m is received in buffer m modulo this number.
     pub buffers: usize,

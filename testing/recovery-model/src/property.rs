@@ -71,7 +71,9 @@ impl fmt::Display for Property {
             Self::CountedOnce => "no part counts twice",
             Self::OpenBuffer => "no write lands in a buffer that is the application's again",
             Self::ExactSize => "sizes are exact",
-            Self::SenderKnows => "a send is done only if the receiver sees every part of it",
+            Self::SenderKnows => {
+                "a send is done only if the receiver sees every part of it, unless a device of the receiver died"
+            }
             Self::AnsweredFirst => "no repair before the answer",
             Self::Fenced => "nothing of an incarnation lands after its fence",
             Self::RingMovesOn => "no place of the CTS ring shows an older entry again",
@@ -79,7 +81,7 @@ impl fmt::Display for Property {
             Self::ReceivePosted => "no immediate without a receive",
             Self::OwnSlot => "no immediate counts for another use of its slot",
             Self::StaleIgnored => "a stale frame changes nothing",
-            Self::Survives => "a connection ends only if a device died with data that nobody sends again",
+            Self::Survives => "a connection ends only if a device of the receiver died",
             Self::Visible => "a flush makes every byte visible",
             Self::CloseIsClean => "a close fails no send that was received",
             Self::Done => "a run rests only when everything is done",
