@@ -320,7 +320,10 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         // A session is a stream, so frames keep their order.
         let last_ns = &mut self.sessions.sockets[socket].last_ns[end_of(to_opener)];
         *last_ns = (state.now_ns + delay_ns).max(*last_ns);
-        state.at(*last_ns, Task::Frame { socket, to_opener, bytes: self.plot.carried_bytes(frame.encode()) });
+        for _ in 0..self.plot.copies(&frame) {
+            let bytes = self.plot.carried_bytes(frame.encode());
+            state.at(*last_ns, Task::Frame { socket, to_opener, bytes });
+        }
     }
 
     /// Hands a frame to the end of the session at which it arrives.

@@ -214,10 +214,15 @@ pub(crate) struct Plan {
 struct Sizes {
     left: u64,
     split_min: u64,
+    /// True if all messages are a little too short to be split.
+    are_whole: bool,
 }
 
 impl Sizes {
     fn draw(&mut self, chance: &mut Chance) -> u64 {
+        if self.are_whole {
+            return chance.between(self.split_min / 2, self.split_min - 1);
+        }
         let around = |chance: &mut Chance, middle: u64| (middle + chance.below(260)).saturating_sub(130);
         let size = match chance.below(24) {
             0 | 1 => 0,
@@ -395,7 +400,9 @@ fn connection(
     let speed = chance.pick(&[1_000, 100_000]);
     let speeds = (0..ports).map(|_| if chance.permille(300) { speed / 4 } else { speed }).collect();
     let cuda = chance.permille(500);
-    let Messages { mut groups, groups_last } = Messages::draw(chance, workload, Sizes { left: budget, split_min });
+    let are_whole = split_min > 8192 && chance.permille(250);
+    let sizes = Sizes { left: budget, split_min, are_whole };
+    let Messages { mut groups, groups_last } = Messages::draw(chance, workload, sizes);
     if workload == Workload::Random && ports == 8 && chance.permille(330) {
         // More than size_q can express on eight rails.
         groups.push(GroupPlan::of_one((8 << 20) + chance.below(1 << 20), true));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use railweave_fabric::RailSet;
-use railweave_transport::{Frame, Message, RailCounters, RailName};
+use railweave_transport::{Frame, Message, RailCounters, RailLanes, RailName};
 
 use super::kind::Sabotage;
 use super::plot::Plot;
@@ -17,10 +17,18 @@ impl Plot {
             Message::Lanes(_) if self.is(Sabotage::LanesForgotten) => return None,
             Message::Lanes(_) if self.is(Sabotage::ProofAgain) => frame.message = Message::Proof([0; 32]),
             Message::Lanes(lanes) if self.is(Sabotage::ByteSumTrusted) => lanes.byte_counts = true,
+            Message::Lanes(lanes) if self.is(Sabotage::RailDropped) && lanes.rails.len() > 1 => {
+                *lanes.rails.last_mut()? = RailLanes::Dropped("it is sabotaged".into());
+            }
             Message::Ready { usable } if self.is(Sabotage::ReadyLacksRail) => *usable &= *usable - 1,
             _ => {}
         }
         Some(frame)
+    }
+
+    /// Returns the number of times that a frame is sent.
+    pub(crate) fn copies(&self, frame: &Frame) -> usize {
+        if matches!(frame.message, Message::Lanes(_)) && self.is(Sabotage::LanesAgain) { 6 } else { 1 }
     }
 
     /// Returns the time, in nanoseconds, for which a connection outlives its peer's BYE or its session: `grace_ns`,
@@ -37,10 +45,11 @@ impl Plot {
         bytes
     }
 
-    /// Returns the weight of a port that one end of a connection is given.
-    pub(crate) fn weight(&self, sender: bool, weight: Option<u32>) -> Option<u32> {
+    /// Returns the weight that one end of a connection is given for its port with this number.
+    pub(crate) fn weight(&self, sender: bool, port: usize, weight: Option<u32>) -> Option<u32> {
         match self.sabotage() {
             Some(Sabotage::WeightsIgnored) if sender => Some(1),
+            Some(Sabotage::WeightDecides) if sender && port > 0 => Some(0),
             Some(Sabotage::CtsWeightsIgnored) if !sender => Some(1),
             Some(Sabotage::WeightlessRailUsed) if sender && weight == Some(0) => Some(1),
             _ => weight,

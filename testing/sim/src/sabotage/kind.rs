@@ -46,11 +46,13 @@ sabotages! {
     RailWithoutBytes = "an active rail carries no bytes, and the next one carries them too"
         => Wire("the rails that carried bytes");
     WeightsIgnored = "all rails have the same weight" => Split("from its share of one message");
+    WeightDecides = "the rail with the first weight carries everything" => Split("from its share of all messages");
     WeightlessRailUsed = "a rail without weight carries data" => Split("a rail without weight");
     ShortSplit = "messages of any size are split" => Split("too short for more than one rail");
     WrongSource = "a write takes its bytes from 8 bytes further on" => Bytes;
     WrongPlace = "a write goes 128 bytes further on"
         => Window("landed outside"), Window("was written up to"), Window("were written outside");
+    LaterBuffer = "data goes to the buffer of a later receive" => Delivery("before any send");
     DataTwice = "the first write of a message goes out twice" => Window("written twice");
     RecordFirst = "the record and its immediate go out before the data" => Delivery("is said to be there");
     RecordFilledLate = "the record is filled in after it was posted" => Size("the record of slot");
@@ -94,6 +96,8 @@ sabotages! {
         => Errors("although its application"), Errors("although a call");
     ByteSumTrusted = "byte counts of ports that do not count are summed" => Wire("does not count bytes");
     LanesForgotten = "nobody sends LANES" => Errors("no connection was made");
+    RailDropped = "LANES says that its last rail could not be opened" => Errors("did not open");
+    LanesAgain = "LANES is sent six times" => Errors("too many messages");
     ReadyLacksRail = "READY lacks a rail" => Wire("usable rails are");
     LeftOutUnreported = "nobody is told of the rails that are left out" => Errors("it lacks rails");
     ProofAgain = "PROOF comes in place of LANES" => Errors("its session ended during set-up");

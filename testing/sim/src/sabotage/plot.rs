@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use railweave_fabric::{LaneId, RailSet, Region, WorkId};
+use railweave_fabric::{LaneId, RailSet, Region, RemoteSlice, WorkId};
 
 use super::kind::Sabotage;
+
+/// The number of later buffers from which on the last is not filled yet, although its CTS is there.
+const MANY: usize = 32;
 
 /// One sabotage in one game, or none. Everything that the saboteur changes shares it.
 #[derive(Debug, Default)]
@@ -22,6 +25,8 @@ struct Memory {
     /// Memory that the protocol writes from, by its local keys.
     sources: BTreeMap<u32, Arc<Region>>,
     last_mask: RailSet,
+    /// Buffers that were promised, the latest last: their addresses, and their keys.
+    promised: Vec<(u64, Vec<u32>)>,
 }
 
 /// The saboteur's memory of one end of a connection. Its rails share it.
@@ -91,6 +96,20 @@ impl Plot {
     /// Returns the memory that the protocol writes from with this local key; `None` for an application's key.
     pub(super) fn source(&self, key: u32) -> Option<Arc<Region>> {
         lock(&self.memory).sources.get(&key).cloned()
+    }
+
+    /// Notes that a CTS entry promises the buffer at this address, with these keys.
+    pub(super) fn add_promised(&self, address: u64, keys: Vec<u32>) {
+        lock(&self.memory).promised.push((address, keys));
+    }
+
+    /// Returns the buffer that was promised last, as this rail writes to it, if many were since this one.
+    pub(super) fn promised_after(&self, buffer: RemoteSlice) -> Option<RemoteSlice> {
+        let promised = &lock(&self.memory).promised;
+        let since = promised.iter().rposition(|(address, _)| *address == buffer.address)?;
+        let rail = promised[since].1.iter().position(|key| *key == buffer.key)?;
+        let (address, keys) = promised[since..].get(MANY..)?.last()?;
+        Some(RemoteSlice { address: *address, key: *keys.get(rail)? })
     }
 
     /// Keeps the mask of a write. Returns that of the previous write, or this one if there was none.

@@ -99,6 +99,9 @@ impl Place<'_> {
             }
             Sabotage::WrongSource => data(chain).for_each(|write| write.local.address += u64::from(MOVED)),
             Sabotage::WrongPlace => data(chain).for_each(|write| write.remote.address += 128),
+            Sabotage::LaterBuffer => data(chain).for_each(|write| {
+                write.remote = self.plot.promised_after(write.remote).unwrap_or(write.remote);
+            }),
             Sabotage::SplitNot128 => {
                 let rail = RailId::new(self.rail);
                 self.move_border(chain, MOVED, |_| said.mask.last() > rail);
@@ -190,6 +193,10 @@ impl Place<'_> {
             Sabotage::KeyOfOtherRail => self.spoil_entries(chain, |words| {
                 let first = words[KEY_WORDS.start] & u64::from(u32::MAX);
                 words[KEY_WORDS].fill(first | first << 32);
+            }),
+            Sabotage::LaterBuffer => self.spoil_entries(chain, |words| {
+                let keys = words[KEY_WORDS].iter().flat_map(|both| [*both as u32, (*both >> 32) as u32]);
+                self.plot.add_promised(words[0], keys.filter(|key| *key != 0).collect());
             }),
             Sabotage::CtsOtherSize => self.spoil_entries(chain, |words| words[1] += 128),
             Sabotage::CtsAhead => self.spoil_entries(chain, |words| words[7] += 512),

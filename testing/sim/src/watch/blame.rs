@@ -225,6 +225,7 @@ impl Blame {
 
     /// Judges the error of a call on an open end.
     pub(crate) fn judge(&self, now_ns: u64, call: Call, error: &Error) -> Checked {
+        check_text(error)?;
         let Call { sender, grace_ns, needs_peer, is_flush, settling_ns } = call;
         let end = self.end(sender);
         if end.hits.is_empty() {
@@ -290,6 +291,7 @@ impl Blame {
 
     /// Judges the error of a set-up.
     pub(crate) fn judge_set_up(&self, sender: bool, error: &Error, set_up: SetUp) -> Checked {
+        check_text(error)?;
         let is_gone = self.has(sender, &[Strike::PeerDied, Strike::SessionBroke]);
         let peer_gave_up = self.has(sender, &[Strike::PeerFailed]);
         let has_no_listener = sender && self.has(sender, &[Strike::PeerClosed]);
@@ -394,6 +396,14 @@ fn error_is_own(error: &Error) -> bool {
     matches!(**error, Cause::Post { error: PostError::Invalid(_), .. })
 }
 
+/// Checks that an error has a text.
+fn check_text(error: &Error) -> Checked {
+    if error.to_string().len() >= 10 {
+        return Ok(());
+    }
+    Err((Checker::Errors, format!("an error without a text: {error:?}")))
+}
+
 /// Checks an error's result code.
 pub(crate) fn check_code(error: &Error, expected: Fault) -> Checked {
     if error.fault() == expected {
@@ -403,194 +413,4 @@ pub(crate) fn check_code(error: &Error, expected: Fault) -> Checked {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use railweave_fabric::{LaneId, RailId, WorkFailure};
-    use railweave_transport::{Ended, Lost, Misuse};
-
-    use super::*;
-
-    const GRACE_NS: u64 = 1000;
-
-    fn rail_error(status: WorkStatus) -> RailError {
-        RailError::Work(WorkFailure { status, code: 1, vendor: 0, number: 1, peer: 2, path: "port 1".to_owned() })
-    }
-
-    fn lane(rail: usize, status: WorkStatus) -> Error {
-        let (name, peer) = (format!("rail {rail}"), "node2".to_owned());
-        let rail = RailId::new(rail).unwrap();
-        Cause::Lane { rail, name, peer, lane: LaneId::FIRST, error: rail_error(status) }.into()
-    }
-
-    fn lost(cause: LostCause) -> Error {
-        Lost { peer: "node2".to_owned(), cause }.into()
-    }
-
-    fn session_ended() -> Error {
-        lost(LostCause::Session(Arc::new(Ended::Socket("reset".to_owned()))))
-    }
-
-    const HELD_BACK_NS: u64 = 7;
-    const CALL: Call =
-        Call { sender: true, grace_ns: GRACE_NS, needs_peer: true, is_flush: false, settling_ns: HELD_BACK_NS };
-
-    /// Returns the checker that an error of the sending end at this time falls foul of.
-    fn found(blame: &Blame, now_ns: u64, error: &Error) -> Option<Checker> {
-        blame.judge(now_ns, CALL, error).err().map(|(checker, _)| checker)
-    }
-
-    #[test]
-    fn a_dead_rail_causes_the_errors_of_its_own_dead_lanes_and_no_others() {
-        let mut blame = Blame::default();
-        let error = lane(1, WorkStatus::RetriesExceeded);
-        assert_eq!(found(&blame, 5, &error), Some(Checker::Errors), "nothing has happened");
-        blame.strike(5, true, Strike::RailSilent(1));
-        assert_eq!(found(&blame, 5, &error), Some(Checker::Blame), "the lane has not died");
-        blame.lane_died(5, true, (1, 0), &rail_error(WorkStatus::RetriesExceeded));
-        assert_eq!(found(&blame, 5, &error), None);
-        blame.lane_died(5, true, (2, 0), &rail_error(WorkStatus::RetriesExceeded));
-        assert_eq!(found(&blame, 5, &lane(2, WorkStatus::RetriesExceeded)), Some(Checker::Blame), "another rail");
-        assert_eq!(found(&blame, 5, &lane(1, WorkStatus::Flushed)), Some(Checker::Blame), "another status");
-        assert_eq!(found(&blame, 5, &lost(LostCause::Bye)), Some(Checker::Blame), "the peer has not closed");
-        let elsewhere = blame.judge(5, Call { sender: false, ..CALL }, &error);
-        assert!(matches!(elsewhere, Err((Checker::Errors, _))), "the other end was not struck");
-    }
-
-    #[test]
-    fn a_loss_waits_for_the_grace_and_needs_something_of_the_peer() {
-        let mut blame = Blame::default();
-        blame.strike(0, true, Strike::PeerClosed);
-        blame.strike(0, true, Strike::SessionBroke);
-        assert_eq!(found(&blame, 9000, &lost(LostCause::Bye)), Some(Checker::Blame), "no BYE has come");
-        blame.bye_arrived(10, true);
-        blame.session_over(20, true);
-        for (error, noticed_ns) in [(lost(LostCause::Bye), 10), (session_ended(), 20)] {
-            assert_eq!(found(&blame, noticed_ns + GRACE_NS - 1, &error), Some(Checker::Blame), "too early: {error}");
-            assert_eq!(found(&blame, noticed_ns + GRACE_NS, &error), None, "{error}");
-        }
-        let judged = blame.judge(9000, Call { needs_peer: false, ..CALL }, &lost(LostCause::Bye));
-        assert!(matches!(judged, Err((Checker::Blame, _))), "everything has landed");
-        let gave_up = lost(LostCause::GaveUp("no".to_owned()));
-        assert_eq!(found(&blame, 9000, &gave_up), Some(Checker::Blame), "the peer was never in set-up");
-        blame.strike(0, true, Strike::PeerDied);
-        let judged = blame.judge(9000, Call { needs_peer: false, ..CALL }, &lost(LostCause::Bye));
-        assert_eq!(judged, Ok(()), "its acknowledgements died with it");
-    }
-
-    #[test]
-    fn each_cause_has_its_result_code() {
-        let post = |error| -> Error {
-            let (rail, name, peer) = (RailId::new(0).unwrap(), "rail 0".to_owned(), "node2".to_owned());
-            Cause::Post { rail, name, peer, error }.into()
-        };
-        let mut blame = Blame::default();
-        blame.strike(0, true, Strike::NoSource);
-        assert_eq!(found(&blame, 5, &post(PostError::Invalid("no key".to_owned()))), None);
-        assert_eq!(found(&blame, 5, &post(PostError::Full)), Some(Checker::Blame));
-        assert_eq!(check_code(&session_ended(), Fault::Peer), Ok(()));
-        for (error, wrong) in [
-            (session_ended(), Fault::Local),
-            (Error::from(Misuse::ReceiveTooLong(9)), Fault::Protocol),
-            (Error::from(Misuse::Buffers(9)), Fault::Configuration),
-        ] {
-            assert!(matches!(check_code(&error, wrong), Err((Checker::Blame, _))), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_strike_explains_only_what_happens_while_it_has_effects() {
-        let mut blame = Blame::default();
-        blame.lane_died(4, true, (1, 0), &rail_error(WorkStatus::RetriesExceeded));
-        blame.strike(5, true, Strike::RailSilent(1));
-        let error = lane(1, WorkStatus::RetriesExceeded);
-        assert_eq!(found(&blame, 9, &error), Some(Checker::Blame), "the lane had died before");
-        blame.lane_died(7, true, (1, 0), &rail_error(WorkStatus::RetriesExceeded));
-        assert_eq!(found(&blame, 9, &error), None);
-        let mut blame = Blame::default();
-        blame.strike_until(5, 9000, true, Strike::AcknowledgementLost(1));
-        blame.bye_arrived(10, true);
-        let at = |now_ns| blame.judge(now_ns, Call { needs_peer: false, ..CALL }, &lost(LostCause::Bye));
-        assert_eq!(at(9000 + HELD_BACK_NS), Ok(()));
-        assert!(matches!(at(9001 + HELD_BACK_NS), Err((Checker::Blame, _))), "it has come");
-    }
-
-    #[test]
-    fn a_peer_that_is_gone_is_no_reason_once_everything_has_landed_and_none_for_a_flush() {
-        let mut blame = Blame::default();
-        blame.strike(0, true, Strike::PeerClosed);
-        blame.bye_arrived(0, true);
-        blame.landed(GRACE_NS);
-        let done = Call { needs_peer: false, ..CALL };
-        let at = |now_ns, call| blame.judge(now_ns, call, &lost(LostCause::Bye));
-        assert_eq!(at(GRACE_NS + HELD_BACK_NS, done), Ok(()), "its completion may be on its way");
-        assert!(matches!(at(GRACE_NS + HELD_BACK_NS + 1, done), Err((Checker::Blame, _))));
-        assert_eq!(at(GRACE_NS + HELD_BACK_NS + 1, CALL), Ok(()));
-        let flush = Call { is_flush: true, ..CALL };
-        assert!(matches!(at(GRACE_NS + 1, flush), Err((Checker::Blame, _))), "a flush needs no peer");
-    }
-
-    #[test]
-    fn a_failed_device_explains_the_error_of_its_event_and_nothing_before_it() {
-        let mut blame = Blame::default();
-        blame.strike(5, true, Strike::DeviceFailed);
-        let error = Error::local("port 1: its device has failed");
-        assert_eq!(found(&blame, 9, &error), Some(Checker::Blame), "no event has come");
-        blame.device_event(7, true);
-        assert_eq!(found(&blame, 9, &error), None);
-        assert_eq!(found(&blame, 9, &Error::peer("it is gone")), Some(Checker::Blame), "it is this end's device");
-        blame.lane_died(8, true, (1, 0), &rail_error(WorkStatus::RetriesExceeded));
-        assert_eq!(found(&blame, 9, &lane(1, WorkStatus::RetriesExceeded)), Some(Checker::Blame), "it tells nothing");
-    }
-
-    #[test]
-    fn a_set_up_fails_only_for_its_circumstances_and_for_what_struck_it() {
-        let set_up = SetUp { planned: 0b11, ..SetUp::default() };
-        let of = |failure| -> Error { Cause::Handshake { peer: "node2".to_owned(), failure }.into() };
-        let no_rail = of(HandshakeFailure::NoRail { failed_here: true });
-        let mut blame = Blame::default();
-        blame.not_opened(true, 0);
-        assert!(blame.judge_set_up(true, &no_rail, set_up).is_err(), "rail 1 did open");
-        blame.not_opened(false, 0);
-        assert_eq!(blame.judge_set_up(true, &no_rail, set_up), Ok(()));
-        let unpaired = of(HandshakeFailure::Unpaired("no port fits".to_owned()));
-        assert!(blame.judge_set_up(false, &unpaired, set_up).is_err(), "ports pair");
-        let none_pairs = SetUp::default();
-        assert_eq!(blame.judge_set_up(false, &unpaired, none_pairs), Ok(()));
-        assert!(blame.judge_set_up(true, &unpaired, none_pairs).is_err(), "only the acceptor pairs ports");
-        let closed = of(HandshakeFailure::Closed);
-        let late = SetUp { has_failed_dial: true, missed: true, missed_short: true, ..set_up };
-        assert!(blame.judge_set_up(true, &closed, late).is_err());
-        // A peer that closes does not break its set-up off, but its listener refuses what it is offered.
-        let [gave_up, refused] =
-            [HandshakeFailure::GaveUp("late".to_owned()), HandshakeFailure::Refused("no listener".to_owned())].map(of);
-        for sender in [true, false] {
-            blame.strike(0, sender, Strike::PeerClosed);
-            assert!(blame.judge_set_up(sender, &closed, set_up).is_err());
-            assert!(blame.judge_set_up(sender, &gave_up, set_up).is_err());
-            assert_eq!(blame.judge_set_up(sender, &refused, set_up).is_ok(), sender);
-            blame.strike(0, sender, Strike::PeerFailed);
-            assert!(blame.judge_set_up(sender, &closed, set_up).is_err());
-            assert_eq!(blame.judge_set_up(sender, &gave_up, set_up), Ok(()));
-            assert_eq!(blame.judge_set_up(sender, &refused, set_up), Ok(()));
-        }
-    }
-
-    #[test]
-    fn a_set_up_ends_with_its_session_only_if_that_broke_or_the_peer_had_given_up() {
-        let ended = Arc::new(Ended::Socket("reset".to_owned()));
-        let error: Error = Cause::SessionEnded { peer: "node2".to_owned(), ended }.into();
-        let set_up = SetUp::default();
-        let mut blame = Blame::default();
-        blame.strike(0, true, Strike::PeerClosed);
-        blame.strike(0, true, Strike::PeerFailed);
-        assert!(blame.judge_set_up(true, &error, set_up).is_err(), "no REFUSE has come");
-        blame.refuse_arrived(5, true);
-        assert_eq!(blame.judge_set_up(true, &error, set_up), Ok(()));
-        let mut blame = Blame::default();
-        blame.refuse_arrived(5, true);
-        assert!(blame.judge_set_up(true, &error, set_up).is_err(), "nobody has given up");
-        blame.strike(6, true, Strike::SessionBroke);
-        assert_eq!(blame.judge_set_up(true, &error, set_up), Ok(()));
-    }
-}
+mod tests;
