@@ -247,8 +247,8 @@ pub trait Rail: Send + 'static {
     fn post_receives(&mut self, count: u32) -> Result<u32, PostError>;
 
     /// Makes progress and reports at most `most` completions; those of one lane are in order. Returns false only if
-    /// there were none. On a fabric that is not one-sided, this call also moves the bytes. A lane reports one failure at
-    /// most, and nothing after it.
+    /// there were none. On a fabric that is not one-sided, this call also moves the bytes. A lane reports at most
+    /// one failure.
     fn report(&mut self, most: usize, reports: &mut impl Reports) -> bool;
 
     /// Returns true if the peer may be waiting for something that this end has not sent: acknowledgements of reported
