@@ -107,7 +107,7 @@ pub enum Event<'a> {
     },
     /// A poll reported that the lane is dead.
     Failed,
-    /// A post was refused because the lane is dead.
+    /// A post was refused because the lane is dead, or what was posted is wrong.
     Broke,
     /// The send queue claimed to be full, which is a fault.
     RoomWithheld,

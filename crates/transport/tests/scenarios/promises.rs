@@ -21,6 +21,7 @@ on_both_fabrics!(
     a_lost_peer_ends_a_call_that_waits_for_it,
     a_message_without_a_receive_fails_if_the_peer_is_lost_and_nothing_moves,
     a_receive_that_may_end_early_does_so_where_data_lands_by_itself,
+    no_receive_is_done_once_the_peer_has_broken_the_protocol,
 );
 
 fn receives_that_are_posted_before_a_silence_are_all_known_to_the_sender<const ONE_SIDED: bool>() {
@@ -304,6 +305,22 @@ fn a_receive_that_may_end_early_does_so_where_data_lands_by_itself<const ONE_SID
                 drive(&pair.world);
             }
             sends.into_iter().for_each(|send| assert_eq!(pair.sender.test(send), Ok(Some(6))));
+        }
+    }
+}
+
+fn no_receive_is_done_once_the_peer_has_broken_the_protocol<const ONE_SIDED: bool>() {
+    for is_broken in [false, true] {
+        let mut pair = Pair::<ONE_SIDED>::new(Setup::default());
+        let receive = pair.irecv();
+        pair.drive();
+        // An immediate that names no rail. One poll reports it and, after it, that of a message.
+        assert!(!is_broken || pair.world.lock().forge(0, |_| 0));
+        pair.isend();
+        pair.drive();
+        match pair.receiver.test(receive) {
+            Ok(done) => assert!(!is_broken && done == Some(&[8])),
+            Err(error) => assert!(is_broken && matches!(*error, Cause::Violation { .. }), "{error}"),
         }
     }
 }

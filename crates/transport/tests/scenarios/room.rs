@@ -17,6 +17,7 @@ on_both_fabrics!(
     a_receive_of_a_group_takes_the_last_two_places_of_its_queue,
     a_receive_may_have_a_gibibyte,
     a_group_whose_cts_go_round_the_end_of_the_ring_takes_two_writes,
+    every_32nd_cts_is_signalled_even_if_it_goes_round_the_end_of_the_ring,
 );
 
 /// One lane, so that all messages of a rail share a queue.
@@ -68,6 +69,24 @@ fn a_group_whose_cts_go_round_the_end_of_the_ring_takes_two_writes<const ONE_SID
     }
     posted.retain(|lengths| *lengths != [3]);
     assert_eq!(posted, [[2, 1], [1, 2]], "512 = 170 * 3 + 2, 1024 = 341 * 3 + 1");
+}
+
+fn every_32nd_cts_is_signalled_even_if_it_goes_round_the_end_of_the_ring<const ONE_SIDED: bool>() {
+    let mut pair = Pair::<ONE_SIDED>::new(one_lane(Setup::default()));
+    let mut signalled = Vec::new();
+    // 95 groups take 507 of the ring's 512 entries, and the next one has 8 buffers.
+    for (number, buffers) in [vec![6; 32], vec![5; 63], vec![8]].concat().into_iter().enumerate() {
+        let all: Vec<_> = (0..buffers).map(|tag| pair.target.buffer(8, tag)).collect();
+        let group = (0..2).find_map(|_| pair.receiver.irecv(&all, false).unwrap()).expect("there is room");
+        let writes = pair.posted(false);
+        assert_eq!(writes.len(), if number == 95 { 2 } else { 1 });
+        signalled.extend(writes.last().filter(|(_, write)| write.signalled).map(|_| number));
+        pair.drive();
+        let sends: Vec<SendRequest> = (0..buffers).map(|tag| pair.isend_of(8, tag)).collect();
+        assert_eq!(pair.received(group), vec![8; buffers as usize]);
+        sends.into_iter().for_each(|send| assert_eq!(pair.sent(send), 8));
+    }
+    assert_eq!(signalled, [31, 63, 95]);
 }
 
 /// One-sided: otherwise this many CTS have no room on their way to a sender that does not poll.

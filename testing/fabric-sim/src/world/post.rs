@@ -33,6 +33,20 @@ impl<O: Observer> State<O> {
     }
 
     pub(crate) fn post(&mut self, id: usize, lane: LaneId, chain: &[Write]) -> Result<(), PostError> {
+        let posted = self.try_post(id, lane, chain);
+        self.see_refusal(id, lane, &posted);
+        posted
+    }
+
+    /// Tells of a post that was refused for another reason than a lack of room.
+    fn see_refusal(&mut self, id: usize, lane: LaneId, posted: &Result<(), PostError>) {
+        if let (Err(PostError::Broken | PostError::Invalid(_)), Some(end)) = (posted, self.ends[id].as_ref()) {
+            let place = end.place(lane);
+            self.see(place, &Event::Broke);
+        }
+    }
+
+    fn try_post(&mut self, id: usize, lane: LaneId, chain: &[Write]) -> Result<(), PostError> {
         let Some(end) = self.ends[id].as_ref() else { return Err(PostError::Broken) };
         let Some(state) = end.lanes.get(lane.index()) else {
             return Err(PostError::Invalid(format!("the rail has {} lanes, and no lane {lane}", end.lanes.len())));
@@ -42,7 +56,6 @@ impl<O: Observer> State<O> {
             if state.closed {
                 self.give_up(id, lane);
             }
-            self.see(place, &Event::Broke);
             return Err(PostError::Broken);
         }
         let max_write = self.ports[port].max_write;
@@ -161,6 +174,12 @@ impl<O: Observer> State<O> {
     }
 
     pub(crate) fn post_flush(&mut self, id: usize, target: RemoteSlice, work: WorkId) -> Result<(), PostError> {
+        let posted = self.try_flush(id, target, work);
+        self.see_refusal(id, LaneId::FIRST, &posted);
+        posted
+    }
+
+    fn try_flush(&mut self, id: usize, target: RemoteSlice, work: WorkId) -> Result<(), PostError> {
         let Some(end) = self.ends[id].as_ref() else { return Err(PostError::Broken) };
         let (port, place) = (end.port, end.place(LaneId::FIRST));
         // A flush stays inside this side's adapter, so a rail that is cut still flushes.

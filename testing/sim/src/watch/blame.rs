@@ -238,9 +238,11 @@ impl Blame {
         // The last completion may be held back for a while after what struck the end is over.
         let loses_acks =
             |hit: &Hit| hit.strike.loses_acknowledgements() && hit.until_ns.saturating_add(settling_ns) >= now_ns;
-        // The completion of what has landed last may still be on its way.
-        let is_settling = self.landed_ns.is_some_and(|at_ns| at_ns + settling_ns >= now_ns);
-        if matches!(**error, Cause::Lost(_)) && !needs_peer && !is_settling && !end.hits.iter().any(loses_acks) {
+        // The completion of what has landed last may still be on its way, or was when the peer's end went.
+        let is_settling = |at_ns: u64| self.landed_ns.is_some_and(|landed_ns| landed_ns + settling_ns >= at_ns);
+        let is_unheard = |hit: &Hit| loses_acks(hit) || hit.strike == Strike::PeerGone && is_settling(hit.from_ns);
+        if matches!(**error, Cause::Lost(_)) && !needs_peer && !is_settling(now_ns) && !end.hits.iter().any(is_unheard)
+        {
             return blamed("the connection is called lost, but it needs nothing more from its peer".to_owned());
         }
         let dead: Vec<&DeadLane> = match &**error {

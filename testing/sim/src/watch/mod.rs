@@ -111,7 +111,7 @@ impl Watch {
         }
     }
 
-    /// Notes that a call on an end has met a dead lane.
+    /// Notes that a call on an end has met a dead lane, or has posted something wrong.
     pub(crate) fn broke(&mut self, at_ns: u64, connection: usize, sender: bool) {
         if let Some(watched) = self.connections.get_mut(connection) {
             watched.broke_ns[usize::from(sender)].get_or_insert(at_ns);
