@@ -82,13 +82,14 @@ pub fn isend<F: Fabric, G: DerefMut<Target = SendConnection<F>>>(
     handle_event: impl FnOnce(Event),
 ) -> Result<Option<SendRequest>, Error> {
     let mut end = enter(connection, end)?;
-    let sent = end.isend(message);
-    if !matches!(sent, Ok(Some(_))) {
+    let Some(sent) = end.isend(message).inspect_err(|_| leave(connection, false))? else {
         leave(connection, false);
-    } else if let Some(event) = end.poll_event() {
+        return Ok(None);
+    };
+    if let Some(event) = end.poll_event() {
         handle_event(event);
     }
-    sent
+    Ok(Some(sent))
 }
 
 /// Calls [`RecvConnection::irecv`].
