@@ -271,11 +271,12 @@ impl<O: Observer> Rail for SimRail<O> {
 
     fn describe(&self) -> String {
         let state = self.world.lock();
-        let port = |end: usize| state.ends[end].as_ref().map_or(usize::MAX, |end| end.port);
-        match state.ends[self.end].as_ref().and_then(|end| end.peer) {
-            Some(peer) => format!("port {} - port {}", port(self.end), port(peer)),
-            None => format!("port {} - nobody", port(self.end)),
-        }
+        let port = |end: Option<usize>| {
+            let end = end.and_then(|end| state.ends[end].as_ref());
+            end.map_or("no port".to_owned(), |end| format!("port {}", end.port))
+        };
+        let peer = state.ends[self.end].as_ref().and_then(|end| end.peer);
+        format!("{} - {}", port(Some(self.end)), port(peer))
     }
 
     fn start_linger(&mut self) {

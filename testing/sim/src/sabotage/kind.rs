@@ -46,7 +46,7 @@ sabotages! {
     RailWithoutBytes = "an active rail carries no bytes, and the next one carries them too"
         => Wire("the rails that carried bytes");
     WeightsIgnored = "all rails have the same weight" => Split("from its share of one message");
-    WeightDecides = "the rail with the first weight carries everything" => Split("from its share of all messages");
+    WeightDecides = "the weights of all rails but the first count as 0" => Split("from its share of all messages");
     WeightlessRailUsed = "a rail without weight carries data" => Split("a rail without weight");
     ShortSplit = "messages of any size are split" => Split("too short for more than one rail");
     WrongSource = "a write takes its bytes from 8 bytes further on" => Bytes;

@@ -7,7 +7,7 @@ use railweave_fabric::{LaneId, RailSet, Region, RemoteSlice, WorkId};
 
 use super::kind::Sabotage;
 
-/// The number of later buffers from which on the last is not filled yet, although its CTS is there.
+/// If this many buffers were promised after one that is being filled, no message is for the last of them yet.
 const MANY: usize = 32;
 
 /// One sabotage in one game, or none. Everything that the saboteur changes shares it.

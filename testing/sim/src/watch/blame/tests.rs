@@ -125,6 +125,19 @@ fn a_peer_that_is_gone_is_no_reason_once_everything_has_landed_and_none_for_a_fl
 }
 
 #[test]
+fn a_peer_that_went_before_the_last_completion_came_leaves_its_end_waiting() {
+    let done = Call { needs_peer: false, ..CALL };
+    for (went_ns, is_excused) in [(GRACE_NS + HELD_BACK_NS, true), (GRACE_NS + HELD_BACK_NS + 1, false)] {
+        let mut blame = Blame::default();
+        blame.strike(0, true, Strike::SessionBroke);
+        blame.session_over(0, true);
+        blame.landed(GRACE_NS);
+        blame.strike(went_ns, true, Strike::PeerGone);
+        assert_eq!(blame.judge(9000, done, &session_ended()).is_ok(), is_excused, "it went at {went_ns} ns");
+    }
+}
+
+#[test]
 fn a_failed_device_explains_the_error_of_its_event_and_nothing_before_it() {
     let mut blame = Blame::default();
     blame.strike(5, true, Strike::DeviceFailed);
