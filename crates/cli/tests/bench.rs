@@ -133,6 +133,19 @@ fn devices_that_do_not_exist_and_cannot_be_fused_are_named() {
     assert!(index.contains("there is no device 7; allowed: 0 to 0"), "{index}");
     let name = error(&["--fuse", "mlx5_0,mlx5_1"]);
     assert!(name.contains("--fuse names the device \"mlx5_0\", which does not exist; allowed: "), "{name}");
-    let rails = error(&["--fuse", "all"]);
-    assert!(rails.contains("cannot fuse devices") && rails.contains("no makeVDevice"), "{rails}");
+}
+
+#[test]
+fn ports_are_fused_if_they_are_devices_of_their_own() {
+    let short = ["--seconds", "0.01", "--sizes", "64KiB", "--connects", "1", "--rails", "127.0.0.1,127.0.0.2"];
+    let run = |mode: &str| {
+        let mut command = command();
+        command.env("RAILWEAVE_MODE", mode).args(short).args(["--fuse", "all"]);
+        command
+    };
+    let fused = results_of(&mut run("ports"));
+    assert!(fused.to_string().contains("lo@127.0.0.1+lo@127.0.0.2"), "{fused}");
+    let refused = run("fused").output().unwrap();
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && text.contains("Railweave has fused the ports itself"), "{text}");
 }

@@ -55,6 +55,8 @@ settings! {
     Lanes = "lanes",
     /// The libibverbs library, by file or name.
     Library = "ibverbs_library",
+    /// The permission for NCCL to fuse devices.
+    MergeNics = "merge_nics",
     /// The way in which ports become devices.
     Mode = "mode",
     /// The interface over which sessions are dialled.

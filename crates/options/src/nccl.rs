@@ -260,8 +260,7 @@ pub(crate) fn filter(text: &str) -> Reading<Option<RailFilter>> {
 
 /// The variables of NCCL's IB transport (NCCL 2.30, `src/transport/net_ib` and `src/misc/ibvwrap.cc`) that no setting
 /// of Railweave reads, because they control parts of that transport that Railweave implements in another way.
-const WITHOUT_EFFECT: [&str; 8] = [
-    "NCCL_IB_MERGE_NICS",
+const WITHOUT_EFFECT: [&str; 7] = [
     "NCCL_IB_OOO_RQ",
     "NCCL_IB_PREPOST_RECEIVE_WORK_REQUESTS",
     "NCCL_IB_QUERY_PORT_SPEED",

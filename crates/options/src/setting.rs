@@ -324,3 +324,14 @@ impl Show for std::time::Duration {
         crate::number::time_text(*self)
     }
 }
+
+/// Returns the names of `variables`, for the table.
+pub(crate) const fn names<T, const N: usize>(variables: &[Variable<T>]) -> [[Option<&'static str>; 2]; N] {
+    let mut names = [[None; 2]; N];
+    let mut index = 0;
+    while index < N {
+        names[index] = variables[index].names();
+        index += 1;
+    }
+    names
+}

@@ -6,7 +6,7 @@ use crate::filter::RailFilter;
 use crate::nccl;
 use crate::number;
 use crate::rdma::{self, AdaptiveRouting, GidIndices, traffic_class};
-use crate::setting::{Reader, Setting, Show, Variable, nccls, variable};
+use crate::setting::{Reader, Setting, Show, Variable, names, nccls, variable};
 use crate::value::{self, Congestion, Fabric, Lanes, MAX_LANES, PortRange, Weights};
 use railweave_fabric::{AddressRange, DataDirect, Family, Mode, RelaxedOrdering};
 use std::ffi::OsString;
@@ -401,6 +401,17 @@ options! {
         help: "RDMA only: the way in which NCCL sees the virtual functions of an adapter. With 1 they are ports of \
                that one adapter, with 0 adapters of their own.",
     }
+    /// True if NCCL may fuse devices into virtual ones.
+    merge_nics: bool {
+        variables: [
+            variable("RAILWEAVE_MERGE_NICS", "0 or 1", "1", number::switch),
+            nccls("NCCL_IB_MERGE_NICS", "0 or 1", "1", nccl::switch),
+        ],
+        default: true, "1",
+        help: "The permission for NCCL to fuse devices of one port into virtual devices, which it does with those of \
+               one adapter (`NCCL_NET_MERGE_LEVEL`) or with those that `NCCL_NET_FORCE_MERGE` names. It counts with \
+               `RAILWEAVE_MODE=ports` only: otherwise Railweave fuses the ports itself.",
+    }
     /// True if RDMA devices are ordered by PCI address.
     pci_order: bool {
         variables: [
@@ -578,17 +589,6 @@ options! {
         help: "RDMA only: the flushing of received data into GPU memory. With 1, data is flushed when NCCL asks for \
                it; with 0, never. `NCCL_GDR_FLUSH_DISABLE=1` means 0.",
     }
-}
-
-/// Returns the names of `variables`, for the table.
-const fn names<T, const N: usize>(variables: &[Variable<T>]) -> [[Option<&'static str>; 2]; N] {
-    let mut names = [[None; 2]; N];
-    let mut index = 0;
-    while index < N {
-        names[index] = variables[index].names();
-        index += 1;
-    }
-    names
 }
 
 fn filter(text: &str) -> Result<Option<RailFilter>, String> {

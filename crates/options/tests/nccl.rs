@@ -273,6 +273,18 @@ const VARIABLES: &[Variable] = &[
         ],
     ),
     (
+        "NCCL_IB_MERGE_NICS",
+        "RAILWEAVE_MERGE_NICS",
+        &[
+            ("-1", "on: not 0", "1", Some("counts as 1")),
+            ("-2", "on: not 0", "1", Some("counts as 1")),
+            ("0x0", "off", "0", None),
+            ("2", "on: not 0", "1", Some("counts as 1")),
+            ("", "1: the default", "1", None),
+            ("off", "0", "1", Some("is not a number")),
+        ],
+    ),
+    (
         "NCCL_IB_MERGE_VFS",
         "RAILWEAVE_MERGE_VFS",
         &[

@@ -12,6 +12,7 @@ mod congestion;
 mod control;
 mod counters;
 mod descriptors;
+mod devices;
 mod entry;
 mod fabrics;
 mod identity;

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use railweave_fabric::Fabric;
-use railweave_topology::{ChosenPort, Device, Endpoint};
+use railweave_topology::{ChosenPort, Endpoint};
 use railweave_transport::{
     AcceptPairing, Acceptor, Action, ConnectionConfig, ConnectionEnd, Connector, Handshake, HandshakePort,
     MakesConnection, Offer, PortOffer, RailInfo, RecvConnection, SendConnection, Token,
@@ -13,6 +13,7 @@ use railweave_transport::{
 
 use crate::comm::{End, Established, RegistrarOf, Registrations};
 use crate::counters;
+use crate::devices::Devices;
 
 /// A handshake of any fabric and side.
 pub(crate) trait AnyHandshake: Send {
@@ -79,7 +80,7 @@ pub(crate) struct HandshakeParams {
 /// A fabric with its devices.
 pub(crate) trait Network: Send + Sync {
     /// Returns the devices, in NCCL's numbering.
-    fn devices(&self) -> &[Device];
+    fn devices(&self) -> &Devices;
     /// Returns the ports that the devices consist of.
     fn ports(&self) -> &[ChosenPort];
     /// Returns true if its handshakes may block, as creating queue pairs does.
@@ -99,7 +100,7 @@ pub(crate) trait Network: Send + Sync {
 
 /// A fabric's ports and domains.
 pub(crate) struct NetworkOf<F: Fabric> {
-    pub(crate) devices: Vec<Device>,
+    pub(crate) devices: Devices,
     pub(crate) ports: Vec<ChosenPort>,
     /// One per port.
     pub(crate) registrations: Vec<Arc<Registrations<F>>>,
@@ -111,7 +112,8 @@ pub(crate) struct NetworkOf<F: Fabric> {
 
 impl<F: Fabric> NetworkOf<F> {
     fn handshake_ports(&self, device: usize) -> Vec<HandshakePort<F>> {
-        let ports = self.devices[device].ports.iter().enumerate();
+        let device = self.devices.at(device);
+        let ports = device.ports.iter().enumerate();
         ports
             .map(|(place, index)| {
                 let port = &self.ports[*index];
@@ -134,7 +136,7 @@ impl<F: Fabric> NetworkOf<F> {
     }
 
     fn device_registrations(&self, device: usize) -> Vec<Arc<Registrations<F>>> {
-        self.devices[device].ports.iter().map(|index| Arc::clone(&self.registrations[*index])).collect()
+        self.devices.at(device).ports.iter().map(|index| Arc::clone(&self.registrations[*index])).collect()
     }
 }
 
@@ -156,7 +158,7 @@ where
     Connector<F>: Send,
     Acceptor<F>: Send,
 {
-    fn devices(&self) -> &[Device] {
+    fn devices(&self) -> &Devices {
         &self.devices
     }
 

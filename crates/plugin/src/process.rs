@@ -129,7 +129,8 @@ impl Process {
 
     /// Returns the handle of a new listener of a device.
     pub(crate) fn handle(&self, device: usize, nonce: u64, control_port: u16) -> Handle {
-        let ports = self.network.devices()[device].ports.iter().enumerate();
+        let device = self.network.devices().at(device);
+        let ports = device.ports.iter().enumerate();
         let is_heard = |address: IpAddr| self.listens_on.as_ref().is_none_or(|addresses| addresses.contains(&address));
         let addresses = ports
             .map(|(place, index)| (place, &self.network.ports()[*index].facts))
@@ -151,7 +152,8 @@ impl Process {
             .iter()
             .map(|entry| DialAddress { address: entry.address, prefix_len: entry.prefix_len, purpose: entry.purpose() })
             .collect();
-        let ports = self.network.devices()[device].ports.iter();
+        let device = self.network.devices().at(device);
+        let ports = device.ports.iter();
         let own: Vec<_> = ports
             .map(|index| &self.network.ports()[*index].facts)
             .filter(|facts| facts.link_layer != LinkLayer::InfiniBand)

@@ -54,6 +54,7 @@ const WRONG: &[(&str, &str)] = &[
     ("RAILWEAVE_ADDRESS_RANGE", "10.0.0.0/33"),
     ("RAILWEAVE_PREFIX_LENGTH", "0"),
     ("RAILWEAVE_FLID_GID_INDEX", "-1"),
+    ("RAILWEAVE_MERGE_NICS", "2"),
     ("RAILWEAVE_MERGE_VFS", "2"),
     ("RAILWEAVE_PCI_ORDER", "2"),
     ("RAILWEAVE_ACK_TIMEOUT", "32"),

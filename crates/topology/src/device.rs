@@ -54,6 +54,15 @@ pub fn devices(ports: &[ChosenPort], mode: Mode) -> Vec<Device> {
 }
 
 fn device(ports: &[ChosenPort], members: Vec<usize>, earlier: &[Device]) -> Device {
+    let first = &ports[members[0]];
+    let is_rdma = first.facts.link_layer != LinkLayer::Tcp && first.facts.guid != 0;
+    let guid = if is_rdma { first.facts.guid } else { earlier.len() as u64 };
+    let port_number = free_port_number(first, guid, earlier);
+    joined(ports, members, guid, port_number)
+}
+
+/// Returns the device of `members`, at least one, with this identity.
+pub(crate) fn joined(ports: &[ChosenPort], members: Vec<usize>, guid: u64, port_number: u8) -> Device {
     let of = |index: &usize| &ports[*index];
     let first = of(&members[0]);
     let names: Vec<&str> = members.iter().map(|index| of(index).facts.name.as_str()).collect();
@@ -65,14 +74,12 @@ fn device(ports: &[ChosenPort], members: Vec<usize>, earlier: &[Device]) -> Devi
         pointers.dma_buf &= member.facts.pointers.dma_buf;
         pointers.data_direct |= member.facts.pointers.data_direct;
     }
-    let is_rdma = first.facts.link_layer != LinkLayer::Tcp && first.facts.guid != 0;
-    let guid = if is_rdma { first.facts.guid } else { earlier.len() as u64 };
     Device {
         name: bounded_name(names.join("+")),
         speed_mbps: speed_mbps.min(i32::MAX as u32),
         pci_path: first.facts.pci_path.clone(),
         guid,
-        port_number: free_port_number(first, guid, earlier),
+        port_number,
         pointers,
         rail_id: first.rail_id.filter(|_| members.iter().all(|index| of(index).rail_id == first.rail_id)),
         plane_id: first.plane_id.filter(|_| members.iter().all(|index| of(index).plane_id == first.plane_id)),

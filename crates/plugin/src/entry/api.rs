@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use railweave_abi::net::{HANDLE_MAX_BYTES, PTR_CUDA, PTR_DMABUF, PTR_HOST};
+use railweave_abi::net::{HANDLE_MAX_BYTES, MAX_DEVICES_PER_NIC, PTR_CUDA, PTR_DMABUF, PTR_HOST};
 use railweave_fabric::{Memory, MemoryKind};
 use railweave_transport::{Error, Handle, MAX_BUFFERS, MAX_MESSAGE_BYTES};
 
@@ -87,7 +87,7 @@ unsafe fn context<'a>(call: &str, pointer: *mut c_void) -> Result<&'a Context, E
 /// # Safety
 /// `count` must be NULL or valid for writing.
 pub(crate) unsafe fn devices(count: *mut c_int) -> Result<(), Error> {
-    let number = process::current()?.network.devices().len();
+    let number = process::current()?.network.devices().count();
     // SAFETY: the caller's promise.
     unsafe { put("devices", "the count", count, number as c_int) }
 }
@@ -107,7 +107,9 @@ pub(crate) struct Properties {
     pub(crate) rail_id: i16,
     pub(crate) plane_id: i16,
     pub(crate) force_flush: bool,
-    pub(crate) index: c_int,
+    /// The indices of the devices that it is fused of, in the first `member_count` places.
+    pub(crate) members: [c_int; MAX_DEVICES_PER_NIC],
+    pub(crate) member_count: usize,
 }
 
 /// Returns text that stays valid for the life of the process, as NCCL requires of names and paths. The same text is
@@ -136,14 +138,19 @@ fn device_index(call: &str, device: c_int, count: usize) -> Result<usize, Error>
 pub(crate) fn properties(device: c_int, forces_flushes: bool) -> Result<Properties, Error> {
     let process = process::current()?;
     let devices = process.network.devices();
-    let index = device_index("getProperties", device, devices.len())?;
-    let found = &devices[index];
+    let index = device_index("getProperties", device, devices.count())?;
+    let found = devices.at(index);
     let pci_path = found.pci_path.as_ref().and_then(|path| path.to_str()).map_or(std::ptr::null(), keep);
     // If a newer NCCL in the same process was offered the Data Direct engines, an older NCCL uses them too. It would
     // not flush data received into GPU memory, so it is offered host memory only.
     let takes_gpu_memory = forces_flushes || !found.pointers.data_direct;
     let cuda = if found.pointers.cuda && takes_gpu_memory { PTR_CUDA } else { 0 };
     let dma_buf = if found.pointers.dma_buf && takes_gpu_memory { PTR_DMABUF } else { 0 };
+    let mut members = [0; MAX_DEVICES_PER_NIC];
+    let fused_of = devices.members(index);
+    for (place, member) in members.iter_mut().zip(&fused_of) {
+        *place = *member as c_int;
+    }
     Ok(Properties {
         name: keep(&found.name),
         pci_path,
@@ -158,8 +165,23 @@ pub(crate) fn properties(device: c_int, forces_flushes: bool) -> Result<Properti
         plane_id: found.plane_id.unwrap_or(-1),
         // NCCL omits flushes on newer GPUs, where flags and data take one path. With Data Direct engines they take two.
         force_flush: found.pointers.data_direct,
-        index: index as c_int,
+        members,
+        member_count: fused_of.len().min(MAX_DEVICES_PER_NIC),
     })
+}
+
+/// `makeVDevice`: writes the index of the device that has the ports of all `members`.
+///
+/// # Safety
+/// `device` must be NULL or valid for writing.
+pub(crate) unsafe fn make_v_device(device: *mut c_int, members: &[c_int]) -> Result<(), Error> {
+    let process = process::current()?;
+    let devices = process.network.devices();
+    let index = |member: &c_int| device_index("makeVDevice", *member, devices.count());
+    let members = members.iter().map(index).collect::<Result<Vec<_>, _>>()?;
+    let fused = devices.fuse(process.network.ports(), &members)?;
+    // SAFETY: the caller's promise.
+    unsafe { put("makeVDevice", "the device's index", device, fused as c_int) }
 }
 
 /// `listen`.
@@ -176,7 +198,7 @@ pub(crate) unsafe fn listen(
     // SAFETY: the caller's promise.
     let context = unsafe { self::context("listen", context) }?;
     let process = &context.process;
-    let device = device_index("listen", device, process.network.devices().len())?;
+    let device = device_index("listen", device, process.network.devices().count())?;
     let control = process.control()?;
     control.check()?;
     let nonce = random_u64();
@@ -212,7 +234,7 @@ pub(crate) unsafe fn connect(
         self::context("connect", context)
     }?;
     let process = &context.process;
-    let device = device_index("connect", device, process.network.devices().len())?;
+    let device = device_index("connect", device, process.network.devices().count())?;
     // SAFETY: the caller's promise; NULL becomes `None`.
     let bytes =
         unsafe { handle.cast::<[u8; HANDLE_MAX_BYTES]>().as_ref() }.ok_or_else(|| null("connect", "the handle"))?;

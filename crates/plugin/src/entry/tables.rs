@@ -8,11 +8,11 @@ use railweave_abi::net::parts::{CommConfig, DeviceHandle, VDeviceProps4, VDevice
 use railweave_abi::net::{self, DEVICE_HOST, DEVICE_INVALID_VERSION, v6, v7, v8, v9, v10, v11, v12};
 use railweave_abi::{NcclLogger, NcclResult, ProfilerCallback};
 use railweave_fabric::MemoryKind;
-use railweave_transport::MAX_BUFFERS;
+use railweave_transport::{Error, MAX_BUFFERS};
 
 use super::api::{self, NAME};
 use super::data_path::{self, Buffers, negative_size};
-use super::guard::{failed, guard};
+use super::guard::{failed, guard, null};
 use crate::log;
 
 // NCCL calls every function below. Its promises (net.h of each version) are the ones that `api` and `data_path`
@@ -46,7 +46,7 @@ unsafe extern "C" fn init_v11(
         // SAFETY: NCCL's promise; NULL becomes `None`.
         let class = unsafe { config.as_ref() }.map_or(net::TRAFFIC_CLASS_UNDEF, |config| config.traffic_class);
         if context.is_null() {
-            return Err(railweave_transport::Error::protocol("init was called with NULL for the context"));
+            return Err(Error::protocol("init was called with NULL for the context"));
         }
         let made = api::init(class, v11::NetProperties::FORCES_FLUSHES)?;
         // SAFETY: not NULL, and NCCL's promise.
@@ -76,7 +76,7 @@ trait Fill: Sized {
 unsafe extern "C" fn get_properties<P: Fill>(device: c_int, properties: *mut P) -> NcclResult {
     guard("getProperties", || {
         if properties.is_null() {
-            return Err(railweave_transport::Error::protocol("getProperties was called with NULL for the properties"));
+            return Err(Error::protocol("getProperties was called with NULL for the properties"));
         }
         let found = api::properties(device, P::FORCES_FLUSHES)?;
         // SAFETY: not NULL, and NCCL's promise.
@@ -125,12 +125,14 @@ fn max_bytes(from: &api::Properties) -> usize {
     from.max_bytes
 }
 
-fn itself4(from: &api::Properties) -> VDeviceProps4 {
-    VDeviceProps4 { ndevs: 1, devs: [from.index, 0, 0, 0] }
+/// The first four members: a device with more exists only if NCCL made it by v12 of its API.
+fn members4(from: &api::Properties) -> VDeviceProps4 {
+    let [first, second, third, fourth, ..] = from.members;
+    VDeviceProps4 { ndevs: from.member_count.min(4) as c_int, devs: [first, second, third, fourth] }
 }
 
-fn itself8(from: &api::Properties) -> VDeviceProps8 {
-    VDeviceProps8 { ndevs: 1, devs: [from.index, 0, 0, 0, 0, 0, 0, 0] }
+fn members8(from: &api::Properties) -> VDeviceProps8 {
+    VDeviceProps8 { ndevs: from.member_count as c_int, devs: from.members }
 }
 
 fn rail_of(from: &api::Properties) -> i16 {
@@ -153,7 +155,7 @@ fill!(v9, true {
     net_device_version: no_offload,
     reg_is_global: yes,
     force_flush: flush_of,
-    v_props: itself4,
+    v_props: members4,
     max_p2p_bytes: max_bytes,
     max_coll_bytes: max_bytes,
 });
@@ -162,7 +164,7 @@ fill!(v10, true {
     net_device_version: no_offload,
     reg_is_global: yes,
     force_flush: flush_of,
-    v_props: itself4,
+    v_props: members4,
     max_p2p_bytes: max_bytes,
     max_coll_bytes: max_bytes,
 });
@@ -171,7 +173,7 @@ fill!(v11, true {
     net_device_version: no_offload,
     reg_is_global: yes,
     force_flush: flush_of,
-    v_props: itself4,
+    v_props: members4,
     max_p2p_bytes: max_bytes,
     max_coll_bytes: max_bytes,
     max_multi_request_size: yes,
@@ -181,7 +183,7 @@ fill!(v12, true {
     net_device_version: no_offload,
     reg_is_global: yes,
     force_flush: flush_of,
-    v_props: itself8,
+    v_props: members8,
     max_p2p_bytes: max_bytes,
     max_coll_bytes: max_bytes,
     max_multi_request_size: yes,
@@ -428,6 +430,39 @@ unsafe extern "C" fn close_listen(listen: *mut c_void) -> NcclResult {
     guard("closeListen", || unsafe { api::close_listen(listen) })
 }
 
+/// The members of a virtual device, as one version passes them.
+trait Members {
+    fn parts(&self) -> (c_int, &[c_int]);
+}
+
+impl Members for VDeviceProps4 {
+    fn parts(&self) -> (c_int, &[c_int]) {
+        (self.ndevs, &self.devs)
+    }
+}
+
+impl Members for VDeviceProps8 {
+    fn parts(&self) -> (c_int, &[c_int]) {
+        (self.ndevs, &self.devs)
+    }
+}
+
+unsafe extern "C" fn make_v_device<V: Members>(device: *mut c_int, members: *mut V) -> NcclResult {
+    guard("makeVDevice", || {
+        // SAFETY: NCCL's promise; NULL becomes `None`.
+        let members = unsafe { members.as_ref() }.ok_or_else(|| null("makeVDevice", "the members"))?;
+        let (count, places) = members.parts();
+        let members = usize::try_from(count).ok().and_then(|count| places.get(..count)).ok_or_else(|| {
+            Error::protocol(format!(
+                "makeVDevice was called with {count} members; allowed: 1 to {}, the places in this version of the API",
+                places.len()
+            ))
+        })?;
+        // SAFETY: NCCL's promise.
+        unsafe { api::make_v_device(device, members) }
+    })
+}
+
 /// Ignores NCCL's hints about the traffic to come.
 unsafe extern "C" fn set_net_attr<A>(_context: *mut c_void, _attributes: *mut A) -> NcclResult {
     NcclResult::SUCCESS
@@ -472,22 +507,22 @@ table!(ncclNetPlugin_v8: v8 {
 table!(ncclNetPlugin_v9: v9 {
     init: Some(init_v9), listen: Some(listen_v6), connect: Some(connect_v7), accept: Some(accept_v7),
     reg_mr: Some(reg_mr_v8), isend: Some(isend_v9), irecv: Some(irecv_v9),
-    get_device_mr: None, irecv_consumed: None, make_v_device: None,
+    get_device_mr: None, irecv_consumed: None, make_v_device: Some(make_v_device::<VDeviceProps4>),
 });
 table!(ncclNetPlugin_v10: v10 {
     init: Some(init_v10), listen: Some(listen_v6), connect: Some(connect_v10), accept: Some(accept_v7),
     reg_mr: Some(reg_mr_v8), isend: Some(isend_v10), irecv: Some(irecv_v10),
-    get_device_mr: None, irecv_consumed: None, make_v_device: None,
+    get_device_mr: None, irecv_consumed: None, make_v_device: Some(make_v_device::<VDeviceProps4>),
 });
 table!(ncclNetPlugin_v11: v11 {
     init: Some(init_v11), listen: Some(listen_v11), connect: Some(connect_v11), accept: Some(accept_v7),
     reg_mr: Some(reg_mr_v8), isend: Some(isend_v10), irecv: Some(irecv_v10),
-    get_device_mr: None, irecv_consumed: None, make_v_device: None,
+    get_device_mr: None, irecv_consumed: None, make_v_device: Some(make_v_device::<VDeviceProps4>),
     finalize: Some(finalize), set_net_attr: Some(set_net_attr::<v11::NetAttr>),
 });
 table!(ncclNetPlugin_v12: v12 {
     init: Some(init_v11), listen: Some(listen_v11), connect: Some(connect_v11), accept: Some(accept_v7),
     reg_mr: Some(reg_mr_v8), isend: Some(isend_v10), irecv: Some(irecv_v10),
-    get_device_mr: None, irecv_consumed: None, make_v_device: None,
+    get_device_mr: None, irecv_consumed: None, make_v_device: Some(make_v_device::<VDeviceProps8>),
     finalize: Some(finalize), set_net_attr: Some(set_net_attr::<v12::NetAttr>),
 });

@@ -7,12 +7,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use railweave_discovery::{Found, FoundFabric, Note, OutOfBand};
-use railweave_fabric::{EventSource, Fabric, LinkLayer, Mode};
+use railweave_fabric::{EventSource, Fabric, LinkLayer, Mode, SettingId};
 use railweave_options::{AdaptiveRouting, Options, Weights};
 use railweave_topology::{ChosenPort, Device};
 use railweave_transport::{Error, HandleAddress};
 
 use crate::comm::Registrations;
+use crate::devices::Devices;
 use crate::log;
 use crate::network::{Network, NetworkOf};
 
@@ -42,11 +43,11 @@ pub(crate) fn open(options: &Options, forces_flushes: bool) -> Result<InUse, Err
     let (network, fabrics, events) = match fabric {
         FoundFabric::Tcp => {
             let registrations = tcp::registrations(options, ports.len());
-            (network(options, ports, devices, registrations), tcp::BIT, Vec::new())
+            (network(options, mode, ports, devices, registrations), tcp::BIT, Vec::new())
         }
         FoundFabric::Verbs(open) => {
             let events = verbs::events(&open);
-            (network(options, ports, devices, verbs::registrations(options, open)), verbs::BIT, events)
+            (network(options, mode, ports, devices, verbs::registrations(options, open)), verbs::BIT, events)
         }
     };
     let mode = u8::from(mode == Mode::Fused);
@@ -75,6 +76,7 @@ fn handle_address(found: OutOfBand) -> HandleAddress {
 /// Returns the network over the ports, each with its registrations.
 fn network<F: Fabric>(
     options: &Options,
+    mode: Mode,
     ports: Vec<ChosenPort>,
     devices: Vec<Device>,
     registrations: Vec<Arc<Registrations<F>>>,
@@ -87,13 +89,30 @@ where
     Arc::new(NetworkOf::<F> {
         registrations,
         ports,
-        devices,
+        devices: Devices::new(devices, fusing_forbidden(options, mode)),
         lanes: Box::new(move |place| lanes.on(place)),
         weight: Box::new(move |place| match weights {
             Weights::BySpeed => None,
             Weights::Fixed(weights) => Some(weights[place]),
         }),
     })
+}
+
+/// Returns the reason why NCCL may not fuse devices, if the settings say so.
+fn fusing_forbidden(options: &Options, mode: Mode) -> Option<String> {
+    let merge = &options.merge_nics;
+    match mode {
+        Mode::Fused => Some(
+            "Railweave has fused the ports itself; RAILWEAVE_MODE=ports shows NCCL each port, and lets it fuse them"
+                .to_owned(),
+        ),
+        Mode::Ports if merge.value => None,
+        Mode::Ports => Some(format!(
+            "{} (from {}) is 0, so each port stays a device of its own; with 1, NCCL may fuse ports",
+            SettingId::MergeNics,
+            merge.source
+        )),
+    }
 }
 
 /// Returns the size in bytes above which a message of this device's connections ends with a write that carries only the
@@ -104,6 +123,7 @@ pub(crate) fn adaptive_routing_above(options: &Options, network: &dyn Network, d
         AdaptiveRouting::Off => false,
         AdaptiveRouting::On => layer != LinkLayer::Tcp,
     };
-    let mut ports = network.devices()[device].ports.iter().map(|index| &network.ports()[*index].facts);
+    let device = network.devices().at(device);
+    let mut ports = device.ports.iter().map(|index| &network.ports()[*index].facts);
     ports.any(|port| is_on(port.link_layer)).then_some(options.adaptive_routing_threshold.value)
 }

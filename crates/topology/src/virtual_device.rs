@@ -1,0 +1,160 @@
+//! Virtual devices: NCCL asks for one over several devices, and decides which (`NCCL_NET_MERGE_LEVEL`,
+//! `NCCL_NET_FORCE_MERGE`).
+
+use std::fmt;
+
+use railweave_fabric::{LinkLayer, MAX_RAILS};
+
+use crate::device::joined;
+use crate::{ChosenPort, Device};
+
+/// The reason why devices cannot be fused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotFused {
+    /// The number of members is 0, or more than the rails of a connection.
+    Count(usize),
+    /// There is no device with this index; the number of devices follows.
+    Missing(usize, usize),
+    /// A member, by its name, has several ports already.
+    Several(String),
+    /// A member, by its name, is named twice.
+    Twice(String),
+    /// Two members, by their names, have unlike link layers.
+    LinkLayers([(String, LinkLayer); 2]),
+}
+
+impl fmt::Display for NotFused {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count(count) => {
+                write!(out, "{count} devices cannot be fused; allowed: 1 to {MAX_RAILS}; name fewer of them")
+            }
+            Self::Missing(index, count) => {
+                write!(out, "device {index} does not exist; allowed: 0 to {}", count.saturating_sub(1))
+            }
+            Self::Several(name) => {
+                write!(out, "device {name} has several ports already; fuse devices of one port each")
+            }
+            Self::Twice(name) => write!(out, "device {name} is named twice; name each device once"),
+            Self::LinkLayers([(name, layer), (other, others)]) => write!(
+                out,
+                "{name} is {} and {other} is {}, and no connection has both; fuse devices of one kind \
+                 (NCCL_NET_FORCE_MERGE names groups)",
+                layer.name(),
+                others.name()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for NotFused {}
+
+/// Returns the device over the ports of `members`, which are indices into `devices`. Its identity (PCI device, guid,
+/// port number) is that of its first member, as in NCCL's own transport (2.30, `net_ib/init.cc`).
+///
+/// # Errors
+/// If the members cannot be rails of one connection.
+pub fn virtual_device(ports: &[ChosenPort], devices: &[&Device], members: &[usize]) -> Result<Device, NotFused> {
+    if !(1..=MAX_RAILS).contains(&members.len()) {
+        return Err(NotFused::Count(members.len()));
+    }
+    let mut joined_ports: Vec<usize> = Vec::with_capacity(members.len());
+    for &member in members {
+        let device = devices.get(member).ok_or(NotFused::Missing(member, devices.len()))?;
+        let &[port] = device.ports.as_slice() else {
+            return Err(NotFused::Several(device.name.clone()));
+        };
+        if joined_ports.contains(&port) {
+            return Err(NotFused::Twice(device.name.clone()));
+        }
+        joined_ports.push(port);
+        let kind = |port: usize| (ports[port].facts.name.clone(), ports[port].facts.link_layer);
+        let kinds = [kind(joined_ports[0]), kind(port)];
+        if kinds[0].1 != kinds[1].1 {
+            return Err(NotFused::LinkLayers(kinds));
+        }
+    }
+    let first = devices[members[0]];
+    Ok(joined(ports, joined_ports, first.guid, first.port_number))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use railweave_fabric::{Mode, PointerSupport, PortFacts};
+
+    use super::*;
+    use crate::devices;
+
+    fn port(name: &str, link_layer: LinkLayer, speed_mbps: Option<u32>, rail_id: Option<i16>) -> ChosenPort {
+        let facts = PortFacts {
+            name: name.to_owned(),
+            device: name.to_owned(),
+            link_layer,
+            address: IpAddr::from([10, 0, 0, 1]),
+            prefix_len: 24,
+            speed_mbps,
+            mtu: 4096,
+            pci_path: Some(format!("/sys/devices/pci0000:00/{name}").into()),
+            bus_id: None,
+            guid: 7,
+            port_number: 1,
+            pointers: PointerSupport { cuda: true, dma_buf: name != "c", data_direct: name == "b" },
+        };
+        ChosenPort { facts, rail_id, plane_id: Some(3) }
+    }
+
+    fn machine() -> Vec<ChosenPort> {
+        vec![
+            port("a", LinkLayer::Roce, Some(100_000), Some(1)),
+            port("b", LinkLayer::Roce, None, Some(1)),
+            port("c", LinkLayer::Roce, Some(25_000), Some(2)),
+            port("ib", LinkLayer::InfiniBand, Some(400_000), None),
+        ]
+    }
+
+    fn fused(members: &[usize]) -> Result<Device, NotFused> {
+        let ports = machine();
+        let made = devices(&ports, Mode::Ports);
+        virtual_device(&ports, &made.iter().collect::<Vec<_>>(), members)
+    }
+
+    #[test]
+    fn a_virtual_device_is_its_first_member_with_all_their_ports_and_speeds() {
+        let device = fused(&[1, 0, 2]).unwrap();
+        let expected = Device {
+            name: "b+a+c".to_owned(),
+            ports: vec![1, 0, 2],
+            speed_mbps: 135_000,
+            pci_path: Some("/sys/devices/pci0000:00/b".into()),
+            guid: 7,
+            port_number: devices(&machine(), Mode::Ports)[1].port_number,
+            pointers: PointerSupport { cuda: true, dma_buf: false, data_direct: true },
+            rail_id: None,
+            plane_id: Some(3),
+        };
+        assert_eq!(device, expected);
+        assert_eq!(fused(&[0, 1]).unwrap().rail_id, Some(1), "a rail that all members share");
+        assert_eq!(fused(&[3]).unwrap(), devices(&machine(), Mode::Ports)[3], "one member alone");
+    }
+
+    #[test]
+    fn members_that_cannot_be_rails_of_one_connection_are_refused_by_name() {
+        for (members, sentence) in [
+            (&[][..], "0 devices cannot be fused; allowed: 1 to 8"),
+            (&[0; 9][..], "9 devices cannot be fused; allowed: 1 to 8"),
+            (&[0, 4][..], "device 4 does not exist; allowed: 0 to 3"),
+            (&[0, 1, 0][..], "device a is named twice"),
+            (&[2, 3][..], "c is RoCE and ib is InfiniBand"),
+        ] {
+            let refused = fused(members).unwrap_err().to_string();
+            assert!(refused.contains(sentence), "{members:?}: {refused}");
+        }
+        let ports = machine();
+        let mut made = devices(&ports, Mode::Ports);
+        made.push(fused(&[0, 1]).unwrap());
+        let refused = virtual_device(&ports, &made.iter().collect::<Vec<_>>(), &[2, 4]).unwrap_err().to_string();
+        assert_eq!(refused, "device a+b has several ports already; fuse devices of one port each");
+    }
+}
