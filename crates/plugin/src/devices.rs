@@ -31,11 +31,6 @@ impl Devices {
         self.all().len()
     }
 
-    /// Returns the device with this index.
-    pub(crate) fn get(&self, index: usize) -> Option<Arc<Device>> {
-        self.all().get(index).cloned()
-    }
-
     /// Returns the device with this index, which the entry of NCCL's call has checked.
     pub(crate) fn at(&self, index: usize) -> Arc<Device> {
         Arc::clone(&self.all()[index])
@@ -117,7 +112,6 @@ mod tests {
         assert_eq!(fuse(&[1]), 1, "one member alone is that member");
         assert_eq!((devices.count(), devices.members(3), devices.members(1)), (5, vec![2, 0], vec![1]));
         assert_eq!(devices.at(3).name, "eth2+eth0");
-        assert!(devices.get(5).is_none());
     }
 
     #[test]

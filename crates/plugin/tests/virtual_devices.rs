@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::OnceLock;
 
-use common::{Pair, TWO_RAILS, accept, connect, each, listen, load, noise, start, warnings, warnings_with};
+use common::{Pair, TWO_RAILS, accept, alone, connect, each, listen, load, noise, start, warnings, warnings_with};
 use railweave_abi::NcclResult;
 use railweave_fake_ibverbs::{FakeVerbs, build};
 use railweave_nccl_host::net::{NetApi, Properties};
@@ -105,26 +105,22 @@ fn a_virtual_device_connects_over_all_its_ports_and_with_devices_of_other_counts
 
 #[test]
 fn rdma_ports_of_one_kind_can_be_fused_whatever_their_speeds() {
-    each(
-        &[12],
-        |_| vec![("RAILWEAVE_IBVERBS_LIB", library()), ("RAILWEAVE_FABRIC", "verbs"), ("RAILWEAVE_OOB_IF", "lo")],
-        |_| {
-            let fake = FakeVerbs::load(library().as_ref()).expect("the fake libibverbs loads");
-            fake.describe(Some(MACHINE)).expect("the description is well-formed");
-            let (plugin, net) = start();
-            refused(&net, &[0, 2], "mlx5_0 is RoCE and mlx5_2 is InfiniBand, and no connection has both");
-            refused(&net, &[0, 0], "device mlx5_0 is named twice");
-            let fused = net.fuse(&[0, 1]).expect("the ports can be fused");
-            let (first, second, made) = (properties(&net, 0), properties(&net, 1), properties(&net, fused));
-            assert_eq!((fused, made.name.as_str(), made.guid), (3, "mlx5_0+mlx5_1", first.guid));
-            assert_eq!(made.speed_mbps, first.speed_mbps + second.speed_mbps);
-            assert_ne!(first.speed_mbps, second.speed_mbps);
-            refused(&net, &[2, 3], "device mlx5_0+mlx5_1 has several ports already");
-            let both = exchanged(&plugin, &net, fused, fused);
-            assert!(both.len() == 2 && both.iter().all(|bytes| *bytes > 0), "{both:?}");
-            net.finalize().expect("finalize succeeds");
-        },
-    );
+    alone(&[("RAILWEAVE_IBVERBS_LIB", library()), ("RAILWEAVE_FABRIC", "verbs"), ("RAILWEAVE_OOB_IF", "lo")], || {
+        let fake = FakeVerbs::load(library().as_ref()).expect("the fake libibverbs loads");
+        fake.describe(Some(MACHINE)).expect("the description is well-formed");
+        let (plugin, net) = start();
+        refused(&net, &[0, 2], "mlx5_0 is RoCE and mlx5_2 is InfiniBand, and no connection has both");
+        refused(&net, &[0, 0], "device mlx5_0 is named twice");
+        let fused = net.fuse(&[0, 1]).expect("the ports can be fused");
+        let (first, second, made) = (properties(&net, 0), properties(&net, 1), properties(&net, fused));
+        assert_eq!((fused, made.name.as_str(), made.guid), (3, "mlx5_0+mlx5_1", first.guid));
+        assert_eq!(made.speed_mbps, first.speed_mbps + second.speed_mbps);
+        assert_ne!(first.speed_mbps, second.speed_mbps);
+        refused(&net, &[2, 3], "device mlx5_0+mlx5_1 has several ports already");
+        let both = exchanged(&plugin, &net, fused, fused);
+        assert!(both.len() == 2 && both.iter().all(|bytes| *bytes > 0), "{both:?}");
+        net.finalize().expect("finalize succeeds");
+    });
 }
 
 #[test]
@@ -162,18 +158,14 @@ fn versions_limit_the_members() {
 
 #[test]
 fn a_member_that_does_not_exist_is_a_wrong_call() {
-    each(
-        &[12],
-        |_| vec![TWO_RAILS, PORTS],
-        |_| {
-            let (_plugin, net) = start();
-            for member in [-1, 2, i32::MAX] {
-                let error = net.fuse(&[0, member]).expect_err("there is no such device");
-                assert!(matches!(error, NetError::Call { code: NcclResult::INTERNAL_ERROR, .. }), "{error:?}");
-                let sentence = format!("makeVDevice was called for device {member}, which does not exist");
-                assert_eq!(warnings_with(&[&sentence, "allowed: 0 to 1"]).len(), 1, "{:?}", warnings());
-            }
-            net.finalize().expect("finalize succeeds");
-        },
-    );
+    alone(&[TWO_RAILS, PORTS], || {
+        let (_plugin, net) = start();
+        for member in [-1, 2, i32::MAX] {
+            let error = net.fuse(&[0, member]).expect_err("there is no such device");
+            assert!(matches!(error, NetError::Call { code: NcclResult::INTERNAL_ERROR, .. }), "{error:?}");
+            let sentence = format!("makeVDevice was called for device {member}, which does not exist");
+            assert_eq!(warnings_with(&[&sentence, "allowed: 0 to 1"]).len(), 1, "{:?}", warnings());
+        }
+        net.finalize().expect("finalize succeeds");
+    });
 }

@@ -21,7 +21,7 @@ fn node_at(pci_path: &Path) -> Option<u32> {
 
 /// Returns the node of a device's first port.
 pub(super) fn node_of(network: &dyn Network, device: usize) -> Option<u32> {
-    let port = *network.devices().get(device)?.ports.first()?;
+    let port = *network.devices().at(device).ports.first()?;
     node_at(network.ports().get(port)?.facts.pci_path.as_deref()?)
 }
 
