@@ -88,7 +88,7 @@ mod tests {
     fn shares(speeds: &[Option<u32>], weights: Weights) -> Vec<f64> {
         let port = |speed_mbps: &Option<u32>| {
             let facts = PortFacts { speed_mbps: *speed_mbps, ..loopback_port("127.0.0.1".parse().unwrap()) };
-            ChosenPort { facts, rail_id: None, plane_id: None }
+            ChosenPort { facts, group: None, rail_id: None, plane_id: None }
         };
         let ports: Vec<_> = speeds.iter().map(port).collect();
         let devices = railweave_topology::devices(&ports, Mode::Fused);

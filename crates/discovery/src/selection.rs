@@ -1,8 +1,8 @@
 //! The selection of the ports in use, and the devices made of them.
 
 use railweave_fabric::{Discovery, Mode, PortFacts};
-use railweave_options::{Options, RailFilter, Setting, Weights};
-use railweave_topology::{ChosenPort, Device, Order, Selected, Selection, devices, select};
+use railweave_options::{Options, RailFilter, Setting, Source, Weights};
+use railweave_topology::{Device, Order, Selected, Selection, devices, select};
 
 use crate::error::{Error, Refusal};
 use crate::note::{Note, Say};
@@ -19,6 +19,7 @@ pub(crate) fn choose(
         let number = Some(u32::from(port.port_number));
         filter.value.as_ref()?.matches(&port.device, Some(port.address), number).map(|found| Selected {
             order: found.item.filter(|_| !filter.source.is_nccls()),
+            group: found.group,
             rail: found.rail,
             plane: found.plane,
         })
@@ -30,7 +31,7 @@ pub(crate) fn choose(
 /// Makes devices of the chosen ports. Logs the devices and the ports left out.
 ///
 /// # Errors
-/// If the user's weights leave no rail a share.
+/// If the user's weights leave a device no rail with a share.
 pub(crate) fn make_devices(
     options: &Options,
     fabric: &str,
@@ -41,8 +42,8 @@ pub(crate) fn make_devices(
     for port in &selection.left_out {
         say(Note::Information(format!("{} is left out: {}", port.name, port.reason)));
     }
-    check_weights(options, &selection.ports, mode)?;
     let devices = devices(&selection.ports, mode);
+    check_weights(options, &devices)?;
     for device in &devices {
         let ports: Vec<_> =
             device.ports.iter().map(|index| selection.ports[*index].facts.address.to_string()).collect();
@@ -56,17 +57,39 @@ pub(crate) fn make_devices(
     Ok(devices)
 }
 
-/// Checks that a list of weights gives at least one of the rails in use a share.
-fn check_weights(options: &Options, ports: &[ChosenPort], mode: Mode) -> Result<(), Error> {
+/// Returns the mode of the options, or `default` if they leave it open; groups of a list are fused.
+///
+/// # Errors
+/// If the list has groups, and the mode makes other devices.
+pub(crate) fn mode_of(options: &Options, list: &Setting<Option<RailFilter>>, default: Mode) -> Result<Mode, Error> {
+    let Some(filter) = list.value.as_ref().filter(|filter| filter.groups.is_some()) else {
+        return Ok(options.mode.value.unwrap_or(default));
+    };
+    let mode = options.mode.value.unwrap_or(Mode::Fused);
+    // Two variables that name one port each only seem to be a group, and work in any mode.
+    let is_group = matches!(list.source, Source::Variable(_));
+    if is_group && matches!(mode, Mode::Ports | Mode::Adapters) {
+        return Err(Error::Configuration(format!(
+            "{}={filter} groups ports with +, but {}={} makes other devices of them; set it to fused or mesh, or write \
+             commas in place of +",
+            list.source,
+            options.mode.source,
+            mode.name()
+        )));
+    }
+    Ok(mode)
+}
+
+/// Checks that a list of weights gives each device at least one rail with a share.
+fn check_weights(options: &Options, devices: &[Device]) -> Result<(), Error> {
     let Weights::Fixed(weights) = options.weights.value else {
         return Ok(());
     };
-    let rails = if mode == Mode::Fused { ports.len() } else { 1 };
-    if weights[..rails].iter().any(|weight| *weight > 0) {
-        return Ok(());
-    }
+    let idle = devices.iter().find(|device| weights[..device.ports.len()].iter().all(|weight| *weight == 0));
+    let Some(Device { name, ports, .. }) = idle else { return Ok(()) };
+    let rails = ports.len();
     Err(Error::Configuration(format!(
-        "RAILWEAVE_WEIGHTS (from {}) gives no weight to any of the {rails} rail(s) in use; give at least one of the \
+        "RAILWEAVE_WEIGHTS (from {}) gives no weight to any of the {rails} rail(s) of {name}; give at least one of the \
          first {rails} numbers a value above 0",
         options.weights.source
     )))

@@ -12,14 +12,14 @@ use crate::error::{Error, Refusal};
 use crate::found::{Found, FoundFabric};
 use crate::interface::Interface;
 use crate::note::{Note, Say};
-use crate::selection::{choose, make_devices};
+use crate::selection::{choose, make_devices, mode_of};
 use crate::tcp_ports::{discover, loopback_port};
 
 /// Finds the addresses of this host that become rails.
 pub(crate) fn find(options: &Options, interfaces: &[Interface], say: Say<'_>) -> Result<Found, Error> {
     let mut discovery = discover(Path::new("/"), interfaces);
     add_loopback(&mut discovery, options.rails.value.as_ref(), say);
-    let mode = options.mode.value.unwrap_or(Mode::Fused);
+    let mode = mode_of(options, &options.rails, Mode::Fused)?;
     let selection = choose(discovery, &options.rails, mode, Order::Pci).map_err(Refusal::into_error)?;
     let listens_on = listens_on(options, interfaces, &selection.ports)?;
     let devices = make_devices(options, "tcp", &selection, mode, say)?;
@@ -70,7 +70,8 @@ mod tests {
     fn a_loopback_address_that_is_named_is_a_port_and_not_left_out_as_well() {
         let left_out = |name: &str| LeftOut { name: name.to_owned(), reason: "a loopback address".to_owned() };
         let named = AddressRange { address: IpAddr::from([127, 0, 0, 1]), prefix_len: 32 };
-        let filter = RailFilter { exclude: false, exact: false, items: vec![FilterItem::Addresses(named)] };
+        let filter =
+            RailFilter { exclude: false, exact: false, items: vec![FilterItem::Addresses(named)], groups: None };
         let mut discovery =
             Discovery { ports: Vec::new(), left_out: vec![left_out("lo@127.0.0.1"), left_out("lo@::1")] };
         add_loopback(&mut discovery, Some(&filter), &|note| panic!("{note:?}"));

@@ -12,12 +12,12 @@ use railweave_options::{Options, RailFilter, Setting, Source};
 use railweave_topology::{ChosenPort, NoUsablePort, Order};
 
 use crate::control_address::{after_ports, listens_on, out_of_band, preferred};
-use crate::error::Refusal;
+use crate::error::{Error, Refusal};
 use crate::found::{Found, FoundFabric};
 use crate::interface::Interface;
 use crate::note::{Note, Say};
 use crate::rdma_ports::{DiscoveryRules, VerbsDiscovery, discover};
-use crate::selection::{choose, make_devices};
+use crate::selection::{choose, make_devices, mode_of};
 
 /// Finds the RDMA ports of this host that become rails.
 pub(crate) fn find(
@@ -26,11 +26,7 @@ pub(crate) fn find(
     forces_flushes: bool,
     say: Say<'_>,
 ) -> Result<Found, Refusal> {
-    let mode = options.mode.value.unwrap_or(match options.rdma_rails.source {
-        // `MPIB_HCA_SOUT` and `MPIB_HCA_SUP` name the rails of one device.
-        Source::Variables(..) => Mode::Fused,
-        _ => Mode::Ports,
-    });
+    let mode = mode_of(options, &options.rdma_rails, Mode::Ports)?;
     let data_direct = data_direct(options, mode, forces_flushes, say);
     let VerbsDiscovery { mut ports, left_out } = seen(options, interfaces, data_direct, say)?;
     if let Some(list) = &options.rdma_rails.value {
@@ -56,7 +52,7 @@ pub(crate) fn find(
         let none = NoUsablePort { left_out: selection.left_out, not_listed: Vec::new() };
         return Err(Refusal::of_selection(&none, &options.rdma_rails));
     }
-    warn_of_missing_ports(&options.rdma_rails, &selection.ports, say);
+    check_list(&options.rdma_rails, &selection.ports, say)?;
     // An InfiniBand GID is no address for a socket, and the machine may have only loopback.
     let loopback = || after_ports(IpAddr::V4(Ipv4Addr::LOCALHOST), 8);
     let listens_on = listens_on(options, interfaces, &selection.ports)?;
@@ -179,21 +175,40 @@ fn open(ports: &[VerbsPort], chosen: &ChosenPort) -> Result<OpenPort, String> {
     OpenPort::new(port.clone()).map_err(|error| error.to_string())
 }
 
-/// Warns if a list names a port that is not in use: the list may be wrong, or meant for several kinds of host.
-fn warn_of_missing_ports(filter: &Setting<Option<RailFilter>>, ports: &[ChosenPort], say: Say<'_>) {
-    let Some(list) = filter.value.as_ref().filter(|list| !list.exclude) else { return };
-    for item in &list.items {
-        let alone = RailFilter { exclude: false, exact: list.exact, items: vec![item.clone()] };
-        let is_there = |port: &ChosenPort| {
+/// Checks that each item of a list names a port in use. A list may be meant for several kinds of host, so this is a
+/// warning only. But two variables that name one port each are meant for this host.
+///
+/// # Errors
+/// If one of two such variables names no port in use.
+fn check_list(list: &Setting<Option<RailFilter>>, ports: &[ChosenPort], say: Say<'_>) -> Result<(), Error> {
+    let Some(filter) = list.value.as_ref().filter(|filter| !filter.exclude) else { return Ok(()) };
+    let mut used = Vec::new();
+    for item in &filter.items {
+        let alone = RailFilter { exclude: false, exact: filter.exact, items: vec![item.clone()], groups: None };
+        let is_there = |port: &&ChosenPort| {
             let facts = &port.facts;
             alone.matches(&facts.device, Some(facts.address), Some(facts.port_number.into())).is_some()
         };
-        if !ports.iter().any(is_there) {
-            let source = filter.source;
-            say(Note::Warning(format!(
+        let source = list.source;
+        match (ports.iter().find(is_there), source) {
+            (Some(port), _) => used.push(port.facts.name.as_str()),
+            (None, Source::Variables(first, second)) => {
+                let name = if used.is_empty() { first } else { second };
+                let there: Vec<&str> = ports.iter().map(|port| port.facts.name.as_str()).collect();
+                return Err(Error::Configuration(format!(
+                    "{name}={item} names no RDMA port that can be used, and {source} need one each; `railweave topo` \
+                     lists the ports, and the reason for each that is left out; of both, there is {}",
+                    there.join(", ")
+                )));
+            }
+            _ => say(Note::Warning(format!(
                 "{item} (from {source}) names no RDMA port in use; `railweave topo` lists the ports in use, and \
                  the reason for each that is left out"
-            )));
+            ))),
         }
     }
+    if let (Source::Variables(..), [first, second]) = (list.source, &used[..]) {
+        say(Note::Information(format!("Using [0]{first}:SOUT [1]{second}:SUP")));
+    }
+    Ok(())
 }

@@ -9,8 +9,27 @@ use std::net::IpAddr;
 pub enum Mode {
     /// Each port is a device.
     Ports,
-    /// All ports form one device; each is a rail of its connections.
+    /// All ports form one device, or those of each group that the user names; each is a rail of its connections.
     Fused,
+    /// The ports of each adapter form a device.
+    Adapters,
+    /// As [`Self::Fused`], for hosts that are joined by direct cables.
+    Mesh,
+}
+
+impl Mode {
+    /// Every mode.
+    pub const ALL: &[Self] = &[Self::Ports, Self::Fused, Self::Adapters, Self::Mesh];
+
+    /// Returns the mode's word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ports => "ports",
+            Self::Fused => "fused",
+            Self::Adapters => "adapters",
+            Self::Mesh => "mesh",
+        }
+    }
 }
 
 /// A family of addresses.

@@ -2,7 +2,7 @@
 //!
 //! The syntax is that of `NCCL_IB_HCA`, which includes that of `NCCL_SOCKET_IFNAME` (`misc/utils.cc` of NCCL), with
 //! address ranges added: `[^][=]item,item,…` where an item is `name[:port[:rail[:plane]]]`, `address/length`, or an
-//! address alone.
+//! address alone. Ours also have groups, which are devices: `item+item,item+item,…`.
 
 use crate::error::printable;
 use railweave_fabric::AddressRange;
@@ -22,6 +22,8 @@ pub struct RailFilter {
     pub exact: bool,
     /// The items in the order given; at least one.
     pub items: Vec<FilterItem>,
+    /// The group of each item, counted from 0, if the list joins items with `+`: the ports of a group are one device.
+    pub groups: Option<Vec<usize>>,
 }
 
 /// One item of a [`RailFilter`].
@@ -47,6 +49,8 @@ pub enum FilterItem {
 pub struct Match {
     /// The index of the first item that matches: the user's order. `None` if the list names the ports to leave out.
     pub item: Option<usize>,
+    /// The item's group, if the list has groups.
+    pub group: Option<usize>,
     /// The rail id in the item, never negative.
     pub rail: Option<i16>,
     /// The plane id in the item, never negative.
@@ -62,13 +66,14 @@ impl RailFilter {
         let found = self.items.iter().enumerate().find(|(_, item)| item.matches(name, address, port, self.exact));
         match (found, self.exclude) {
             (Some(_), true) | (None, false) => None,
-            (None, true) => Some(Match { item: None, rail: None, plane: None }),
+            (None, true) => Some(Match { item: None, group: None, rail: None, plane: None }),
             (Some((index, item)), false) => {
                 let (rail, plane) = match item {
                     FilterItem::Name { rail, plane, .. } => (*rail, *plane),
                     FilterItem::Addresses(_) => (None, None),
                 };
-                Some(Match { item: Some(index), rail, plane })
+                let group = self.groups.as_ref().map(|groups| groups[index]);
+                Some(Match { item: Some(index), group, rail, plane })
             }
         }
     }
@@ -81,21 +86,28 @@ impl RailFilter {
         if list.is_empty() {
             return Err("names nothing".into());
         }
-        let mut items = Vec::new();
-        for item in list.split(',').map(str::trim) {
-            // NCCL skips empty items too, so that a trailing comma does no harm.
-            if item.is_empty() {
-                continue;
+        let (mut items, mut groups) = (Vec::new(), Vec::new());
+        // NCCL skips empty items too, so that a trailing comma does no harm.
+        for (group, text) in list.split(',').map(str::trim).filter(|text| !text.is_empty()).enumerate() {
+            for item in text.split('+').map(str::trim) {
+                if item.is_empty() {
+                    return Err(format!("has the group \"{}\", in which a + joins nothing", printable(text)));
+                }
+                if items.len() == MAX_ITEMS {
+                    return Err(format!("has more than {MAX_ITEMS} items"));
+                }
+                items.push(FilterItem::parse(item)?);
+                groups.push(group);
             }
-            if items.len() == MAX_ITEMS {
-                return Err(format!("has more than {MAX_ITEMS} items"));
-            }
-            items.push(FilterItem::parse(item)?);
         }
         if items.is_empty() {
             return Err("names nothing".into());
         }
-        Ok(RailFilter { exclude, exact, items })
+        let has_groups = groups.windows(2).any(|pair| pair[0] == pair[1]);
+        if has_groups && exclude {
+            return Err("joins with + what its ^ leaves out, but only ports that are used can be grouped".into());
+        }
+        Ok(RailFilter { exclude, exact, items, groups: has_groups.then_some(groups) })
     }
 }
 
@@ -212,7 +224,8 @@ impl fmt::Display for RailFilter {
         let mark = |yes, mark| if yes { mark } else { "" };
         write!(f, "{}{}", mark(self.exclude, "^"), mark(self.exact, "="))?;
         for (index, item) in self.items.iter().enumerate() {
-            write!(f, "{}{item}", mark(index > 0, ","))?;
+            let joins = self.groups.as_ref().is_some_and(|groups| index > 0 && groups[index] == groups[index - 1]);
+            write!(f, "{}{item}", mark(index > 0, if joins { "+" } else { "," }))?;
         }
         Ok(())
     }
@@ -270,7 +283,7 @@ mod tests {
     fn an_excluding_list_keeps_the_rest() {
         let nccl = filter("^docker,lo");
         assert_eq!(nccl.matches("docker0", None, None), None);
-        assert_eq!(nccl.matches("eth0", None, None), Some(Match { item: None, rail: None, plane: None }));
+        assert_eq!(nccl.matches("eth0", None, None), Some(Match { item: None, group: None, rail: None, plane: None }));
         assert!(takes("^=lo", "lo1", ""));
         assert!(!takes("^=lo", "lo", ""));
     }
@@ -278,13 +291,27 @@ mod tests {
     #[test]
     fn fields_give_port_rail_and_plane() {
         let list = filter("mlx5_0:1:3:2, mlx5_1::4,mlx5_2:-1::7");
-        assert_eq!(list.matches("mlx5_0", None, Some(1)), Some(Match { item: Some(0), rail: Some(3), plane: Some(2) }));
+        let matched = |item, rail, plane| Some(Match { item: Some(item), group: None, rail, plane });
+        assert_eq!(list.matches("mlx5_0", None, Some(1)), matched(0, Some(3), Some(2)));
         assert_eq!(list.matches("mlx5_0", None, Some(2)), None);
         assert_eq!(list.matches("mlx5_0", None, None).unwrap().item, Some(0));
-        assert_eq!(list.matches("mlx5_1", None, Some(9)), Some(Match { item: Some(1), rail: Some(4), plane: None }));
-        assert_eq!(list.matches("mlx5_2", None, Some(9)), Some(Match { item: Some(2), rail: None, plane: Some(7) }));
+        assert_eq!(list.matches("mlx5_1", None, Some(9)), matched(1, Some(4), None));
+        assert_eq!(list.matches("mlx5_2", None, Some(9)), matched(2, None, Some(7)));
         assert_eq!(list.to_string(), "mlx5_0:1:3:2,mlx5_1::4,mlx5_2:::7");
         assert_eq!(filter("a:1:32767:0").matches("a", None, None).unwrap().rail, Some(32767));
+    }
+
+    #[test]
+    fn a_plus_joins_the_items_of_a_group() {
+        let list = filter("=mlx5_0:1:2 + mlx5_1, 10.0.0.0/8,mlx5_3+10.1.0.1");
+        assert_eq!(list.to_string(), "=mlx5_0:1:2+mlx5_1,10.0.0.0/8,mlx5_3+10.1.0.1/32");
+        let group = |name: &str| list.matches(name, None, Some(1)).unwrap().group;
+        assert_eq!([group("mlx5_0"), group("mlx5_1"), group("mlx5_3")], [Some(0), Some(0), Some(2)]);
+        assert_eq!(filter("a,b").groups, None);
+        for (list, why) in [("a+,b", "a + joins nothing"), ("+a", "joins nothing"), ("^a+b", "its ^ leaves out")] {
+            let reason = RailFilter::parse(list).expect_err(list);
+            assert!(reason.contains(why), "{list:?} {reason}");
+        }
     }
 
     #[test]

@@ -22,6 +22,8 @@ mod entry;
 mod environment;
 mod error;
 mod filter;
+#[macro_use]
+mod make;
 mod names;
 mod nccl;
 mod number;

@@ -255,7 +255,7 @@ pub(crate) fn filter(text: &str) -> Reading<Option<RailFilter>> {
         return Reading::default(reason);
     }
     let note = odd.first().map(|reason| note(reason, odd.len() - 1));
-    Reading { value: Some(Some(RailFilter { exclude, exact, items })), note }
+    Reading { value: Some(Some(RailFilter { exclude, exact, items, groups: None })), note }
 }
 
 /// The variables of NCCL's IB transport (NCCL 2.30, `src/transport/net_ib` and `src/misc/ibvwrap.cc`) that no setting

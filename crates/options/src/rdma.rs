@@ -161,7 +161,9 @@ pub(crate) fn join_devices(
     second: Option<Option<RailFilter>>,
 ) -> Option<RailFilter> {
     match (first.flatten(), second.flatten()) {
-        (Some(first), Some(second)) => Some(RailFilter { items: [first.items, second.items].concat(), ..first }),
+        (Some(first), Some(second)) => {
+            Some(RailFilter { items: [first.items, second.items].concat(), groups: Some(vec![0, 0]), ..first })
+        }
         (first, second) => first.or(second),
     }
 }
@@ -252,7 +254,7 @@ mod tests {
     fn two_devices_are_one_list_in_their_order() {
         let device = |text| one_device(text).unwrap_or_else(|reason| panic!("{text:?} {reason}"));
         let joined = join_devices(Some(device("mlx5_3")), Some(device("mlx5_1:2"))).unwrap();
-        assert_eq!(joined.to_string(), "=mlx5_3,mlx5_1:2");
+        assert_eq!(joined.to_string(), "=mlx5_3+mlx5_1:2");
         assert_eq!(join_devices(None, Some(device("mlx5_1"))).unwrap().to_string(), "=mlx5_1");
         assert_eq!(joined.matches("mlx5_30", None, Some(1)), None);
         assert!(one_device("mlx5_3,mlx5_4").is_err());

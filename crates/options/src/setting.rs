@@ -65,6 +65,8 @@ pub(crate) struct Variable<T> {
 struct Second<T> {
     name: &'static str,
     join: fn(Option<T>, Option<T>) -> T,
+    /// True if neither variable means anything without the other.
+    is_needed: bool,
 }
 
 /// Returns the variable `name` with its allowed values, a value to recommend, and the parser of its text.
@@ -90,7 +92,12 @@ pub(crate) const fn nccls<T>(
 impl<T> Variable<T> {
     /// Adds a second variable of the same kind; `join` makes one value of those that are set.
     pub(crate) const fn and(self, name: &'static str, join: fn(Option<T>, Option<T>) -> T) -> Variable<T> {
-        Variable { second: Some(Second { name, join }), ..self }
+        Variable { second: Some(Second { name, join, is_needed: false }), ..self }
+    }
+
+    /// As [`Self::and`], for two variables of which one alone is an error.
+    pub(crate) const fn and_always(self, name: &'static str, join: fn(Option<T>, Option<T>) -> T) -> Variable<T> {
+        Variable { second: Some(Second { name, join, is_needed: true }), ..self }
     }
 
     /// Makes an empty value an error for this reason, the end of a sentence that begins with the value.
@@ -143,6 +150,19 @@ impl<L: Fn(&str) -> Option<OsString>> Reader<L> {
                 (Text::Unset, Text::Unset) => continue,
                 (Text::Useless, _) | (_, Text::Useless) => break,
                 (Text::Value(a), Text::Value(b)) => (Some(a), Some(b), Source::Variables(variable.name, second.name)),
+                (first, _) if second.is_needed => {
+                    let is_first = matches!(first, Text::Value(_));
+                    let names = [variable.name, second.name];
+                    let (given, missing) = if is_first { (names[0], names[1]) } else { (names[1], names[0]) };
+                    self.refuse(OptionError {
+                        variable: missing,
+                        value: String::new(),
+                        reason: format!("is not set, although {given} is, and only both together name the rails"),
+                        allowed: variable.allowed,
+                        advice: format!("{missing}={}, or unset {given}", variable.example),
+                    });
+                    break;
+                }
                 (Text::Value(a), Text::Unset) => (Some(a), None, Source::Variable(variable.name)),
                 (Text::Unset, Text::Value(b)) => (None, Some(b), Source::Variable(second.name)),
             };
@@ -245,12 +265,7 @@ impl Show for Option<AddressRange> {
 
 impl Show for Option<Mode> {
     fn show(&self) -> String {
-        let word = match self {
-            None => "auto",
-            Some(Mode::Ports) => "ports",
-            Some(Mode::Fused) => "fused",
-        };
-        word.to_owned()
+        self.map_or("auto", Mode::name).to_owned()
     }
 }
 

@@ -13,65 +13,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Makes the struct, the table and the parser from one list.
-macro_rules! options {
-    ($(
-        $(#[doc = $doc:literal])+
-        $field:ident: $type:ty {
-            variables: $variables:expr,
-            default: $default:expr, $shown:literal,
-            help: $help:literal,
-        }
-    )+) => {
-        /// Every setting, read and checked. `docs/options.md` explains each to users.
-        #[derive(Debug, Clone, PartialEq, Eq)]
-        pub struct Options {
-            $( $(#[doc = $doc])+ pub $field: Setting<$type>, )+
-        }
-
-        /// Every setting, in the order in which they are documented.
-        pub static TABLE: &[Entry] = &[$({
-            const VARIABLES: &[Variable<$type>] = &$variables;
-            const NAMES: &[[Option<&str>; 2]] = &names::<$type, { VARIABLES.len() }>(VARIABLES);
-            Entry {
-                name: stringify!($field),
-                variables: NAMES,
-                allowed: VARIABLES[0].allowed(),
-                example: VARIABLES[0].example(),
-                default: $shown,
-                help: $help,
-            }
-        }),+];
-
-        impl Options {
-            /// Reads every setting through `lookup`, which returns a variable's value.
-            ///
-            /// # Errors
-            /// If variables that count have invalid values: one error for each of them.
-            pub fn parse(
-                lookup: impl Fn(&str) -> Option<OsString>,
-            ) -> Result<(Options, Vec<Warning>), OptionErrors> {
-                let mut reader = Reader { lookup, errors: Vec::new(), warnings: Vec::new() };
-                let options = Options { $( $field: reader.read::<$type>(&$variables, $default), )+ };
-                if reader.errors.is_empty() {
-                    Ok((options, reader.warnings))
-                } else {
-                    Err(OptionErrors(reader.errors))
-                }
-            }
-
-            /// Returns every setting with its current value, in the order of [`TABLE`].
-            pub fn rows(&self) -> Vec<Row> {
-                let shown = [$( (self.$field.value.show(), self.$field.source) ),+];
-                let rows = TABLE.iter().zip(shown);
-                rows.map(|(entry, (value, source))| Row { entry, value, source }).collect()
-            }
-        }
-    };
-}
-
 /// The syntax of a list of names.
 const FILTER: &str = "[^][=]item,item,... where an item is name[:port[:rail[:plane]]], address/length or an address";
+
+/// The syntax of a list of names that may group them.
+const GROUPS: &str =
+    "[^][=]item,item,... where an item is name[:port[:rail[:plane]]], address/length, an address, or several with +";
 
 /// The syntax of a range of addresses.
 const RANGE: &str = "address/length, or one address";
@@ -87,6 +34,9 @@ const PREFIX_LENGTH: &str = "a number from 1 to 32, or -1 for the interface's";
 
 /// The allowed numbers of bytes.
 const BYTES: &str = "bytes from 0 to 1G; K, M and G count in 1024s";
+
+/// The allowed timeouts of an earlier plugin.
+const MESH_TIMEOUT: &str = "milliseconds from 100 to 3600000";
 
 const HANDSHAKE_TIMEOUT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3600));
 const PEER_TIMEOUT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
@@ -104,37 +54,46 @@ options! {
     }
     /// The devices that NCCL sees; `None` leaves the choice to discovery.
     mode: Option<Mode> {
-        variables: [variable("RAILWEAVE_MODE", "auto, ports or fused", "auto", value::mode)],
+        variables: [
+            variable("RAILWEAVE_MODE", "auto, ports, fused, adapters or mesh", "auto", value::mode),
+            variable("NCCL_MESH_GID_INDEX", GID_INDEX, "3", value::mesh),
+            variable("NCCL_MESH_TIMEOUT_MS", MESH_TIMEOUT, "30000", value::mesh),
+            variable("NCCL_MESH_DEBUG", "0 or 1", "1", value::mesh),
+        ],
         default: None, "auto",
-        help: "The devices that NCCL sees: one for each port (`ports`), or one over all of them (`fused`). `auto` \
-               means `fused` on TCP. On RDMA it means `fused` if `MPIB_HCA_SOUT` and `MPIB_HCA_SUP` name the rails, \
-               and `ports` otherwise.",
+        help: "The devices that NCCL sees: one for each port (`ports`), one for each adapter (`adapters`), or one over \
+               all ports (`fused`). `mesh` is `fused` for hosts that are joined by direct cables: the two halves of \
+               one adapter's link share its traffic evenly, whatever speed they report. `auto` means `fused` on TCP; \
+               on RDMA it means `fused` if `MPIB_HCA_SOUT` and `MPIB_HCA_SUP` name the rails or a list has groups, \
+               and `ports` otherwise. `NCCL_MESH_GID_INDEX`, `NCCL_MESH_TIMEOUT_MS` and `NCCL_MESH_DEBUG` mean `mesh`.",
     }
     /// The ports that become rails; `None` takes all usable ones.
     rails: Option<RailFilter> {
         variables: [
-            variable("RAILWEAVE_RAILS", FILTER, "eth0,eth1", filter),
+            variable("RAILWEAVE_RAILS", GROUPS, "eth0,eth1", filter),
             nccls("NCCL_SOCKET_IFNAME", FILTER, "eth", nccl::filter),
         ],
         default: None, "all usable ones",
         help: "The ports that become rails. A name matches every port whose name starts with it; `=` before the list \
                requires whole names, and `^` leaves out the ports that the list matches. An item may also be an \
-               address or a range of addresses. Rails come in the list's order. `NCCL_SOCKET_IFNAME` is read on TCP \
-               only, and sets no order.",
+               address or a range of addresses. Rails come in the list's order. A `+` joins items into a group: in \
+               the mode `fused`, which it implies, `a+b,c+d` makes two devices of two ports each. \
+               `NCCL_SOCKET_IFNAME` is read on TCP only, and sets no order.",
     }
     /// The RDMA ports that become rails; `None` takes all usable ones.
     rdma_rails: Option<RailFilter> {
         variables: [
-            variable("RAILWEAVE_RDMA_RAILS", FILTER, "mlx5_0,mlx5_1", filter),
-            variable("RAILWEAVE_RAILS", FILTER, "mlx5_0,mlx5_1", filter),
+            variable("RAILWEAVE_RDMA_RAILS", GROUPS, "mlx5_0,mlx5_1", filter),
+            variable("RAILWEAVE_RAILS", GROUPS, "mlx5_0,mlx5_1", filter),
             variable("MPIB_HCA_SOUT", "name[:port] of one device", "mlx5_0", rdma::one_device)
-                .and("MPIB_HCA_SUP", rdma::join_devices),
+                .and_always("MPIB_HCA_SUP", rdma::join_devices),
             nccls("NCCL_IB_HCA", FILTER, "mlx5", nccl::filter),
         ],
         default: None, "all usable ones",
         help: "The RDMA ports that become rails, if RDMA needs another list than TCP. Names are those of RDMA devices \
                (`rdma link` lists them), addresses those of their GIDs. The rest of the syntax is that of \
-               `RAILWEAVE_RAILS`. `MPIB_HCA_SOUT` names the first rail, `MPIB_HCA_SUP` the second.",
+               `RAILWEAVE_RAILS`. `MPIB_HCA_SOUT` names the first rail, `MPIB_HCA_SUP` the second; each needs the \
+               other, and a port that is there.",
     }
     /// The shares of the rails in the traffic.
     weights: Weights {
@@ -223,7 +182,7 @@ options! {
                 "30",
                 |text| number::seconds(text, HANDSHAKE_TIMEOUT.0, HANDSHAKE_TIMEOUT.1),
             ),
-            variable("NCCL_MESH_TIMEOUT_MS", "milliseconds from 100 to 3600000", "30000", |text| {
+            variable("NCCL_MESH_TIMEOUT_MS", MESH_TIMEOUT, "30000", |text| {
                 number::milliseconds(text, HANDSHAKE_TIMEOUT.0, HANDSHAKE_TIMEOUT.1)
             }),
         ],
@@ -578,6 +537,17 @@ options! {
         ],
         default: 8192, "8K",
         help: "RDMA only: the size above which a message is large for `RAILWEAVE_ADAPTIVE_ROUTING`.",
+    }
+    /// True if the log has a line for each lane that is set up.
+    log_lanes: bool {
+        variables: [
+            variable("RAILWEAVE_LOG_LANES", "0 or 1", "1", number::switch),
+            variable("NCCL_MESH_DEBUG", "0 or 1", "1", number::switch),
+        ],
+        default: false, "0",
+        help: "The lines about lanes in the log. With 1 there is one for each lane (queue pair or socket) that is set \
+               up, with its rail, its numbers, both addresses and the path's MTU; with 0 these lines are written with \
+               `NCCL_DEBUG=TRACE` only.",
     }
     /// True if GPU memory is flushed when NCCL asks for it.
     flush: bool {

@@ -87,10 +87,15 @@ impl fmt::Display for Congestion {
     }
 }
 
-/// Parses the devices that NCCL sees; `None` leaves the choice to discovery: `fused` on TCP, and on RDMA `ports` unless
-/// `MPIB_HCA_SOUT` and `MPIB_HCA_SUP` name the rails.
+/// Parses the devices that NCCL sees; `None` leaves the choice to discovery.
 pub(crate) fn mode(text: &str) -> Result<Option<Mode>, String> {
-    word(text, &[("auto", None), ("ports", Some(Mode::Ports)), ("fused", Some(Mode::Fused))])
+    let modes = Mode::ALL.iter().map(|mode| (mode.name(), Some(*mode)));
+    word(text, &[("auto", None)].into_iter().chain(modes).collect::<Vec<_>>())
+}
+
+/// Returns the mode that a variable of the plugin for meshes stands for, whatever its value: another setting reads it.
+pub(crate) fn mesh(_text: &str) -> Result<Option<Mode>, String> {
+    Ok(Some(Mode::Mesh))
 }
 
 /// Returns the value of the word `text`, ignoring case.

@@ -98,6 +98,11 @@ fn fabric() {
 fn mode() {
     assert_eq!(good(&[("RAILWEAVE_MODE", "ports")]).mode.value, Some(Mode::Ports));
     assert_eq!(good(&[("RAILWEAVE_MODE", "fused")]).mode.value, Some(Mode::Fused));
+    assert_eq!(good(&[("RAILWEAVE_MODE", "adapters")]).mode.value, Some(Mode::Adapters));
+    for variable in [("NCCL_MESH_GID_INDEX", "3"), ("NCCL_MESH_TIMEOUT_MS", "500"), ("NCCL_MESH_DEBUG", "0")] {
+        assert_eq!(good(&[variable]).mode.value, Some(Mode::Mesh));
+        assert_eq!(good(&[variable, ("RAILWEAVE_MODE", "ports")]).mode.value, Some(Mode::Ports));
+    }
     bad(&[("RAILWEAVE_MODE", "0")]);
 }
 
@@ -153,33 +158,6 @@ fn an_empty_name_of_a_key_file_is_refused() {
     bad(&[("RAILWEAVE_KEY_FILE", "key")]);
     let path = good(&[("RAILWEAVE_KEY_FILE", "/etc/railweave/key")]).key_file.value;
     assert_eq!(path.as_deref(), Some(std::path::Path::new("/etc/railweave/key")));
-}
-
-#[test]
-fn rails_on_rdma_and_on_tcp_have_lists_of_their_own() {
-    let nccl = [("NCCL_SOCKET_IFNAME", "eth"), ("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1")];
-    let options = good(&nccl);
-    assert_eq!(options.rails.source, Source::Variable("NCCL_SOCKET_IFNAME"));
-    assert_eq!(options.rdma_rails.source, Source::Variable("NCCL_IB_HCA"));
-
-    let seeds = [nccl.as_slice(), &[("MPIB_HCA_SOUT", "mlx5_3"), ("MPIB_HCA_SUP", "mlx5_1:2")]].concat();
-    let rails = good(&seeds).rdma_rails;
-    assert_eq!(rails.source, Source::Variables("MPIB_HCA_SOUT", "MPIB_HCA_SUP"));
-    assert_eq!(rails.value, Some(RailFilter::parse("=mlx5_3,mlx5_1:2").unwrap()));
-    assert_eq!(good(&seeds[3..]).rdma_rails.source, Source::Variable("MPIB_HCA_SUP"));
-
-    let both = [seeds.as_slice(), &[("RAILWEAVE_RAILS", "10.0.0.0/8")]].concat();
-    assert_eq!(good(&both).rails.source, Source::Variable("RAILWEAVE_RAILS"));
-    assert_eq!(good(&both).rdma_rails.source, Source::Variable("RAILWEAVE_RAILS"));
-    let apart = [both.as_slice(), &[("RAILWEAVE_RDMA_RAILS", "mlx5_7")]].concat();
-    assert_eq!(good(&apart).rails.source, Source::Variable("RAILWEAVE_RAILS"));
-    assert_eq!(good(&apart).rdma_rails.source, Source::Variable("RAILWEAVE_RDMA_RAILS"));
-
-    assert_eq!(
-        bad(&[("MPIB_HCA_SOUT", "mlx5_3,mlx5_4")]),
-        "MPIB_HCA_SOUT: \"mlx5_3,mlx5_4\" names more than one device; allowed: name[:port] of one device; \
-         try MPIB_HCA_SOUT=mlx5_0, or set RAILWEAVE_RDMA_RAILS, which wins"
-    );
 }
 
 #[test]

@@ -98,7 +98,7 @@ mod tests {
                 port_number: 1,
                 pointers: PointerSupport::default(),
             };
-            ChosenPort { facts, rail_id: None, plane_id: None }
+            ChosenPort { facts, group: None, rail_id: None, plane_id: None }
         };
         (0..count).map(port).collect()
     }

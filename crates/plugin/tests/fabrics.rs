@@ -79,7 +79,7 @@ fn names(net: &dyn NetApi) -> Vec<String> {
 
 #[test]
 fn rdma_is_used_where_the_list_for_it_lets_a_port_in() {
-    let cases: [(Settings, &[&str]); 15] = [
+    let cases: [(Settings, &[&str]); 19] = [
         // NCCL's list is a set, Railweave's has an order.
         (&[("NCCL_IB_HCA", "mlx5_1,mlx5_0")], &["mlx5_0", "mlx5_1"]),
         (&[("RAILWEAVE_RDMA_RAILS", "mlx5_1,mlx5_0"), ("NCCL_IB_HCA", "mlx5_0")], &["mlx5_1", "mlx5_0"]),
@@ -91,6 +91,10 @@ fn rdma_is_used_where_the_list_for_it_lets_a_port_in() {
         (&[("NCCL_SOCKET_IFNAME", "lo")], &["mlx5_0", "mlx5_1"]),
         (&[("RAILWEAVE_RAILS", "mlx5_1,mlx5_0")], &["mlx5_1", "mlx5_0"]),
         (&[("RAILWEAVE_RAILS", "10.2.0.0/16")], &["mlx5_1"]),
+        (&[("RAILWEAVE_RAILS", "mlx5_1+mlx5_0")], &["mlx5_1+mlx5_0"]),
+        (&[("RAILWEAVE_RDMA_RAILS", "mlx5_1,mlx5_0"), ("RAILWEAVE_MODE", "mesh")], &["mlx5_1+mlx5_0"]),
+        (&[("NCCL_MESH_GID_INDEX", "-1")], &["mlx5_0+mlx5_1"]),
+        (&[("RAILWEAVE_MODE", "adapters")], &["mlx5_0", "mlx5_1"]),
         (&[("MPIB_HCA_SOUT", "mlx5_1"), ("MPIB_HCA_SUP", "mlx5_0")], &["mlx5_1+mlx5_0"]),
         (
             &[("MPIB_HCA_SOUT", "mlx5_1"), ("MPIB_HCA_SUP", "mlx5_0"), ("RAILWEAVE_MODE", "ports")],
@@ -313,12 +317,40 @@ fn a_handle_names_what_sockets_reach_and_first_what_the_user_named() {
 fn a_list_that_names_a_missing_port_causes_a_warning() {
     each(
         &[()],
-        |()| with(&[("MPIB_HCA_SOUT", "mlx5_1"), ("MPIB_HCA_SUP", "mlx5_2")], &[]),
+        |()| with(&[("RAILWEAVE_RAILS", "mlx5_1,mlx5_2")], &[]),
         |()| {
             machine(MACHINE);
             let (_plugin, net) = start();
             assert_eq!(names(&net), ["mlx5_1"]);
-            assert_eq!(warnings_with(&["mlx5_2 (from MPIB_HCA_SOUT and MPIB_HCA_SUP)", "railweave topo"]).len(), 1);
+            assert_eq!(warnings_with(&["mlx5_2 (from RAILWEAVE_RAILS)", "railweave topo"]).len(), 1);
+        },
+    );
+}
+
+#[test]
+fn groups_and_the_two_variables_that_cannot_be_met_are_refused() {
+    let cases: [(Settings, &[&str]); 4] = [
+        (
+            &[("MPIB_HCA_SOUT", "mlx5_1"), ("MPIB_HCA_SUP", "mlx5_2")],
+            &["MPIB_HCA_SUP=mlx5_2 names no RDMA port that can be used", "there is mlx5_1"],
+        ),
+        (&[("MPIB_HCA_SOUT", "mlx5")], &["MPIB_HCA_SUP", "is not set, although MPIB_HCA_SOUT is"]),
+        (
+            &[("RAILWEAVE_RAILS", "mlx5_0+mlx5_1"), ("RAILWEAVE_MODE", "ports")],
+            &["RAILWEAVE_RAILS=mlx5_0+mlx5_1 groups ports with +", "RAILWEAVE_MODE=ports"],
+        ),
+        (
+            &[("RAILWEAVE_RAILS", "mlx5_0,mlx5_1"), ("RAILWEAVE_MODE", "adapters"), ("RAILWEAVE_WEIGHTS", "0,1")],
+            &["RAILWEAVE_WEIGHTS", "any of the 1 rail(s) of mlx5_0"],
+        ),
+    ];
+    each(
+        &cases,
+        |(settings, _)| with(settings, &[]),
+        |(_, said)| {
+            machine(MACHINE);
+            assert!(matches!(load(None).init(1, None), Err(NetError::Call { code: NcclResult::INVALID_USAGE, .. })));
+            assert_eq!(warnings_with(said).len(), 1, "{:?}", warnings());
         },
     );
 }

@@ -16,6 +16,7 @@ use std::net::{Ipv4Addr, TcpListener};
 const WRONG: &[(&str, &str)] = &[
     ("RAILWEAVE_FABRIC", "ethernet"),
     ("RAILWEAVE_MODE", "fuse"),
+    ("RAILWEAVE_RAILS", "mlx5_0+"),
     ("RAILWEAVE_RAILS", "10.0.0.0/33"),
     ("RAILWEAVE_RAILS", "eth0,10.0.0.1:::::"),
     ("RAILWEAVE_WEIGHTS", "0,0"),
@@ -49,6 +50,8 @@ const WRONG: &[(&str, &str)] = &[
     ("RAILWEAVE_GID_INDEX", "256"),
     ("RAILWEAVE_GID_INDEX", "mlx5_0:3,mlx5_0:5"),
     ("NCCL_MESH_GID_INDEX", "mlx5_0:3"),
+    ("NCCL_MESH_DEBUG", "yes"),
+    ("RAILWEAVE_LOG_LANES", "2"),
     ("RAILWEAVE_ROCE_VERSION", "0"),
     ("RAILWEAVE_ADDRESS_FAMILY", "inet"),
     ("RAILWEAVE_ADDRESS_RANGE", "10.0.0.0/33"),

@@ -1,4 +1,4 @@
-//! The devices that NCCL sees: one for each port, or one for all ports.
+//! The devices that NCCL sees: one for each port, each adapter, or each group of ports.
 
 use std::path::{Path, PathBuf};
 
@@ -38,13 +38,15 @@ pub struct Device {
     pub plane_id: Option<i16>,
 }
 
-/// Returns the devices made of `ports`, in the order of the ports; none if there are no ports.
+/// Returns the devices made of `ports`, in the order of their first ports; none if there are no ports.
 pub fn devices(ports: &[ChosenPort], mode: Mode) -> Vec<Device> {
-    let groups: Vec<Vec<usize>> = match mode {
-        Mode::Ports => (0..ports.len()).map(|index| vec![index]).collect(),
-        Mode::Fused if ports.is_empty() => Vec::new(),
-        Mode::Fused => vec![(0..ports.len()).collect()],
-    };
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    for (index, port) in ports.iter().enumerate() {
+        match groups.iter_mut().find(|group| ports[group[0]].is_fused_with(port, mode)) {
+            Some(group) => group.push(index),
+            None => groups.push(vec![index]),
+        }
+    }
     let mut made: Vec<Device> = Vec::new();
     for members in groups {
         let device = device(ports, members, &made);
@@ -140,7 +142,7 @@ mod tests {
             port_number: 1,
             pointers: PointerSupport::default(),
         };
-        ChosenPort { facts, rail_id: None, plane_id: None }
+        ChosenPort { facts, group: None, rail_id: None, plane_id: None }
     }
 
     fn rdma(name: &str, pci: &str, guid: u64, port_number: u8) -> ChosenPort {
@@ -185,6 +187,39 @@ mod tests {
         assert_eq!(made, [expected]);
         assert!(devices(&[], Mode::Fused).is_empty());
         assert!(devices(&[], Mode::Ports).is_empty());
+    }
+
+    fn names(devices: &[Device]) -> Vec<&str> {
+        devices.iter().map(|device| device.name.as_str()).collect()
+    }
+
+    #[test]
+    fn each_group_of_the_list_is_a_device() {
+        let port = |name: &str, group| ChosenPort { group: Some(group), ..rdma(name, "0000:01:00.0", 7, 1) };
+        let ports = [port("a", 0), port("b", 1), port("c", 0), port("d", 1), port("e", 2)];
+        for mode in [Mode::Fused, Mode::Mesh] {
+            assert_eq!(names(&devices(&ports, mode)), ["a+c", "b+d", "e"]);
+        }
+        assert_eq!(devices(&ports, Mode::Fused)[1].ports, [1, 3]);
+    }
+
+    #[test]
+    fn each_adapter_is_a_device() {
+        let ports = [
+            rdma("a", "0000:01:00.0", 7, 1),
+            rdma("b", "0000:02:00.0", 8, 1),
+            rdma("half", "0002:01:00.0", 7, 1),
+            rdma("b2", "0000:02:00.0", 8, 2),
+        ];
+        assert_eq!(names(&devices(&ports, Mode::Adapters)), ["a+half", "b+b2"]);
+        let on = |name: &str, pci: &str| {
+            let mut port = tcp(name, None);
+            port.facts.pci_path = Some(format!("/sys/devices/pci0000:00/{pci}").into());
+            port
+        };
+        let interfaces =
+            [on("eth0", "0000:01:00.0"), on("eth1", "0000:01:00.1"), tcp("veth0", None), tcp("veth1", None)];
+        assert_eq!(names(&devices(&interfaces, Mode::Adapters)), ["eth0+eth1", "veth0", "veth1"]);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod chosen;
 mod device;
 mod dial;
 mod network;
@@ -17,9 +18,10 @@ mod pair;
 mod select;
 mod virtual_device;
 
+pub use chosen::ChosenPort;
 pub use device::{DEFAULT_SPEED_MBPS, Device, MAX_NAME_BYTES, devices};
 pub use dial::{DialAddress, dial_order};
 pub use network::NetworkAddress;
 pub use pair::{Endpoint, Pair, Pairing, Side, Unpaired, pair};
-pub use select::{ChosenPort, Filter, NoUsablePort, Order, Selected, Selection, select};
+pub use select::{Filter, NoUsablePort, Order, Selected, Selection, select};
 pub use virtual_device::{NotFused, virtual_device};

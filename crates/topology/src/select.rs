@@ -5,6 +5,8 @@ use std::fmt;
 
 use railweave_fabric::{Discovery, LeftOut, MAX_RAILS, Mode, PortFacts, SettingId};
 
+use crate::chosen::ChosenPort;
+
 /// The maximum number of ports that [`NoUsablePort`] lists.
 const MOST_LISTED: usize = 16;
 
@@ -16,6 +18,8 @@ const MAX_DEVICES: usize = 32;
 pub struct Selected {
     /// Index of the list's item that names the port; `None` if the list gives no order.
     pub order: Option<usize>,
+    /// The group that the item belongs to; `None` if the list has no groups.
+    pub group: Option<usize>,
     /// The item's rail id, never negative.
     pub rail: Option<i16>,
     /// The item's plane id, never negative.
@@ -34,17 +38,6 @@ pub enum Order {
 
 /// The user's list; returns `None` for a port that it excludes.
 pub type Filter<'a> = &'a dyn Fn(&PortFacts) -> Option<Selected>;
-
-/// A port that is used.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ChosenPort {
-    /// The facts that the fabric has read; the name is unique among all ports.
-    pub facts: PortFacts,
-    /// NCCL's rail id, never negative; `None` if undefined.
-    pub rail_id: Option<i16>,
-    /// NCCL's plane id, never negative; `None` if undefined.
-    pub plane_id: Option<i16>,
-}
 
 /// The ports of this host.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,8 +106,8 @@ pub fn select(
             left_out.push(leave_out(&facts, "the list of rails excludes it".to_owned()));
             continue;
         };
-        let Selected { order, rail, plane } = selected;
-        candidates.push((order, ChosenPort { facts, rail_id: rail, plane_id: plane }));
+        let Selected { order, group, rail, plane } = selected;
+        candidates.push((order, ChosenPort { facts, group, rail_id: rail, plane_id: plane }));
     }
     // The sort is stable: the machine's own order decides between equals.
     candidates.sort_by_key(|(listed, port)| {
@@ -124,12 +117,16 @@ pub fn select(
         };
         (listed.unwrap_or(usize::MAX), place)
     });
-    let mut ports: Vec<_> = candidates.into_iter().map(|(_, port)| port).collect();
-    let most = most_ports(mode);
-    for port in ports.drain(most.min(ports.len())..) {
-        let limit = match mode {
-            Mode::Fused => format!("a fused device has at most {most} ports"),
-            Mode::Ports => format!("NCCL takes at most {most} devices"),
+    let mut ports: Vec<ChosenPort> = Vec::new();
+    for (_, port) in candidates {
+        let mates = ports.iter().filter(|other| other.is_fused_with(&port, mode)).count();
+        let limit = if mates >= MAX_RAILS {
+            format!("a device has at most {MAX_RAILS} ports")
+        } else if ports.len() >= MAX_DEVICES {
+            format!("NCCL takes at most {MAX_DEVICES} devices")
+        } else {
+            ports.push(port);
+            continue;
         };
         let reason = format!("{limit}; {} says which come first", SettingId::Rails);
         left_out.push(leave_out(&port.facts, reason));
@@ -138,14 +135,6 @@ pub fn select(
         return Err(NoUsablePort { left_out, not_listed });
     }
     Ok(Selection { ports, left_out })
-}
-
-/// Returns the maximum number of ports used in this mode.
-fn most_ports(mode: Mode) -> usize {
-    match mode {
-        Mode::Ports => MAX_DEVICES,
-        Mode::Fused => MAX_RAILS,
-    }
 }
 
 /// Returns a sort key for NCCL's order (`ncclIbCompareDevs` in 2.30's `net_ib/init.cc`): ports without a bus id come
@@ -264,8 +253,9 @@ mod tests {
     fn ports_of_one_item_and_of_an_exclude_list_go_by_pci_address() {
         let all = [("eth1", Some("0000:02:00.0")), ("eth0", Some("0000:01:00.0")), ("lo", None)];
         for order in [Some(0), None] {
-            let filter =
-                |port: &PortFacts| (port.name != "lo").then_some(Selected { order, rail: Some(3), plane: Some(32767) });
+            let filter = |port: &PortFacts| {
+                (port.name != "lo").then_some(Selected { order, group: None, rail: Some(3), plane: Some(32767) })
+            };
             let chosen = select(found(&all), Some(&filter), Mode::Fused, Order::Pci).unwrap();
             assert_eq!(names(&chosen), ["eth0", "eth1"]);
             assert!(chosen.ports.iter().all(|port| port.rail_id == Some(3) && port.plane_id == Some(32767)));
@@ -282,7 +272,7 @@ mod tests {
     fn what_is_past_the_limit_is_left_out() {
         let many: Vec<String> = (0..33).map(|index| format!("eth{index}")).collect();
         let all: Vec<_> = many.iter().map(|name| (name.as_str(), None)).collect();
-        for (mode, most) in [(Mode::Fused, 8), (Mode::Ports, 32)] {
+        for (mode, most) in [(Mode::Fused, 8), (Mode::Mesh, 8), (Mode::Ports, 32)] {
             let within = select(found(&all[..most]), None, mode, Order::Pci).unwrap();
             assert_eq!((within.ports.len(), within.left_out.len()), (most, 0));
             let beyond = select(found(&all[..most + 1]), None, mode, Order::Pci).unwrap();

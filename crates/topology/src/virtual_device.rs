@@ -102,7 +102,7 @@ mod tests {
             port_number: 1,
             pointers: PointerSupport { cuda: true, dma_buf: name != "c", data_direct: name == "b" },
         };
-        ChosenPort { facts, rail_id, plane_id: Some(3) }
+        ChosenPort { facts, group: None, rail_id, plane_id: Some(3) }
     }
 
     fn machine() -> Vec<ChosenPort> {

@@ -20,7 +20,7 @@ use crate::network::{Network, NetworkOf};
 /// The devices and addresses of this machine that the process uses.
 pub(crate) struct InUse {
     pub(crate) network: Arc<dyn Network>,
-    /// HELLO's mode: 0 for ports, 1 for fused.
+    /// HELLO's mode: 0 for ports, 1 if Railweave fuses them.
     pub(crate) mode: u8,
     /// HELLO's fabrics.
     pub(crate) fabrics: u8,
@@ -50,7 +50,7 @@ pub(crate) fn open(options: &Options, forces_flushes: bool) -> Result<InUse, Err
             (network(options, mode, ports, devices, verbs::registrations(options, open)), verbs::BIT, events)
         }
     };
-    let mode = u8::from(mode == Mode::Fused);
+    let mode = u8::from(mode != Mode::Ports);
     Ok(InUse { network, mode, fabrics, out_of_band: out_of_band.map(handle_address), listens_on, events })
 }
 
@@ -102,7 +102,7 @@ where
 fn fusing_forbidden(options: &Options, mode: Mode) -> Option<String> {
     let merge = &options.merge_nics;
     match mode {
-        Mode::Fused => Some(
+        Mode::Fused | Mode::Adapters | Mode::Mesh => Some(
             "Railweave has fused the ports itself; RAILWEAVE_MODE=ports shows NCCL each port, and lets it fuse them"
                 .to_owned(),
         ),
