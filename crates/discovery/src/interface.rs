@@ -10,6 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub(crate) struct Interface {
     /// The interface's name, with the address's label if it has one: `eth0`, `eth0:1`.
     pub(crate) name: String,
+    /// The kernel's number of the interface; 0 if it is gone already.
+    pub(crate) index: u32,
     /// The address.
     pub(crate) address: IpAddr,
     /// Length of the network's prefix in bits, in the address's own family.
@@ -61,9 +63,13 @@ unsafe fn read_element(element: &libc::ifaddrs) -> Option<Interface> {
     };
     // SAFETY: the name is a C string in the list's memory.
     let name = unsafe { CStr::from_ptr(element.ifa_name) }.to_string_lossy().into_owned();
+    let device = std::ffi::CString::new(name.split(':').next().unwrap_or_default()).ok()?;
+    // SAFETY: the name is a C string.
+    let index = unsafe { libc::if_nametoindex(device.as_ptr()) };
     let has = |flags: libc::c_int| element.ifa_flags & flags as libc::c_uint == flags as libc::c_uint;
     Some(Interface {
         name,
+        index,
         address,
         prefix_len: prefix_len as u8,
         is_up: has(libc::IFF_UP | libc::IFF_RUNNING),

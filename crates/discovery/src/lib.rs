@@ -4,8 +4,8 @@
 //! interfaces, sysfs and the RDMA devices, each in one module, and hands facts to the rules of topology. Everything
 //! else worth telling goes to the caller as a [`Note`].
 //!
-//! This crate opens no socket and makes no rail. It leaves RDMA ports open, each with a protection domain, because only
-//! that shows whether they can be used.
+//! This crate makes no rail, and opens no socket but the one by which [`Routes`] asks the kernel. It leaves RDMA ports
+//! open, each with a protection domain, because only that shows whether they can be used.
 
 #![deny(unsafe_code)]
 
@@ -16,6 +16,7 @@ mod found;
 mod interface;
 mod note;
 mod rdma_ports;
+mod routes;
 mod selection;
 mod sysfs;
 mod tcp;
@@ -28,3 +29,5 @@ pub use error::Error;
 pub use find::find;
 pub use found::{Found, FoundFabric, OutOfBand};
 pub use note::{Note, Say};
+pub use routes::Routes;
+pub use tcp::tcp_ports;

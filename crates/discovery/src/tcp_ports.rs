@@ -122,7 +122,7 @@ mod tests {
 
     fn up(name: &str, address: &str, prefix_len: u8) -> Interface {
         let address: IpAddr = address.parse().unwrap();
-        Interface { name: name.to_owned(), address, prefix_len, is_up: true, is_loopback: name == "lo" }
+        Interface { name: name.to_owned(), index: 1, address, prefix_len, is_up: true, is_loopback: name == "lo" }
     }
 
     fn names(found: &Discovery) -> Vec<&str> {

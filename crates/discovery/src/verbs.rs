@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::sync::Arc;
 
-use railweave_fabric::{DataDirect, Discovery, Fabric as _, LeftOut, LinkLayer, Mode};
+use railweave_fabric::{DataDirect, Discovery, Fabric as _, LeftOut, LinkLayer, Mode, PointerSupport, SettingId};
 use railweave_fabric_verbs::gid::{GidRules, PortGid};
 use railweave_fabric_verbs::sys::Functions;
 use railweave_fabric_verbs::{HostAddresses, OpenPort, Verbs, VerbsPort};
@@ -31,6 +31,15 @@ pub(crate) fn find(
     let VerbsDiscovery { mut ports, left_out } = seen(options, interfaces, data_direct, say)?;
     if let Some(list) = &options.rdma_rails.value {
         ports.iter_mut().for_each(|port| pick_gids(port, list.clone()));
+    }
+    if options.hybrid.value {
+        // NCCL asks which memory a device takes once, and TCP takes no GPU memory.
+        ports.iter_mut().for_each(|port| port.facts.pointers = PointerSupport::default());
+        say(Note::Information(format!(
+            "{} (from {}) is 1: data goes through host memory, so that TCP can carry it where RDMA does not reach",
+            SettingId::Hybrid,
+            options.hybrid.source
+        )));
     }
     let left_out = leave_out_link_local(options, &mut ports, left_out);
     let discovery = Discovery { ports: ports.iter().map(|port| port.facts.clone()).collect(), left_out };
@@ -103,6 +112,8 @@ fn leave_out_link_local(options: &Options, ports: &mut Vec<VerbsPort>, mut left_
 fn data_direct(options: &Options, mode: Mode, forces_flushes: bool, say: Say<'_>) -> DataDirect {
     let wanted = &options.data_direct;
     match wanted.value {
+        // An engine reads GPU memory only.
+        _ if options.hybrid.value => DataDirect::Off,
         DataDirect::Only | DataDirect::Both if !forces_flushes => {
             if wanted.source != Source::Default {
                 say(Note::Information(format!(

@@ -15,6 +15,7 @@ pub mod conformance;
 mod error;
 mod ids;
 mod joining;
+mod ladder;
 mod lane;
 mod memory;
 mod pages;
@@ -30,6 +31,7 @@ pub use error::{
 };
 pub use ids::{RailId, RailSet, RailSetIter};
 pub use joining::{Connecting, Joining, LaneEndpoint};
+pub use ladder::{Route, Step};
 pub use lane::{LaneId, MAX_LANES};
 pub use memory::{Access, Memory, MemoryKind};
 pub use pages::page_size;

@@ -45,6 +45,8 @@ settings! {
     Ece = "ece",
     /// The fabric.
     Fabric = "fabric",
+    /// TCP where RDMA does not reach.
+    Hybrid = "hybrid",
     /// The index into a port's GID table.
     GidIndex = "gid_index",
     /// The time limit for a connection's set-up.
@@ -65,6 +67,8 @@ settings! {
     PartitionKey = "pkey_index",
     /// The time without an answer after which the peer counts as gone.
     PeerTimeout = "peer_timeout",
+    /// The time in which a rail must bring something through.
+    ProbeTimeout = "probe_timeout",
     /// The ports that become rails.
     Rails = "rails",
     /// The RDMA ports that become rails.

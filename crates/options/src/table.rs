@@ -350,6 +350,26 @@ options! {
         help: "InfiniBand only: the entry of the GID table that is used if it holds a number for routers (a FLID). \
                Otherwise entry 0 is used.",
     }
+    /// True if TCP is used where RDMA does not reach.
+    hybrid: bool {
+        variables: [variable("RAILWEAVE_HYBRID", "0 or 1", "1", number::switch)],
+        default: false, "0",
+        help: "RDMA only: the use of TCP for connections between hosts that RDMA cannot connect. With 1 it is used, \
+               and NCCL is told that the devices take host memory only, because TCP does. With 0 it is used if the \
+               devices take host memory only in any case and `RAILWEAVE_FABRIC` is `auto`. Set it alike on every host.",
+    }
+    /// The time in which a rail must bring something through before it counts: 100 ms to 3600 s.
+    probe_timeout: Duration {
+        variables: [variable(
+            "RAILWEAVE_PROBE_TIMEOUT",
+            "seconds from 0.1 to 3600, or milliseconds with the unit ms",
+            "10",
+            |text| number::seconds(text, HANDSHAKE_TIMEOUT.0, HANDSHAKE_TIMEOUT.1),
+        )],
+        default: Duration::from_secs(10), "10 s",
+        help: "RDMA only: the time in which a new rail must carry a whole packet both ways. A rail that does not is \
+               left out, and if none is left, another way to the peer is tried.",
+    }
     /// True if virtual functions count as one adapter.
     merge_vfs: bool {
         variables: [

@@ -24,14 +24,32 @@ pub(crate) struct Listener {
     pub(crate) nonce: u64,
     pub(crate) device: usize,
     pub(crate) network: Arc<dyn Network>,
+    /// TCP for the peers that RDMA does not reach, if it may be used.
+    pub(crate) fallback: Option<Arc<dyn Network>>,
     pub(crate) config: ConnectionConfig,
     /// The connections that are ready to be accepted; `None` once the listener is closed.
     ready: Mutex<Option<VecDeque<Waiting>>>,
 }
 
 impl Listener {
-    pub(crate) fn new(nonce: u64, device: usize, network: Arc<dyn Network>, config: ConnectionConfig) -> Self {
-        Self { nonce, device, network, config, ready: Mutex::new(Some(VecDeque::new())) }
+    pub(crate) fn new(
+        nonce: u64,
+        device: usize,
+        network: Arc<dyn Network>,
+        fallback: Option<Arc<dyn Network>>,
+        config: ConnectionConfig,
+    ) -> Self {
+        Self { nonce, device, network, fallback, config, ready: Mutex::new(Some(VecDeque::new())) }
+    }
+
+    /// Returns the network and its device for an offer over TCP or over RDMA; `None` if there is none of the kind.
+    pub(crate) fn network_for(&self, is_tcp: bool) -> Option<(&Arc<dyn Network>, usize)> {
+        match &self.fallback {
+            _ if self.network.is_tcp() == is_tcp => Some((&self.network, self.device)),
+            // All its addresses are one device.
+            Some(fallback) if fallback.is_tcp() == is_tcp => Some((fallback, 0)),
+            _ => None,
+        }
     }
 
     /// Adds a connection that is ready. Returns it if the listener is closed.

@@ -25,6 +25,8 @@ use crate::per_process::{PerProcess, ProcessMark};
 pub(crate) struct Process {
     pub(crate) options: Options,
     pub(crate) network: Arc<dyn Network>,
+    /// TCP for the peers that RDMA does not reach, if it may be used.
+    pub(crate) fallback: Option<Arc<dyn Network>>,
     pub(crate) hello: Hello,
     out_of_band: Option<HandleAddress>,
     /// The addresses that the control port listens on; `None` for all.
@@ -95,6 +97,7 @@ impl Process {
         Ok(Self {
             options,
             network: in_use.network,
+            fallback: in_use.fallback,
             hello,
             out_of_band: in_use.out_of_band,
             listens_on: in_use.listens_on,

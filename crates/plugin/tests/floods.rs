@@ -12,7 +12,7 @@ use railweave_fabric::LinkLayer;
 use railweave_nccl_host::LoadedNet;
 use railweave_nccl_host::net::{Handle as HandleBytes, NetApi, Request};
 use railweave_transport::{
-    Frame, Handle, Hello, Lanes, MAX_HELLO_BYTES, Message, Offer, PortOffer, Preface, RailLanes,
+    Frame, Handle, Hello, Lanes, MAX_HELLO_BYTES, Message, Offer, PortOffer, Preface, RailLanes, Ways,
 };
 use std::fs::{OpenOptions, Permissions, set_permissions};
 use std::io::{Read, Write};
@@ -98,7 +98,13 @@ impl Target {
             plane_id: -1,
             address: Ipv4Addr::new(127, 0, 0, 9).to_ipv6_mapped(),
         };
-        let offer = Offer { nonce: self.handle.nonce, striped: false, traffic_class: None, ports: vec![port] };
+        let offer = Offer {
+            nonce: self.handle.nonce,
+            striped: false,
+            traffic_class: None,
+            ports: vec![port],
+            ways: Ways::default(),
+        };
         Frame { connection, message: Message::Offer(offer) }.encode()
     }
 

@@ -10,7 +10,7 @@ use common::{
 use hmac::{Hmac, KeyInit, Mac};
 use railweave_nccl_host::LoadedNet;
 use railweave_nccl_host::net::{Handle as HandleBytes, ListenComm, NetApi};
-use railweave_transport::{Frame, Hello, LanePreface, Message, Offer, Preface, Token};
+use railweave_transport::{Frame, Hello, LanePreface, Message, Offer, Preface, Token, Ways};
 use sha2::Sha256;
 use std::fs::{OpenOptions, Permissions, set_permissions};
 use std::io::{Read, Write};
@@ -467,6 +467,7 @@ fn offer_for_nobody() -> Message {
             plane_id: -1,
             address: Ipv4Addr::LOCALHOST.to_ipv6_mapped(),
         }],
+        ways: Ways::default(),
     })
 }
 

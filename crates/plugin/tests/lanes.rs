@@ -6,7 +6,7 @@ use common::{
     Buffer, ONE_RAIL, Relay, Stranger, TWO_RAILS, accept, alone, connect, in_time, listen, noise, start, until,
     warnings, warnings_with, with_peer,
 };
-use railweave_fabric::LaneEndpoint;
+use railweave_fabric::{LaneEndpoint, Step};
 use railweave_nccl_host::net::{Comm, Handle, NetApi};
 use railweave_transport::{
     Handle as WireHandle, LanePreface, Lanes, Message, PREFACE_BYTES, Preface, RailAnswer, RailLanes, Token,
@@ -275,7 +275,7 @@ fn an_answer_that_came_while_the_dialler_stood_still_counts() {
             for connection in 1..=CONNECTIONS {
                 let offer = stranger.offered();
                 let rails = vec![RailAnswer { connector_port: 0, lanes: LANES, port: offer.ports[0] }];
-                stranger.send(connection, Message::Answer { token: Token([6; 16]), rails });
+                stranger.send(connection, Message::Answer { token: Token([6; 16]), step: Step::Subnet, rails });
             }
             for connection in 1..=CONNECTIONS {
                 assert!(matches!(stranger.receive(), Message::Lanes(_)));
@@ -319,7 +319,7 @@ fn a_rail_whose_lane_nobody_answers_is_left_out_in_time_for_the_others() {
         let offer = stranger.offered();
         let rails =
             (0..2).map(|rail| RailAnswer { connector_port: rail, lanes: 1, port: offer.ports[usize::from(rail)] });
-        stranger.send(1, Message::Answer { token: Token([6; 16]), rails: rails.collect() });
+        stranger.send(1, Message::Answer { token: Token([6; 16]), step: Step::Subnet, rails: rails.collect() });
         assert!(matches!(stranger.receive(), Message::Lanes(_)));
         let rail = RailLanes::Open { key: 1, endpoints: vec![LaneEndpoint::default()] };
         stranger.send(1, Message::Lanes(Lanes { byte_counts: false, stream: 0x1000, rails: vec![rail; 2] }));

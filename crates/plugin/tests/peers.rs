@@ -26,7 +26,8 @@ fn a_peer_of_another_protocol_version_is_refused_by_name_and_others_go_on() {
         assert!(matches!(stranger.receive(), Message::Hello(_)));
         assert_eq!(stranger.socket.read(&mut [0; 16]).unwrap(), 0);
         let address = stranger.address().to_string();
-        assert_eq!(warnings_with(&[&address, "stranger (pid 4711)", "7 to 9", "2 to 2", "install"]).len(), 1);
+        let ours = format!("{} to {}", OUR_VERSIONS.0, OUR_VERSIONS.1);
+        assert_eq!(warnings_with(&[&address, "stranger (pid 4711)", "7 to 9", &ours, "install"]).len(), 1);
         assert_eq!(warnings().len(), 1);
         assert!(net.accept(&listen).unwrap().is_none());
         pair.exchange(1, 100_000);

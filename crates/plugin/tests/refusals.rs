@@ -52,6 +52,8 @@ const WRONG: &[(&str, &str)] = &[
     ("NCCL_MESH_GID_INDEX", "mlx5_0:3"),
     ("NCCL_MESH_DEBUG", "yes"),
     ("RAILWEAVE_LOG_LANES", "2"),
+    ("RAILWEAVE_HYBRID", "2"),
+    ("RAILWEAVE_PROBE_TIMEOUT", "0"),
     ("RAILWEAVE_ROCE_VERSION", "0"),
     ("RAILWEAVE_ADDRESS_FAMILY", "inet"),
     ("RAILWEAVE_ADDRESS_RANGE", "10.0.0.0/33"),

@@ -22,6 +22,6 @@ pub use chosen::ChosenPort;
 pub use device::{DEFAULT_SPEED_MBPS, Device, MAX_NAME_BYTES, devices};
 pub use dial::{DialAddress, dial_order};
 pub use network::NetworkAddress;
-pub use pair::{Endpoint, Pair, Pairing, Side, Unpaired, pair};
+pub use pair::{Between, Endpoint, Pair, Pairing, Ports, Side, Unpaired, pair};
 pub use select::{Filter, NoUsablePort, Order, Selected, Selection, select};
 pub use virtual_device::{NotFused, virtual_device};

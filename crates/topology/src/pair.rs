@@ -4,7 +4,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-use railweave_fabric::{LinkLayer, MAX_RAILS, SettingId};
+use railweave_fabric::{LinkLayer, MAX_RAILS, Route, SettingId, Step};
 
 use crate::NetworkAddress;
 
@@ -57,9 +57,42 @@ pub struct Unpaired {
     obstacle: Obstacle,
 }
 
+/// The ports of one end.
+#[derive(Clone, Copy, Debug)]
+pub struct Ports<'a> {
+    /// The ports of the device that NCCL chose, then the host's others.
+    pub all: &'a [Endpoint],
+    /// The number of others at the end of the list.
+    pub others: usize,
+}
+
+impl<'a> Ports<'a> {
+    /// Returns the ports of a device, without others.
+    pub fn of_device(all: &'a [Endpoint]) -> Self {
+        Self { all, others: 0 }
+    }
+
+    fn of_the_device(&self) -> usize {
+        self.all.len() - self.others
+    }
+}
+
+/// The knowledge of the ways between two processes.
+#[derive(Clone, Copy)]
+pub struct Between<'a> {
+    /// True if both are in one network namespace of one host, so that equal addresses are the same address.
+    pub same_network: bool,
+    /// The first step of the ladder to try.
+    pub first_step: Step,
+    /// The knowledge of both hosts together of the way between two ports, both ways.
+    pub route: &'a dyn Fn(Pair) -> Route,
+}
+
 /// The rails of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pairing {
+    /// The step of the ladder that gave the rails; `None` if there are none.
+    pub step: Option<Step>,
     /// The rails, at most [`MAX_RAILS`], in the order of the connector's ports (weights are given in that order), then
     /// of the acceptor's. Empty if no port of one end can reach any port of the other.
     pub pairs: Vec<Pair>,
@@ -116,12 +149,13 @@ enum Obstacle {
     LinkLocal,
     Identical,
     Subnet,
+    /// The route between them leaves by another port, or is not known.
+    Route,
     Taken,
     Limit,
 }
 
-/// Pairs the ports of two processes. `same_network` is true if both are in one network namespace of one host, so that
-/// equal addresses are the same address.
+/// Pairs the ports of two processes by the steps of the ladder: the first step that gives a pair gives them all.
 ///
 /// * Ports of different link layers or of different planes never pair.
 /// * With `same_network`, equal addresses pair first. Otherwise they never pair, because every host has docker0's
@@ -130,76 +164,143 @@ enum Obstacle {
 ///   them or the host's ports have no others, and adapters on one Ethernet segment reach each other by them. They reach
 ///   nothing beyond it.
 /// * A GID of InfiniBand is not an IP address: it contains the adapter's own identifier, so equal ones are the same
-///   port anywhere. Its prefix names the subnet, and routers connect all subnets.
-/// * Then ports on a common subnet pair one to one: first those of equal rail id, then those nearest in speed, then in
-///   order. A port that is left over shares a partner that already has a rail: one of the same rail id if possible,
-///   then the one with the most speed left. A loopback port is not shared.
-/// * Only if none of this gives a pair do ports pair across routers, one to one: if there is a common subnet, a port on
-///   another subnet is usually a cable to somewhere else, and trying it costs time.
+///   port anywhere. Its prefix names the subnet, and routers may connect all subnets.
+/// * [`Step::Subnet`]: ports of the devices on a common subnet pair one to one, as many as can: first those of equal
+///   rail id, then those nearest in speed, then in order. A port that is left over shares a partner that already has a
+///   rail: one of the same rail id if possible, then the one with the most speed left. A loopback port is not shared.
+/// * [`Step::Routed`]: ports of the devices pair across routers, one to one, unless a host says that packets would
+///   leave by another port. What no host knows is tried, except on InfiniBand.
+/// * [`Step::OtherPort`]: ports on a common subnet pair though they are not the devices', as many as a device has
+///   ports; one that belongs to its device comes first.
+/// * [`Step::Forwarded`]: so do any ports between which both hosts say that packets leave by them, and those of
+///   InfiniBand.
 ///
 /// Ports with which a port cannot pair do not affect its pairs, except through the limit of [`MAX_RAILS`].
-pub fn pair(connector: &[Endpoint], acceptor: &[Endpoint], same_network: bool) -> Pairing {
-    let mut plan = Plan { connector, acceptor, same_network, pairs: Vec::new() };
-    plan.match_one_to_one(Bond::SameAddress);
-    plan.match_one_to_one(Bond::SameSubnet);
-    if plan.pairs.is_empty() {
-        plan.match_one_to_one(Bond::Routed);
-    } else {
-        plan.share_partners();
-    }
+pub fn pair(connector: Ports<'_>, acceptor: Ports<'_>, between: &Between<'_>) -> Pairing {
+    let mut plan = Plan { connector, acceptor, between, pairs: Vec::new() };
+    let steps = Step::ALL.iter().copied().filter(|step| *step >= between.first_step);
+    let step = steps.into_iter().find(|step| {
+        plan.take(*step);
+        !plan.pairs.is_empty()
+    });
     plan.pairs.sort_unstable();
     let mut unpaired = plan.unpaired(Side::Connector);
     unpaired.extend(plan.unpaired(Side::Acceptor));
-    Pairing { pairs: plan.pairs, unpaired }
+    Pairing { step, pairs: plan.pairs, unpaired }
 }
 
 struct Plan<'a> {
-    connector: &'a [Endpoint],
-    acceptor: &'a [Endpoint],
-    same_network: bool,
+    connector: Ports<'a>,
+    acceptor: Ports<'a>,
+    between: &'a Between<'a>,
     pairs: Vec<Pair>,
 }
 
 impl Plan<'_> {
     fn ports(&self, side: Side) -> &[Endpoint] {
         match side {
-            Side::Connector => self.connector,
-            Side::Acceptor => self.acceptor,
+            Side::Connector => self.connector.all,
+            Side::Acceptor => self.acceptor.all,
+        }
+    }
+
+    /// Makes the pairs of a step.
+    fn take(&mut self, step: Step) {
+        // A port of another device stands in for one of this device.
+        let stand_ins = self.connector.of_the_device().max(self.acceptor.of_the_device());
+        match step {
+            Step::Subnet => {
+                self.match_one_to_one(MAX_RAILS, |plan, pair| {
+                    plan.outsiders(pair) == 0 && plan.bond(pair) == Ok(Bond::SameAddress)
+                });
+                self.match_one_to_one(MAX_RAILS, |plan, pair| {
+                    plan.outsiders(pair) == 0 && plan.bond(pair) == Ok(Bond::SameSubnet)
+                });
+                self.share_partners();
+            }
+            Step::Routed => self.match_one_to_one(MAX_RAILS, |plan, pair| {
+                let may_be = match (plan.between.route)(pair) {
+                    Route::Leaves => true,
+                    Route::Unknown => !plan.is_infiniband(pair),
+                    Route::Elsewhere => false,
+                };
+                plan.outsiders(pair) == 0 && plan.bond(pair) == Ok(Bond::Routed) && may_be
+            }),
+            Step::OtherPort => self.match_one_to_one(stand_ins, |plan, pair| {
+                plan.outsiders(pair) > 0 && matches!(plan.bond(pair), Ok(Bond::SameAddress | Bond::SameSubnet))
+            }),
+            Step::Forwarded => self.match_one_to_one(stand_ins, |plan, pair| {
+                let is_known = (plan.between.route)(pair) == Route::Leaves || plan.is_infiniband(pair);
+                plan.bond(pair) == Ok(Bond::Routed) && is_known
+            }),
+            // Its ports come in an offer of their own.
+            Step::Tcp => {}
         }
     }
 
     fn bond(&self, pair: Pair) -> Result<Bond, Obstacle> {
-        bond(&self.connector[pair.connector], &self.acceptor[pair.acceptor], self.same_network)
+        bond(&self.connector.all[pair.connector], &self.acceptor.all[pair.acceptor], self.between.same_network)
+    }
+
+    fn is_infiniband(&self, pair: Pair) -> bool {
+        self.connector.all[pair.connector].link_layer == LinkLayer::InfiniBand
+    }
+
+    /// Returns the number of the pair's ports that do not belong to their end's device.
+    fn outsiders(&self, pair: Pair) -> usize {
+        let is_other = |ports: Ports<'_>, index: usize| usize::from(index >= ports.of_the_device());
+        is_other(self.connector, pair.connector) + is_other(self.acceptor, pair.acceptor)
     }
 
     fn has_partner(&self, side: Side, index: usize) -> bool {
         self.pairs.iter().any(|pair| pair.port(side) == index)
     }
 
-    /// Pairs ports that have no partner yet and have this bond, the best matches first.
-    fn match_one_to_one(&mut self, wanted: Bond) {
+    /// Returns the end whose ports look for partners first. It is the same end for connections both ways, so that these
+    /// use the same pairs of ports.
+    fn first_side(&self) -> Side {
+        let first = |ports: Ports<'_>| ports.all.iter().map(|port| port.address).min();
+        if first(self.acceptor) < first(self.connector) { Side::Acceptor } else { Side::Connector }
+    }
+
+    /// Pairs as many ports as can be that have no partner yet, at most `most` in all, the best matches first.
+    fn match_one_to_one(&mut self, most: usize, is_candidate: impl Fn(&Self, Pair) -> bool) {
+        let first_side = self.first_side();
         let mut candidates = Vec::new();
-        for (connector, ours) in self.connector.iter().enumerate() {
-            for (acceptor, theirs) in self.acceptor.iter().enumerate() {
+        for (connector, ours) in self.connector.all.iter().enumerate() {
+            for (acceptor, theirs) in self.acceptor.all.iter().enumerate() {
                 let pair = Pair { connector, acceptor };
-                if self.bond(pair) == Ok(wanted) {
+                let is_free = |side: Side| !self.has_partner(side, pair.port(side));
+                if is_free(Side::Connector) && is_free(Side::Acceptor) && is_candidate(self, pair) {
                     let distance = ours.speed_mbps.abs_diff(theirs.speed_mbps);
-                    candidates.push((rail_distance(ours, theirs), distance, pair));
+                    // Neither end's order goes before the other's.
+                    let (place, addresses) = (connector.max(acceptor), ours.address.min(theirs.address));
+                    let place = (connector + acceptor, place, addresses);
+                    let ends = [pair.port(first_side), pair.port(first_side.other())];
+                    candidates.push((self.outsiders(pair), rail_distance(ours, theirs), distance, place, ends));
                 }
             }
         }
         candidates.sort_unstable();
-        for (.., pair) in candidates {
-            let is_free = |side: Side| !self.has_partner(side, pair.port(side));
-            if self.pairs.len() < MAX_RAILS && is_free(Side::Connector) && is_free(Side::Acceptor) {
-                self.pairs.push(pair);
+        let candidates: Vec<[usize; 2]> = candidates.into_iter().map(|(.., ends)| ends).collect();
+        let mut matched: Vec<[usize; 2]> = Vec::new();
+        for ends in &candidates {
+            if matched.iter().all(|other| other[0] != ends[0] && other[1] != ends[1]) {
+                matched.push(*ends);
             }
         }
+        for first in 0..self.ports(first_side).len() {
+            if matched.iter().all(|ends| ends[0] != first) {
+                augment(&candidates, &mut matched, first, &mut Vec::new());
+            }
+        }
+        matched.truncate(most.min(MAX_RAILS).saturating_sub(self.pairs.len()));
+        self.pairs.extend(matched.into_iter().map(|[first, second]| Pair::new(first_side, first, second)));
     }
 
     /// Pairs each port without a partner with one that already has a rail.
     fn share_partners(&mut self) {
-        for side in [Side::Connector, Side::Acceptor] {
+        for side in [self.first_side(), self.first_side().other()] {
             let left_over = (0..self.ports(side).len()).filter(|&index| !self.has_partner(side, index));
             for index in left_over.collect::<Vec<_>>() {
                 if self.pairs.len() < MAX_RAILS
@@ -219,7 +320,7 @@ impl Plan<'_> {
             // Two rails over one loopback address would be one path with twice the work.
             let is_loopback = ours.network().is_loopback() || theirs.network().is_loopback();
             let is_near = matches!(self.bond(pair), Ok(Bond::SameAddress | Bond::SameSubnet));
-            let is_candidate = is_near && !is_loopback && self.has_partner(other, partner);
+            let is_candidate = is_near && !is_loopback && self.outsiders(pair) == 0 && self.has_partner(other, partner);
             is_candidate.then(|| (rail_distance(ours, theirs), -self.speed_left(other, partner), pair))
         });
         candidates.min().map(|(.., pair)| pair)
@@ -252,6 +353,7 @@ impl Plan<'_> {
             _ if self.pairs.len() == MAX_RAILS => Obstacle::Limit,
             // Routed pairs exist only if there are no others, so one pair shows the kind of all.
             Ok(Bond::Routed) if self.pairs.iter().any(|pair| self.bond(*pair) != Ok(Bond::Routed)) => Obstacle::Subnet,
+            Ok(Bond::Routed) if self.pairs.is_empty() => Obstacle::Route,
             Ok(_) => Obstacle::Taken,
         });
         obstacles.max().unwrap_or(Obstacle::NoPort)
@@ -284,6 +386,10 @@ impl Obstacle {
             Self::Subnet => {
                 format!("no port of the {other} is on the subnet of {network}, while other ports share one")
             }
+            Self::Route => format!(
+                "no port of the {other} is on the subnet of {network}, and packets to none of them leave by this port \
+                 (`ip route get` shows the way)"
+            ),
             Self::Taken => format!("each port of the {other} that it could pair with has a partner"),
             Self::Limit => format!("a connection has at most {MAX_RAILS} rails"),
         }
@@ -318,6 +424,11 @@ impl Obstacle {
             Self::Identical => format!(
                 "give each host an address of its own, and exclude those that every host has (docker0, bridges) from \
                  {rails}"
+            ),
+            Self::Route => format!(
+                "give both hosts an address on a common subnet, or add routes both ways (`railweave topo --routes` \
+                 prints them), or set {}=1 on both hosts, which uses TCP where RDMA does not reach",
+                SettingId::Hybrid
             ),
             Self::NoPort | Self::NotUnicast | Self::Subnet | Self::Taken | Self::Limit => share_a_subnet(),
         }
@@ -367,6 +478,25 @@ fn bond(connector: &Endpoint, acceptor: &Endpoint, same_network: bool) -> Result
         return Err(Obstacle::LinkLocal);
     }
     Ok(Bond::Routed)
+}
+
+/// Gives a port of the first end without a partner one, if others can move to partners of theirs that are free: a step
+/// of the search for a maximum matching (Kuhn's algorithm). `seen` has the ports of the second end that were tried.
+/// Returns true if it has a partner now.
+fn augment(candidates: &[[usize; 2]], matched: &mut Vec<[usize; 2]>, port: usize, seen: &mut Vec<usize>) -> bool {
+    for ends in candidates.iter().filter(|ends| ends[0] == port) {
+        if seen.contains(&ends[1]) {
+            continue;
+        }
+        seen.push(ends[1]);
+        let holder = matched.iter().find(|other| other[1] == ends[1]).copied();
+        if holder.is_none_or(|[holder, _]| augment(candidates, matched, holder, seen)) {
+            matched.retain(|other| other[0] != port);
+            matched.push(*ends);
+            return true;
+        }
+    }
+    false
 }
 
 /// Returns 0 for the same rail id, 2 for different ones, 1 if one end has none.

@@ -110,7 +110,7 @@ impl Handle {
             return Err(DecodeError::Value {
                 what: "the handle's protocol version",
                 value: u64::from(version),
-                allowed: "2; install the same version of Railweave on every host",
+                allowed: "3; install the same version of Railweave on every host",
             });
         }
         let (v4, v6) = (reader.u8()?, reader.u8()?);

@@ -58,14 +58,15 @@ pub use fate::Fate;
 pub use handle::{Handle, HandleAddress};
 pub use handshake::{
     AcceptPairing, Acceptor, Action, Awaited, Connector, Dial, Handshake, HandshakeFailure, HandshakePort, LaneRefused,
-    LeftOut, MakesConnection, progress,
+    LeftOut, MakesConnection, Wanted, progress,
 };
 pub use hello::{Hello, HelloError, MAX_HELLO_BYTES, ProcessId};
 pub use immediate::{Immediate, ImmediateLayout};
 pub use lingering::Lingering;
 pub use memory::{Incoming, MemoryKeys, Outgoing};
 pub use message::{
-    FRAME_HEADER_BYTES, Frame, FrameHeader, Lanes, MAX_FRAME_BYTES, Message, Offer, PortOffer, RailAnswer, RailLanes,
+    FRAME_HEADER_BYTES, Frame, FrameHeader, Lanes, MAX_FRAME_BYTES, MAX_OFFERED_PORTS, MAX_TARGETS, Message, Offer,
+    PortOffer, RailAnswer, RailLanes, Ways,
 };
 pub use preface::{LANE_PROOF_BYTES, LanePreface, PREFACE_BYTES, Preface, Token};
 pub use rail_info::{RailCounters, RailInfo, RailName};
@@ -91,4 +92,4 @@ pub const MAX_BUFFERS: usize = 8;
 pub const MAX_MESSAGE_BYTES: u64 = 1 << 30;
 
 /// The protocol version that this build speaks.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;

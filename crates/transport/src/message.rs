@@ -3,7 +3,7 @@
 
 use std::net::Ipv6Addr;
 
-use railweave_fabric::{Fault, LaneEndpoint, LinkLayer, MAX_LANES, MAX_RAILS};
+use railweave_fabric::{Fault, LaneEndpoint, LinkLayer, MAX_LANES, MAX_RAILS, Route, Step};
 
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::hello::MAX_HELLO_BYTES;
@@ -17,6 +17,12 @@ pub const FRAME_HEADER_BYTES: usize = 12;
 
 /// The longest frame, header included. LANES with 8 rails of 16 lanes is the longest message.
 pub const MAX_FRAME_BYTES: usize = 16 * 1024;
+
+/// The most ports of an offer: those of a device, and others of its host.
+pub const MAX_OFFERED_PORTS: usize = 16;
+
+/// The most addresses of a peer to which an offer has routes, as many as a handle has.
+pub const MAX_TARGETS: usize = 15;
 
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,8 +99,32 @@ pub struct Offer {
     pub striped: bool,
     /// Traffic class that NCCL asks for at the connector, `None` for none.
     pub traffic_class: Option<u8>,
-    /// The device's ports, in the order of the device.
+    /// The device's ports, in the order of the device, then the host's other ports.
     pub ports: Vec<PortOffer>,
+    /// The other ports and what the connector knows of the ways from all of them.
+    pub ways: Ways,
+}
+
+/// The ways to the peer, as its connector knows them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ways {
+    /// The first step of the ladder that the acceptor may take.
+    pub first_step: Step,
+    /// The number of ports, the last of the offer, that do not belong to the device that NCCL chose.
+    pub others: u8,
+    /// The addresses of the peer that the routes lead to, at most [`MAX_TARGETS`].
+    pub targets: Vec<Ipv6Addr>,
+    /// The routes to each target in turn, for each port in turn; `targets` × `ports` of them.
+    pub routes: Vec<Route>,
+}
+
+impl Ways {
+    /// Returns what the connector's kernel says about the way from this port to this address.
+    pub fn route(&self, port: usize, target: Ipv6Addr) -> Route {
+        let place = self.targets.iter().position(|known| *known == target);
+        let route = place.and_then(|place| self.routes.get(port * self.targets.len() + place));
+        route.copied().unwrap_or_default()
+    }
 }
 
 /// One rail in the acceptor's answer.
@@ -144,6 +174,8 @@ pub enum Message {
     Answer {
         /// The token that lanes present if they are sockets.
         token: Token,
+        /// The step of the ladder that gave the rails.
+        step: Step,
         /// The rails, at least one.
         rails: Vec<RailAnswer>,
     },
@@ -266,11 +298,19 @@ impl Message {
             }
             Self::Offer(offer) => {
                 out.u64(offer.nonce).u16(u16::from(offer.striped));
-                out.i16(offer.traffic_class.map_or(-1, i16::from)).u8(offer.ports.len() as u8).zeros(3);
+                let ways = &offer.ways;
+                out.i16(offer.traffic_class.map_or(-1, i16::from)).u8(offer.ports.len() as u8);
+                out.u8(ways.others).u8(ways.first_step as u8).u8(ways.targets.len() as u8);
                 offer.ports.iter().for_each(|port| port.write(out));
+                ways.targets.iter().for_each(|target| {
+                    out.put(&target.octets());
+                });
+                ways.routes.iter().for_each(|route| {
+                    out.u8(*route as u8);
+                });
             }
-            Self::Answer { token, rails } => {
-                out.put(&token.0).u8(rails.len() as u8).zeros(3);
+            Self::Answer { token, step, rails } => {
+                out.put(&token.0).u8(rails.len() as u8).u8(*step as u8).zeros(2);
                 for rail in rails {
                     out.u8(rail.connector_port).u8(rail.lanes).zeros(2);
                     rail.port.write(out);
@@ -348,18 +388,44 @@ fn read_offer(bytes: &[u8]) -> Result<Message, DecodeError> {
             return Err(DecodeError::Value { what: "OFFER's traffic class", value, allowed: "-1 to 255" });
         }
     };
-    let ports = count("OFFER's number of ports", reader.u8()?, MAX_RAILS, "1 to 8")?;
-    reader.zeros(3)?;
-    let ports = (0..ports).map(|_| PortOffer::read(&mut reader)).collect::<Result<_, _>>()?;
+    let ports = count("OFFER's number of ports", reader.u8()?, MAX_OFFERED_PORTS, "1 to 16")?;
+    let others = reader.u8()?;
+    let of_device = ports.saturating_sub(others.into());
+    if !(1..=MAX_RAILS).contains(&of_device) {
+        let allowed = "1 to 8 fewer than there are ports";
+        return Err(DecodeError::Value { what: "OFFER's number of other ports", value: others.into(), allowed });
+    }
+    let first_step = read_step(&mut reader, "OFFER's first step")?;
+    let targets = usize::from(reader.u8()?);
+    if targets > MAX_TARGETS {
+        let value = targets as u64;
+        return Err(DecodeError::Value { what: "OFFER's number of targets", value, allowed: "at most 15" });
+    }
+    let ports = (0..ports).map(|_| PortOffer::read(&mut reader)).collect::<Result<Vec<_>, _>>()?;
+    let of_targets = 0..targets;
+    let targets = of_targets.map(|_| reader.array::<16>().map(Ipv6Addr::from)).collect::<Result<Vec<_>, _>>()?;
+    let routes = (0..ports.len() * targets.len()).map(|_| {
+        let code = reader.u8()?;
+        let allowed = "0 unknown, 1 leaves by the port, 2 elsewhere";
+        Route::from_code(code).ok_or(DecodeError::Value { what: "a route", value: code.into(), allowed })
+    });
+    let routes = routes.collect::<Result<_, _>>()?;
     reader.end()?;
-    Ok(Message::Offer(Offer { nonce, striped: flags == 1, traffic_class, ports }))
+    let ways = Ways { first_step, others, targets, routes };
+    Ok(Message::Offer(Offer { nonce, striped: flags == 1, traffic_class, ports, ways }))
+}
+
+fn read_step(reader: &mut Reader<'_>, what: &'static str) -> Result<Step, DecodeError> {
+    let code = reader.u8()?;
+    Step::from_code(code).ok_or(DecodeError::Value { what, value: code.into(), allowed: "1 to 5" })
 }
 
 fn read_answer(bytes: &[u8]) -> Result<Message, DecodeError> {
     let mut reader = Reader::new("ANSWER", bytes);
     let token = Token(reader.array()?);
     let rails = count("ANSWER's number of rails", reader.u8()?, MAX_RAILS, "1 to 8")?;
-    reader.zeros(3)?;
+    let step = read_step(&mut reader, "ANSWER's step")?;
+    reader.zeros(2)?;
     let mut answers = Vec::with_capacity(rails);
     for _ in 0..rails {
         let connector_port = reader.u8()?;
@@ -368,7 +434,7 @@ fn read_answer(bytes: &[u8]) -> Result<Message, DecodeError> {
         answers.push(RailAnswer { connector_port, lanes, port: PortOffer::read(&mut reader)? });
     }
     reader.end()?;
-    Ok(Message::Answer { token, rails: answers })
+    Ok(Message::Answer { token, step, rails: answers })
 }
 
 fn read_lanes(bytes: &[u8]) -> Result<Message, DecodeError> {

@@ -77,7 +77,7 @@ impl RailCounters {
 pub struct RailInfo {
     /// Its number in the connection.
     pub index: usize,
-    /// Index of this end's port in its device.
+    /// Index of this end's port among those that it offered: its device's, then others of its host.
     pub local_port: usize,
     /// Its two ends.
     pub name: RailName,

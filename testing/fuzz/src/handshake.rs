@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use railweave_topology::{Endpoint, pair};
+use railweave_topology::{Between, Endpoint, Pair, Ports, pair};
 use railweave_transport::{
     AcceptPairing, Acceptor, Action, ConnectionEnd, Connector, Dial, Event, Frame, Handshake, Incoming,
     MakesConnection, MemoryKeys, Message, Outgoing, PortOffer, RecvConnection, SendConnection, Token,
@@ -173,22 +173,26 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
                 let mut ours: Vec<_> = ports.iter().map(|port| endpoint(&port.offer)).collect();
                 // Both ends are made from one plan, and equal addresses never pair between hosts.
                 ours.iter_mut().for_each(|port| port.address = (u128::from(port.address) + 1).into());
-                let pairing = pair(&theirs, &ours, false);
+                let ways = &offer.ways;
+                let route = |pair: Pair| ways.route(pair.connector, ours[pair.acceptor].address);
+                let between = Between { same_network: false, first_step: ways.first_step, route: &route };
+                let theirs = Ports { all: &theirs, others: ways.others.into() };
+                let pairing = pair(theirs, Ports::of_device(&ours), &between);
                 assert!(pairing.pairs.len() <= railweave_fabric::MAX_RAILS, "a connection has at most 8 rails");
                 let pairs: Vec<_> = pairing
                     .pairs
                     .iter()
                     .map(|pair| AcceptPairing {
-                        connector_port: u8::try_from(pair.connector).expect("an offer has at most 8 ports"),
+                        connector_port: u8::try_from(pair.connector).expect("an offer has at most 16 ports"),
                         acceptor_port: u8::try_from(pair.acceptor).expect("a device has at most 8 ports"),
                     })
                     .collect();
-                let refusal = pairing.refusal();
+                let (refusal, step) = (pairing.refusal(), pairing.step.unwrap_or_default());
                 self.acceptor = Some(Acceptor::new(
                     self.plan.config.clone(),
                     ports,
                     &offer,
-                    refusal.map_or(Ok(pairs.as_slice()), Err),
+                    refusal.map_or(Ok((step, pairs.as_slice())), Err),
                     Token([3; 16]),
                     "the connector".into(),
                     DEADLINE_NS,

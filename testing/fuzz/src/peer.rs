@@ -3,11 +3,11 @@
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-use railweave_fabric::{LaneEndpoint, LinkLayer, MAX_RAILS};
+use railweave_fabric::{LaneEndpoint, LinkLayer, MAX_RAILS, Step};
 use railweave_transport::{
     AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Handshake, HandshakePort, Lanes, MAX_MESSAGE_BYTES,
     MakesConnection, Message, Offer, PortOffer, RailAnswer, RailCounters, RailLanes, RecvConnection, SendConnection,
-    Token,
+    Token, Ways,
 };
 
 use crate::input::Input;
@@ -89,7 +89,7 @@ impl Plan {
             port: port_offer(index, 2, self.lanes),
         };
         let rails = (0..self.rails).map(answer).collect();
-        connector.handle_message(Message::Answer { token: Token([1; 16]), rails });
+        connector.handle_message(Message::Answer { token: Token([1; 16]), step: Step::Subnet, rails });
         connector.handle_message(self.peer_lanes());
         assert_eq!(connector.poll_event(), None, "a faultless handshake has no events");
         loop {
@@ -109,6 +109,7 @@ impl Plan {
             striped: self.config.striped,
             traffic_class: None,
             ports: (0..self.rails).map(|index| port_offer(index, 2, self.lanes)).collect(),
+            ways: Ways::default(),
         };
         let pairing = |index| AcceptPairing { connector_port: index, acceptor_port: index };
         let pairings: Vec<_> = (0..self.rails as u8).map(pairing).collect();
@@ -117,7 +118,7 @@ impl Plan {
             self.config.clone(),
             ports,
             &offer,
-            Ok(&pairings),
+            Ok((Step::Subnet, &pairings)),
             Token([1; 16]),
             "the script".into(),
             1,

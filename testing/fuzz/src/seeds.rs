@@ -5,11 +5,11 @@
 
 use std::net::IpAddr;
 
-use railweave_fabric::{Fault, LaneEndpoint};
+use railweave_fabric::{Fault, LaneEndpoint, Route, Step};
 use railweave_fabric_tcp::frame::{Body, Frame as LaneFrame, WriteFrame};
 use railweave_transport::{
     Frame, Handle, HandleAddress, Hello, LanePreface, Lanes, Message, Offer, Preface, ProcessId, RailAnswer, RailLanes,
-    Token,
+    Token, Ways,
 };
 
 use crate::peer::port_offer;
@@ -75,12 +75,18 @@ fn wire() -> Vec<(&'static str, Vec<u8>)> {
     let port = port_offer(0, 1, 2);
     let open = RailLanes::Open { key: 0x55, endpoints: vec![LaneEndpoint([9; 48]); 2] };
     let rails = vec![open, RailLanes::Dropped("no route to host".into())];
-    let offer = Offer { nonce: 77, striped: true, traffic_class: Some(104), ports: vec![port; 2] };
+    let ways = Ways {
+        first_step: Step::Routed,
+        others: 1,
+        targets: vec![port.address],
+        routes: vec![Route::Leaves, Route::Elsewhere, Route::Unknown],
+    };
+    let offer = Offer { nonce: 77, striped: true, traffic_class: Some(104), ports: vec![port; 3], ways };
     let answer = RailAnswer { connector_port: 1, lanes: 2, port };
     let messages = [
         Message::Hello(hello.encode()),
         Message::Offer(offer),
-        Message::Answer { token: Token([5; 16]), rails: vec![answer; 2] },
+        Message::Answer { token: Token([5; 16]), step: Step::Subnet, rails: vec![answer; 2] },
         Message::Lanes(Lanes { byte_counts: true, stream: 0xffff_0000_1234, rails }),
         Message::Ready { usable: 3 },
         Message::Refuse { fault: Fault::Configuration, reason: "RAILWEAVE_MODE differs".into() },
@@ -164,7 +170,13 @@ fn session() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 fn offer_of_nothing() -> Message {
-    Message::Offer(Offer { nonce: 5, striped: false, traffic_class: None, ports: vec![port_offer(0, 1, 1)] })
+    Message::Offer(Offer {
+        nonce: 5,
+        striped: false,
+        traffic_class: None,
+        ports: vec![port_offer(0, 1, 1)],
+        ways: Ways::default(),
+    })
 }
 
 fn handshake() -> Vec<(&'static str, Vec<u8>)> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use railweave_fabric::Fault;
 use railweave_transport::{
     Frame, Hello, Message, Offer, PROTOCOL_VERSION, ProcessId, Prover, Session, SessionAction, SessionConfig, Side,
-    SocketEnd, SocketEndKind,
+    SocketEnd, SocketEndKind, Ways,
 };
 
 use crate::input::Input;
@@ -337,7 +337,7 @@ impl Script {
             assert!(is_up, "a session that is not up begins nothing");
             assert_eq!(opener.known.insert(number, Known::SetUp), None);
             let ports = vec![port_offer(0, 1, 1)];
-            let offer = Offer { nonce: 5, striped: false, traffic_class: None, ports };
+            let offer = Offer { nonce: 5, striped: false, traffic_class: None, ports, ways: Ways::default() };
             opener.session.send(number, Message::Offer(offer));
         }
     }

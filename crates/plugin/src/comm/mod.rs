@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Weak};
 
 use railweave_abi::NcclResult;
-use railweave_fabric::Part;
+use railweave_fabric::{Part, Step};
 use railweave_transport::{ConnectionEnd, Debt, Error, Fate, Incoming, RailInfo, RecvRequest, SendRequest, call};
 
 pub(crate) use memory::{MemoryHandle, Registrar, RegistrarOf};
@@ -69,6 +69,8 @@ pub(crate) struct Established {
     pub(crate) parts: Vec<Part>,
     pub(crate) rails: Vec<RailInfo>,
     pub(crate) peer: String,
+    /// The step of the ladder that gave the rails, if this end is the connector.
+    pub(crate) step: Option<Step>,
 }
 
 /// The control thread's name for a connection of a session.

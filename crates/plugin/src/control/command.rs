@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use railweave_transport::Handle;
+use railweave_fabric::Step;
+use railweave_transport::{Error, Handle};
 
 use super::pending::PendingConnect;
 use crate::comm::{End, Route};
@@ -18,7 +19,13 @@ pub(crate) struct ConnectRequest {
     /// The addresses to try, in this order.
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) network: Arc<dyn Network>,
+    /// TCP for the peers that RDMA does not reach, if it may be used.
+    pub(crate) fallback: Option<Arc<dyn Network>>,
     pub(crate) device: usize,
+    /// The first step of the ladder to try.
+    pub(crate) first_step: Step,
+    /// The error of the first step that failed.
+    pub(crate) failed: Option<Error>,
     pub(crate) config: railweave_transport::ConnectionConfig,
     pub(crate) result: Arc<PendingConnect>,
 }

@@ -3,27 +3,29 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
-use railweave_fabric::Part;
+use railweave_fabric::{Part, Step};
 use railweave_transport::progress::Progress;
 use railweave_transport::{Fate, Lingering, Side, Token};
 
-use super::pending::PendingConnect;
+use super::command::ConnectRequest;
 use crate::comm::End;
 use crate::listener::{Listener, Ready};
 use crate::network::AnyHandshake;
 
 /// The recipient of a connection once it is up.
 pub(super) enum Target {
-    Connect(Arc<PendingConnect>),
-    Accept(Arc<Listener>),
+    /// The connect that it is for.
+    Connect(Box<ConnectRequest>),
+    /// The listener that it is for, and the offer's first step of the ladder.
+    Accept(Arc<Listener>, Step),
 }
 
 impl Target {
     /// Hands a connection to its recipient. Returns it if nobody waits for it.
     pub(super) fn give(&self, connection: Ready) -> Option<Ready> {
         match self {
-            Self::Connect(pending) => pending.give(Ok(connection)).and_then(Result::ok),
-            Self::Accept(listener) => listener.give(connection),
+            Self::Connect(request) => request.result.give(Ok(connection)).and_then(Result::ok),
+            Self::Accept(listener, _) => listener.give(connection),
         }
     }
 }
@@ -71,7 +73,7 @@ impl ConnectionSetup {
     ) -> Self {
         let side = match target {
             Target::Connect(_) => Side::Opener,
-            Target::Accept(_) => Side::Acceptor,
+            Target::Accept(..) => Side::Acceptor,
         };
         let progress = Progress::new(side, handshake.may_block(), timeout_ns, now_ns);
         Self {

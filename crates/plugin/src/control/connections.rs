@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+use railweave_fabric::{LinkLayer, Step};
 use railweave_transport::progress::Due;
-use railweave_transport::{Action, Cause, Error, Handshake, Message, Offer, Token};
+use railweave_transport::{Action, Cause, Error, Handshake, HandshakeFailure, Message, Offer, Token};
 
 use super::clock::nanoseconds;
 use super::command::ConnectRequest;
@@ -29,20 +30,34 @@ fn placed(
     (begin(network, device), node)
 }
 
+/// Returns true if the acceptor found no rail in the offer.
+fn is_unpaired(error: &Error) -> bool {
+    matches!(**error, Cause::Handshake { failure: HandshakeFailure::Unpaired(_), .. })
+}
+
 impl ControlLoop {
     /// Offers a connection on the session with the peer's process.
-    pub(super) fn begin_connecting(&mut self, token: usize, request: ConnectRequest) {
+    pub(super) fn begin_connecting(&mut self, token: usize, mut request: ConnectRequest) {
         let (now, timeout_ns, deadline_ns) = (self.now_ns(), self.handshake_ns(), self.deadline_ns());
-        let begun = self.session(token).map(|session| (session.protocol.begin(now), session.protocol.peer_name()));
-        let Some((Some(connection), peer)) = begun else {
+        let begun = self.session(token).map(|session| {
+            let first_step = session.ladder.first_step(&request);
+            (session.protocol.begin(now), session.protocol.peer_name(), first_step)
+        });
+        let Some((Some(connection), peer, first_step)) = begun else {
             let error = Error::peer("the session with the peer has just ended: the peer closed it or died");
-            return self.report_failed_setup(&Target::Connect(request.result), error);
+            let error = request.failed.clone().unwrap_or(error);
+            return self.report_failed_setup(&Target::Connect(Box::new(request)), error);
         };
+        request.first_step = first_step;
         let route = Route { session: token, connection };
-        let params = HandshakeParams { config: request.config, peer, deadline_ns };
+        let params = HandshakeParams { config: request.config.clone(), peer, deadline_ns };
+        let (network, device) = match &request.fallback {
+            Some(fallback) if request.first_step == Step::Tcp => (fallback, 0),
+            _ => (&request.network, request.device),
+        };
         let (handshake, node) =
-            placed(&*request.network, request.device, |it, device| it.connect(device, request.handle.nonce, params));
-        let setup = ConnectionSetup::new(handshake, Target::Connect(request.result), None, node, (timeout_ns, now));
+            placed(&**network, device, |it, device| it.connect(device, &request.handle, request.first_step, params));
+        let setup = ConnectionSetup::new(handshake, Target::Connect(Box::new(request)), None, node, (timeout_ns, now));
         self.begin_setup(route, setup);
         self.with_handshake(route, |_| ());
     }
@@ -61,11 +76,13 @@ impl ControlLoop {
         let Some(listener) = listener else {
             return self.refuse(route, "there is no such listener: it was closed, or the handle is from another run");
         };
+        let is_tcp = offer.ports.iter().all(|port| port.link_layer == LinkLayer::Tcp);
+        // Without a network of the offer's kind, the pairing says which kinds there are.
+        let known = listener.network_for(is_tcp).unwrap_or((&listener.network, listener.device));
         let params = HandshakeParams { config: listener.config.clone(), peer, deadline_ns };
-        let (handshake, node) = placed(&*listener.network, listener.device, |it, device| {
-            it.accept(device, offer, same_network, lane_token, params)
-        });
-        let target = Target::Accept(Arc::clone(&listener));
+        let (handshake, node) =
+            placed(&**known.0, known.1, |it, device| it.accept(device, offer, same_network, lane_token, params));
+        let target = Target::Accept(Arc::clone(&listener), offer.ways.first_step);
         let setup = ConnectionSetup::new(handshake, target, Some(lane_token), node, (timeout_ns, now));
         self.begin_setup(route, setup);
         self.lane_routes.insert(lane_token, route);
@@ -109,7 +126,7 @@ impl ControlLoop {
             };
             if let Some(event) = handshake.poll_event() {
                 // A stranger could cause any number of these events.
-                let by_stranger = matches!(setup.target, Target::Accept(_));
+                let by_stranger = matches!(setup.target, Target::Accept(..));
                 self.log_event(&event, &peer, by_stranger);
                 continue;
             }
@@ -146,7 +163,7 @@ impl ControlLoop {
         };
         let fate = Arc::clone(&established.fate);
         let listener = match &setup.target {
-            Target::Accept(listener) => Arc::downgrade(listener),
+            Target::Accept(listener, _) => Arc::downgrade(listener),
             Target::Connect(_) => Weak::new(),
         };
         let open = Connection::Open { fate, parts, listener };
@@ -154,7 +171,7 @@ impl ControlLoop {
         let is_known = session.protocol.opened(route.connection, now);
         debug_assert!(is_known, "what was being set up here was being set up there");
         self.end_setup(route, &setup);
-        if let Target::Accept(listener) = &setup.target
+        if let Target::Accept(listener, _) = &setup.target
             && listener.unaccepted() >= self.setups.most_unaccepted
         {
             // Other connections of this listener came up after this one was offered.
@@ -162,10 +179,13 @@ impl ControlLoop {
             self.strangers.report(self.now_ns(), Kind::Setup, &text);
             self.close(route, established.end);
         } else {
+            if let (Target::Connect(request), Some(step)) = (&setup.target, established.step) {
+                self.reached(route.session, request, step, &established.rails);
+            }
             match (setup.target.give((established, route)), setup.target) {
                 (Some((unwanted, route)), _) => self.close(route, unwanted.end),
-                (None, Target::Connect(connect)) => self.watch_connect(route, connect),
-                (None, Target::Accept(_)) => {}
+                (None, Target::Connect(request)) => self.watch_connect(route, request.result),
+                (None, Target::Accept(..)) => {}
             }
         }
         // The peer's messages that came while the set-up thread had the last step are for the open connection.
@@ -264,12 +284,22 @@ impl ControlLoop {
         if let Some(Connection::Setup(setup)) = session.connections.remove(&route.connection) {
             setup.is_wanted.store(false, Ordering::Relaxed);
             self.end_setup(route, &setup);
-            self.report_failed_setup(&setup.target, error);
+            let next_step = setup.handshake.as_ref().and_then(|handshake| handshake.next_step());
+            let again = match setup.target {
+                Target::Connect(request) => self.next_attempt(route.session, request, next_step, error),
+                target @ Target::Accept(..) => {
+                    self.report_failed_setup(&target, error);
+                    None
+                }
+            };
             if let Some(handshake) = setup.handshake {
                 self.free(handshake);
             }
+            self.with_session(route.session, |session, now| session.failed(route.connection, now));
+            if let Some(request) = again {
+                self.begin_or_queue_connect(route.session, *request);
+            }
         }
-        self.with_session(route.session, |session, now| session.failed(route.connection, now));
     }
 
     /// Ends a set-up, and gives back its place unless the end of its session has already done so.
@@ -284,13 +314,15 @@ impl ControlLoop {
     pub(super) fn report_failed_setup(&mut self, target: &Target, error: Error) {
         match target {
             // Nobody needs the error if connect is not called again.
-            Target::Connect(pending) => drop(pending.give(Err(error))),
-            Target::Accept(listener) if listener.is_open() => {
+            Target::Connect(request) => drop(request.result.give(Err(error))),
+            // The first attempt is in the log already.
+            Target::Accept(_, first_step) if *first_step > Step::default() && is_unpaired(&error) => {}
+            Target::Accept(listener, _) if listener.is_open() => {
                 let now = self.now_ns();
                 let text = format!("a connection that a peer began was not set up, and accept keeps waiting: {error}");
                 self.strangers.report(now, Kind::Setup, &text);
             }
-            Target::Accept(_) => {}
+            Target::Accept(..) => {}
         }
     }
 }

@@ -53,7 +53,7 @@ impl ControlLoop {
         };
         for request in session.setups.take_queued_connects() {
             self.look_at_debts();
-            self.report_failed_setup(&Target::Connect(request.result), error.clone());
+            self.report_failed_setup(&Target::Connect(Box::new(request)), error.clone());
         }
     }
 }

@@ -336,7 +336,7 @@ impl ControlLoop {
         }
         for request in self.forget_waiting(token) {
             self.look_at_debts();
-            self.report_failed_setup(&Target::Connect(request.result), error.clone());
+            self.report_failed_setup(&Target::Connect(Box::new(request)), error.clone());
         }
     }
 

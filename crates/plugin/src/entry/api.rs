@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use railweave_abi::net::{HANDLE_MAX_BYTES, MAX_DEVICES_PER_NIC, PTR_CUDA, PTR_DMABUF, PTR_HOST};
-use railweave_fabric::{Memory, MemoryKind};
+use railweave_fabric::{Memory, MemoryKind, Step};
 use railweave_transport::{Error, Handle, MAX_BUFFERS, MAX_MESSAGE_BYTES};
 
 use super::guard::{null, put};
@@ -204,7 +204,8 @@ pub(crate) unsafe fn listen(
     let nonce = random_u64();
     let bytes = process.handle(device, nonce, control.port()).encode();
     let config = process.connection_config(device, context.traffic_class);
-    let listener = Arc::new(Listener::new(nonce, device, Arc::clone(&process.network), config));
+    let listener =
+        Arc::new(Listener::new(nonce, device, Arc::clone(&process.network), process.fallback.clone(), config));
     let listen_comm = Arc::new(ListenComm { listener: Arc::clone(&listener), control: Arc::clone(&control) });
     // SAFETY: the caller's promises.
     unsafe {
@@ -250,7 +251,10 @@ pub(crate) unsafe fn connect(
             addresses: process.dial_order(device, &handle),
             handle,
             network: Arc::clone(&process.network),
+            fallback: process.fallback.clone(),
             device,
+            first_step: Step::default(),
+            failed: None,
             config: process.connection_config(device, traffic_class),
             result: pending,
         });

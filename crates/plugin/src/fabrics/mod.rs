@@ -3,11 +3,13 @@
 mod tcp;
 mod verbs;
 
+pub(crate) use tcp::BIT as TCP;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use railweave_discovery::{Found, FoundFabric, Note, OutOfBand};
-use railweave_fabric::{EventSource, Fabric, LinkLayer, Mode, SettingId};
+use railweave_fabric::{EventSource, Fabric, LinkLayer, Mode, PointerSupport, SettingId};
 use railweave_options::{AdaptiveRouting, Options, Weights};
 use railweave_topology::{ChosenPort, Device};
 use railweave_transport::{Error, HandleAddress};
@@ -20,6 +22,8 @@ use crate::network::{Network, NetworkOf};
 /// The devices and addresses of this machine that the process uses.
 pub(crate) struct InUse {
     pub(crate) network: Arc<dyn Network>,
+    /// TCP for the peers that RDMA does not reach, if it may be used.
+    pub(crate) fallback: Option<Arc<dyn Network>>,
     /// HELLO's mode: 0 for ports, 1 if Railweave fuses them.
     pub(crate) mode: u8,
     /// HELLO's fabrics.
@@ -40,18 +44,32 @@ pub(crate) struct InUse {
 pub(crate) fn open(options: &Options, forces_flushes: bool) -> Result<InUse, Error> {
     let Found { fabric, mode, ports, devices, out_of_band, listens_on, .. } =
         railweave_discovery::find(options, forces_flushes, &log_note).map_err(error)?;
-    let (network, fabrics, events) = match fabric {
+    let (network, fallback, fabrics, events) = match fabric {
         FoundFabric::Tcp => {
             let registrations = tcp::registrations(options, ports.len());
-            (network(options, mode, ports, devices, registrations), tcp::BIT, Vec::new())
+            (network(options, mode, ports, devices, registrations), None, tcp::BIT, Vec::new())
         }
         FoundFabric::Verbs(open) => {
             let events = verbs::events(&open);
-            (network(options, mode, ports, devices, verbs::registrations(options, open)), verbs::BIT, events)
+            let takes_host_memory_only = devices.iter().all(|device| device.pointers == PointerSupport::default());
+            // Whoever asks for RDMA alone gets RDMA alone.
+            let is_welcome = options.hybrid.value || options.fabric.value == railweave_options::Fabric::Auto;
+            let may_fall_back = takes_host_memory_only && is_welcome;
+            let fallback = if may_fall_back { fallback(options, listens_on.as_deref())? } else { None };
+            let fabrics = verbs::BIT | if fallback.is_some() { tcp::BIT } else { 0 };
+            (network(options, mode, ports, devices, verbs::registrations(options, open)), fallback, fabrics, events)
         }
     };
     let mode = u8::from(mode != Mode::Ports);
-    Ok(InUse { network, mode, fabrics, out_of_band: out_of_band.map(handle_address), listens_on, events })
+    Ok(InUse { network, fallback, mode, fabrics, out_of_band: out_of_band.map(handle_address), listens_on, events })
+}
+
+/// Returns TCP over all addresses of this host, for the peers that RDMA does not reach; `None` if there is no address.
+fn fallback(options: &Options, listens_on: Option<&[IpAddr]>) -> Result<Option<Arc<dyn Network>>, Error> {
+    let ports = railweave_discovery::tcp_ports(options, listens_on).map_err(error)?;
+    let devices = railweave_topology::devices(&ports, Mode::Fused);
+    let registrations = tcp::registrations(options, ports.len());
+    Ok((!ports.is_empty()).then(|| network(options, Mode::Fused, ports, devices, registrations)))
 }
 
 fn log_note(note: Note) {
@@ -93,8 +111,9 @@ where
         lanes: Box::new(move |place| lanes.on(place)),
         weight: Box::new(move |place| match weights {
             Weights::BySpeed => None,
-            Weights::Fixed(weights) => Some(weights[place]),
+            Weights::Fixed(weights) => weights.get(place).copied(),
         }),
+        halves_share_evenly: mode == Mode::Mesh,
     })
 }
 

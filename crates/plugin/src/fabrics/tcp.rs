@@ -8,7 +8,7 @@ use railweave_options::Options;
 use crate::comm::Registrations;
 
 /// HELLO's bit for TCP.
-pub(super) const BIT: u8 = 1;
+pub(crate) const BIT: u8 = 1;
 
 /// Returns the registrations of this many ports.
 pub(super) fn registrations(options: &Options, ports: usize) -> Vec<Arc<Registrations<Tcp>>> {

@@ -1,11 +1,11 @@
 //! A peer that is not the plugin and can stop at any point of the control protocol.
 
 use super::in_time;
-use railweave_fabric::{LaneEndpoint, LinkLayer};
+use railweave_fabric::{LaneEndpoint, LinkLayer, Step};
 use railweave_nccl_host::net::Handle as HandleBytes;
 use railweave_transport::{
     Frame, Handle, HandleAddress, Hello, LanePreface, Lanes, Message, Offer, PREFACE_BYTES, PROTOCOL_VERSION,
-    PortOffer, Preface, ProcessId, RailAnswer, RailLanes, Token,
+    PortOffer, Preface, ProcessId, RailAnswer, RailLanes, Token, Ways,
 };
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -86,7 +86,7 @@ impl Stranger {
     /// Answers an offer with one rail.
     pub(crate) fn answer(&mut self, offer: &Offer) {
         let rails = vec![RailAnswer { connector_port: 0, lanes: 1, port: offer.ports[0] }];
-        self.send(1, Message::Answer { token: Token([6; 16]), rails });
+        self.send(1, Message::Answer { token: Token([6; 16]), step: Step::Subnet, rails });
     }
 
     /// Returns the address of this side.
@@ -173,7 +173,7 @@ impl Stranger {
             address: address.to_ipv6_mapped(),
         };
         let nonce = self.handle.nonce;
-        let offer = Offer { nonce, striped: false, traffic_class: None, ports: vec![port] };
+        let offer = Offer { nonce, striped: false, traffic_class: None, ports: vec![port], ways: Ways::default() };
         Frame { connection, message: Message::Offer(offer) }.encode()
     }
 
@@ -181,8 +181,8 @@ impl Stranger {
     pub(crate) fn offer(&mut self, connection: u32) -> Token {
         self.ask(connection);
         match self.receive() {
-            Message::Answer { token, rails } => {
-                assert_eq!(rails.len(), 1);
+            Message::Answer { token, step, rails } => {
+                assert_eq!((step, rails.len()), (Step::Subnet, 1));
                 token
             }
             other => panic!("ANSWER follows, not {other:?}"),

@@ -7,7 +7,7 @@ use railweave_nccl_host::net::{Comm, NetApi};
 use railweave_nccl_host::{LoadedNet, NetError};
 
 use crate::common::{Buffer, Pair, alone, each, listen, noise, start, until, warnings, warnings_with};
-use crate::machine::{EVEN, FUSED, ROCE, finish, machine, strict, with};
+use crate::machine::{EVEN, FUSED, ONE_PORT, ROCE, finish, machine, strict, with};
 
 fn code<T>(result: Result<T, NetError>) -> NcclResult {
     match result {
@@ -209,7 +209,7 @@ fn a_connection_without_a_rail_is_an_error_of_the_host_that_could_not_make_it() 
     // data.
     let cases = [
         (ROCE.replace("[[device.port]]\n", "max_qp_wr = 200\n[[device.port]]\n"), NcclResult::SYSTEM_ERROR),
-        (format!("faults = ['create_qp:2-3:ENOMEM']\n{ROCE}"), NcclResult::REMOTE_ERROR),
+        (format!("faults = ['create_qp:2-3:ENOMEM']\n{ONE_PORT}"), NcclResult::REMOTE_ERROR),
     ];
     each(
         &cases,

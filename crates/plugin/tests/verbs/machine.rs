@@ -10,6 +10,9 @@ use railweave_nccl_host::LoadedNet;
 pub(crate) const ROCE: &str = "[[device]]\nname = 'mlx5_0'\n[[device.port]]\nwidth = 4\nport_speed = 0\n\
                                [[device]]\nname = 'mlx5_1'\n[[device.port]]\nwidth = 1\nport_speed = 0\n";
 
+/// One RoCE port, so that no other can stand in for it.
+pub(crate) const ONE_PORT: &str = "[[device]]\nname = 'mlx5_0'\n[[device.port]]\nwidth = 4\nport_speed = 0\n";
+
 /// Two InfiniBand ports of one speed.
 pub(crate) const INFINIBAND: &str = "[[device]]\nname = 'mlx5_0'\n[[device.port]]\nlink_layer = 'infiniband'\n\
                                      [[device]]\nname = 'mlx5_1'\n[[device.port]]\nlink_layer = 'infiniband'\n";

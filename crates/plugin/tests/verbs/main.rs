@@ -9,6 +9,7 @@ mod counts;
 mod events;
 mod flush;
 mod forks;
+mod ladder;
 mod lasting;
 mod machine;
 mod promises;

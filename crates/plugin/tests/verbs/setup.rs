@@ -20,7 +20,7 @@ use railweave_transport::{LANE_PROOF_BYTES, LanePreface, Message, Preface};
 use crate::common::{
     Pair, Relay, accept, alone, connect, in_time, listen, noise, start, until, warnings, warnings_with, with_peer,
 };
-use crate::machine::{EVEN, FUSED, ROCE, finish, library, machine, strict, with};
+use crate::machine::{EVEN, FUSED, ONE_PORT, ROCE, finish, library, machine, strict, with};
 
 /// Both results of one set-up: connect's, and accept's, which is `None` if connect failed.
 type Outcome = (Result<SendComm, NetError>, Option<RecvComm>);
@@ -107,7 +107,7 @@ fn without_any_rail_both_ends_are_told_and_the_next_try_may_succeed() {
     alone(&with(&[]), || {
         let steps = ["create_cq", "modify_qp/INIT", "modify_qp/RTR", "modify_qp/RTS"];
         for (round, step) in steps.into_iter().enumerate() {
-            let fake = machine(&strict(&format!("faults = ['{step}:1:EINVAL']\n{ROCE}")));
+            let fake = machine(&strict(&format!("faults = ['{step}:1:EINVAL']\n{ONE_PORT}")));
             let (_plugin, net) = start();
             assert!(!outcomes(&net, 1).into_iter().any(|outcome| used(&net, outcome)), "{step}");
             let failed =
@@ -124,7 +124,7 @@ fn without_any_rail_both_ends_are_told_and_the_next_try_may_succeed() {
 #[test]
 fn of_many_connections_at_once_only_those_fail_that_the_kernel_refused() {
     alone(&with(&[]), || {
-        let fake = machine(&format!("faults = ['modify_qp/RTR:3:EINVAL', 'create_cq:9:ENOMEM']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['modify_qp/RTR:3:EINVAL', 'create_cq:9:ENOMEM']\n{ONE_PORT}"));
         let (_plugin, net) = start();
         let up: Vec<bool> = outcomes(&net, 12).into_iter().map(|outcome| used(&net, outcome)).collect();
         assert_eq!(up.iter().filter(|up| !**up).count(), 2, "{up:?}");

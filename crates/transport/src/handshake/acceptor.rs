@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_fabric::{Domain, Fabric, Joining, LaneId, Part, PendingRail, RailId, RailSet, Role, SetupError};
+use railweave_fabric::{Domain, Fabric, Joining, LaneId, Part, PendingRail, RailId, RailSet, Role, SetupError, Step};
 
 use super::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
 use super::opening::{Opening, OwnMemory, RailPlan, SetUp};
@@ -40,14 +40,15 @@ pub struct Acceptor<F: Fabric> {
 }
 
 impl<F: Fabric> Acceptor<F> {
-    /// Answers an offer. `pairings` says which ports go together, or why none do: then the offer is refused. `token`
+    /// Answers an offer. `pairings` says which ports go together, by which step of the ladder, or why none
+    /// do: then the offer is refused. `token`
     /// must be freshly random, and the rest is as for [`crate::Connector::new`].
     #[expect(clippy::too_many_arguments, reason = "each is a different thing, and there is one caller")]
     pub fn new(
         mut config: ConnectionConfig,
         ports: Vec<HandshakePort<F>>,
         offer: &Offer,
-        pairings: Result<&[AcceptPairing], String>,
+        pairings: Result<(Step, &[AcceptPairing]), String>,
         token: Token,
         peer: String,
         deadline_ns: u64,
@@ -58,7 +59,7 @@ impl<F: Fabric> Acceptor<F> {
         let set_up = SetUp::new(config, ports, peer, token, deadline_ns, Box::new(counters));
         let mut acceptor = Self { set_up, state: State::Lanes };
         match pairings {
-            Ok(pairings) => acceptor.answer(offer, pairings),
+            Ok((step, pairings)) => acceptor.answer(offer, step, pairings),
             Err(reason) => acceptor.give_up(HandshakeFailure::Unpaired(reason)),
         }
         acceptor
@@ -79,7 +80,7 @@ impl<F: Fabric> Acceptor<F> {
         self.set_up.give_up(failure);
     }
 
-    fn answer(&mut self, offer: &Offer, pairings: &[AcceptPairing]) {
+    fn answer(&mut self, offer: &Offer, step: Step, pairings: &[AcceptPairing]) {
         let set_up = &mut self.set_up;
         let mut answers = Vec::new();
         for AcceptPairing { connector_port, acceptor_port } in pairings.iter().copied() {
@@ -96,7 +97,7 @@ impl<F: Fabric> Acceptor<F> {
             }));
         }
         let token = set_up.token;
-        set_up.send(Message::Answer { token, rails: answers });
+        set_up.send(Message::Answer { token, step, rails: answers });
     }
 
     fn handle_lanes(&mut self, lanes: Lanes) -> Result<(), HandshakeFailure> {

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_fabric::{Domain, Fabric, Joining, LaneId, MAX_RAILS, Part, PendingRail, RailId, Role};
+use railweave_fabric::{Domain, Fabric, Fault, Joining, LaneId, MAX_RAILS, Part, PendingRail, RailId, Role, Step};
 
 use super::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
 use super::opening::{Opening, OwnMemory, RailPlan, SetUp};
@@ -12,7 +12,7 @@ use super::{Action, Dial, Handshake, HandshakePort, MakesConnection};
 use crate::preface::Token;
 use crate::rail_info::RailCounters;
 use crate::send::{SendConnection, SendParts};
-use crate::{ConnectionConfig, Event, Fate, Lanes, Message, Offer, RailAnswer, RailLanes, RailName};
+use crate::{ConnectionConfig, Event, Fate, Lanes, Message, Offer, RailAnswer, RailLanes, RailName, Ways};
 
 enum State {
     Answer,
@@ -22,44 +22,69 @@ enum State {
     Over,
 }
 
+/// The listener that a connector wants, and the ways to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// The listener's nonce, from its handle.
+    pub nonce: u64,
+    /// The ways to its process.
+    pub ways: Ways,
+}
+
+impl From<u64> for Wanted {
+    /// Returns the listener with this nonce, to which nothing but the device's own ports leads.
+    fn from(nonce: u64) -> Self {
+        Self { nonce, ways: Ways::default() }
+    }
+}
+
 /// The sender's side of a connection's set-up.
 pub struct Connector<F: Fabric> {
     set_up: SetUp<F, SendConnection<F>>,
     state: State,
     peer_counts_bytes: bool,
+    /// The step of the ladder in ANSWER.
+    answered: Option<Step>,
+    next_step: Option<Step>,
 }
 
 impl<F: Fabric> Connector<F> {
-    /// Begins a connection over a device's ports to the listener with this nonce. `peer` names the other process in
-    /// messages, `deadline_ns` is when to give up, and `counters` returns the counters of a rail.
+    /// Begins a connection to a listener. `ports` are the device's, then the host's others, as `wanted` counts them.
+    /// `peer` names the other process in messages, `deadline_ns` is when to give up, and `counters` returns the
+    /// counters of a rail.
     pub fn new(
         config: ConnectionConfig,
         ports: Vec<HandshakePort<F>>,
-        nonce: u64,
+        wanted: impl Into<Wanted>,
         peer: String,
         deadline_ns: u64,
         counters: impl Fn(&RailName) -> Arc<RailCounters> + Send + 'static,
     ) -> Self {
-        assert!((1..=MAX_RAILS).contains(&ports.len()), "a device has 1 to {MAX_RAILS} ports, not {}", ports.len());
+        let Wanted { nonce, ways } = wanted.into();
+        let of_device = ports.len() - usize::from(ways.others);
+        assert!((1..=MAX_RAILS).contains(&of_device), "a device has 1 to {MAX_RAILS} ports, not {of_device}");
         let offer = Offer {
             nonce,
             striped: config.striped,
             traffic_class: config.traffic_class,
             ports: ports.iter().map(|port| port.offer).collect(),
+            ways,
         };
         let mut set_up = SetUp::new(config, ports, peer, Token([0; 16]), deadline_ns, Box::new(counters));
         set_up.memory = Some(OwnMemory::new(crate::cts::STREAM_BYTES, crate::record::RECORDS_BYTES));
         set_up.send(Message::Offer(offer));
-        Self { set_up, state: State::Answer, peer_counts_bytes: false }
+        Self { set_up, state: State::Answer, peer_counts_bytes: false, answered: None, next_step: None }
     }
 
     fn fail(&mut self, failure: HandshakeFailure) {
         self.state = State::Over;
+        self.next_step = self.answered.filter(|_| failure.is_of_rails()).and_then(Step::next);
         self.set_up.fail(failure);
     }
 
     fn give_up(&mut self, failure: HandshakeFailure) {
         self.state = State::Over;
+        self.next_step = self.answered.filter(|_| failure.is_of_rails()).and_then(Step::next);
         self.set_up.give_up(failure);
     }
 
@@ -176,9 +201,20 @@ where
     fn handle_message(&mut self, message: Message) {
         let result = match (&self.state, message) {
             (State::Over, _) => Ok(()),
-            (_, Message::Refuse { fault: _, reason }) => return self.fail(HandshakeFailure::Refused(reason)),
+            (state, Message::Refuse { fault, reason }) => {
+                let is_unpaired = matches!(state, State::Answer) && fault == Fault::Configuration;
+                self.fail(HandshakeFailure::Refused(reason));
+                // The acceptor has tried all steps but TCP, whose ports come in an offer of their own.
+                if is_unpaired {
+                    self.next_step = Some(Step::Tcp);
+                }
+                return;
+            }
             (_, Message::Bye) => return self.fail(HandshakeFailure::Closed),
-            (State::Answer, Message::Answer { token, rails }) => self.handle_answer(token, &rails),
+            (State::Answer, Message::Answer { token, step, rails }) => {
+                self.answered = Some(step);
+                self.handle_answer(token, &rails)
+            }
             (State::Lanes, Message::Lanes(lanes)) => self.handle_lanes(lanes),
             (_, other) => Err(HandshakeFailure::OutOfTurn(other.name())),
         };
@@ -258,6 +294,14 @@ where
 
     fn may_block(&self) -> bool {
         F::JOINING.may_block()
+    }
+
+    fn step(&self) -> Option<Step> {
+        self.answered
+    }
+
+    fn next_step(&self) -> Option<Step> {
+        self.next_step
     }
 
     fn poll_event(&mut self) -> Option<Event> {

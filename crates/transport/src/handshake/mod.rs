@@ -17,10 +17,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_fabric::{Fabric, LaneId, Part, RailId};
+use railweave_fabric::{Fabric, LaneId, Part, RailId, Step};
 
 pub use self::acceptor::{AcceptPairing, Acceptor};
-pub use self::connector::Connector;
+pub use self::connector::{Connector, Wanted};
 pub use self::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
 use crate::preface::Token;
 use crate::{Error, Event, Message, PortOffer};
@@ -123,6 +123,17 @@ pub trait Handshake: Send {
 
     /// Returns true if its calls may block, as making queue pairs does.
     fn may_block(&self) -> bool;
+
+    /// Returns the step of the ladder that gave the rails, once a connector has its answer; `None` for an acceptor.
+    fn step(&self) -> Option<Step> {
+        None
+    }
+
+    /// Returns the next step of the ladder to try, if the handshake is a connector's and has failed because none of its
+    /// rails came up.
+    fn next_step(&self) -> Option<Step> {
+        None
+    }
 
     /// Returns the next event. Must be called before [`MakesConnection::poll_action`].
     fn poll_event(&mut self) -> Option<Event>;

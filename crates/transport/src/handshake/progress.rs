@@ -306,7 +306,7 @@ mod tests {
     }
 
     fn answer() -> Message {
-        Message::Answer { token: crate::Token([7; 16]), rails: Vec::new() }
+        Message::Answer { step: railweave_fabric::Step::Subnet, token: crate::Token([7; 16]), rails: Vec::new() }
     }
 
     /// A handshake with a deadline.

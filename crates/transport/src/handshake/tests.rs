@@ -34,7 +34,7 @@ impl<const SOCKETS: bool> Ends<SOCKETS> {
         let Some(Action::Send(Message::Offer(offer))) = connector.poll_action() else { panic!("no offer") };
         let pair = |port| AcceptPairing { connector_port: port, acceptor_port: port };
         let pairings: Vec<_> = (0..from.len() as u8).map(pair).collect();
-        let (pairings, sender) = (Ok(&pairings[..]), "the sender".to_owned());
+        let (pairings, sender) = (Ok((Step::Subnet, &pairings[..])), "the sender".to_owned());
         let acceptor =
             Acceptor::new(config, ports(to), &offer, pairings, TOKEN, sender, DEADLINE_NS, |_| Arc::default());
         Self {

@@ -18,7 +18,18 @@ fn port(last: u16) -> PortOffer {
 }
 
 fn messages() -> Vec<Message> {
-    let offer = Offer { nonce: 77, striped: true, traffic_class: Some(104), ports: vec![port(1), port(2)] };
+    let offer = Offer {
+        nonce: 77,
+        striped: true,
+        traffic_class: Some(104),
+        ports: vec![port(1), port(2)],
+        ways: Ways {
+            first_step: Step::OtherPort,
+            others: 1,
+            targets: vec![port(3).address; 3],
+            routes: vec![Route::Unknown, Route::Leaves, Route::Elsewhere, Route::Leaves, Route::Leaves, Route::Unknown],
+        },
+    };
     let answer = RailAnswer { connector_port: 1, lanes: 2, port: port(9) };
     let lanes = Lanes {
         byte_counts: true,
@@ -31,7 +42,7 @@ fn messages() -> Vec<Message> {
     vec![
         Message::Hello(vec![1, 2, 3]),
         Message::Offer(offer),
-        Message::Answer { token: Token([5; 16]), rails: vec![answer; 8] },
+        Message::Answer { token: Token([5; 16]), step: Step::Forwarded, rails: vec![answer; 8] },
         Message::Lanes(lanes),
         Message::Ready { usable: 3 },
         Message::Refuse { fault: Fault::Configuration, reason: "modes differ".into() },
@@ -66,7 +77,17 @@ fn the_longest_message_fits_into_a_frame() {
 #[test]
 fn absurd_counts_are_refused_before_they_are_believed() {
     let offer = Frame { connection: 1, message: messages()[1].clone() }.encode();
-    for (at, value, words) in [(24, 0, "number of ports"), (24, 255, "number of ports"), (8 + 12, 9, "flags")] {
+    for (at, value, words) in [
+        (8 + 12, 9, "flags"),
+        (24, 0, "number of ports is 0x0; allowed: 1 to 16"),
+        (24, 17, "number of ports is 0x11; allowed: 1 to 16"),
+        (25, 2, "number of other ports is 0x2; allowed: 1 to 8 fewer"),
+        (25, 255, "number of other ports is 0xff"),
+        (26, 0, "first step is 0x0; allowed: 1 to 5"),
+        (26, 6, "first step is 0x6; allowed: 1 to 5"),
+        (27, 16, "number of targets is 0x10; allowed: at most 15"),
+        (offer.len() - 1, 3, "a route is 0x3"),
+    ] {
         let mut bad = offer.clone();
         bad[at] = value;
         let text = Frame::decode(&bad).unwrap_err().to_string();
@@ -96,7 +117,8 @@ fn read_back(message: &Message) -> Result<Message, DecodeError> {
 fn flags_that_are_not_set_and_a_class_that_is_not_asked_for_come_out_as_they_went_in() {
     for striped in [false, true] {
         for traffic_class in [None, Some(0), Some(1), Some(255)] {
-            let offer = Message::Offer(Offer { nonce: 1, striped, traffic_class, ports: vec![port(1)] });
+            let offer =
+                Message::Offer(Offer { nonce: 1, striped, traffic_class, ports: vec![port(1)], ways: Ways::default() });
             assert_eq!(read_back(&offer), Ok(offer));
         }
     }
@@ -109,7 +131,7 @@ fn flags_that_are_not_set_and_a_class_that_is_not_asked_for_come_out_as_they_wen
 
 #[test]
 fn a_traffic_class_is_one_byte_or_absent() {
-    let offer = Offer { nonce: 1, striped: false, traffic_class: None, ports: vec![port(1)] };
+    let offer = Offer { nonce: 1, striped: false, traffic_class: None, ports: vec![port(1)], ways: Ways::default() };
     let good = Frame { connection: 1, message: Message::Offer(offer) }.encode();
     for class in [-2i16, 256, i16::MAX] {
         let mut bad = good.clone();
@@ -122,7 +144,13 @@ fn a_traffic_class_is_one_byte_or_absent() {
 fn every_count_and_length_may_reach_its_limit_and_go_no_further() {
     let offer = |port| {
         let ports = vec![port; MAX_RAILS];
-        read_back(&Message::Offer(Offer { nonce: 1, striped: false, traffic_class: None, ports }))
+        read_back(&Message::Offer(Offer {
+            nonce: 1,
+            striped: false,
+            traffic_class: None,
+            ports,
+            ways: Ways::default(),
+        }))
     };
     assert!(offer(PortOffer { prefix_len: 128, lanes: MAX_LANES as u8, ..port(1) }).is_ok());
     for (wrong, words) in [
@@ -133,14 +161,46 @@ fn every_count_and_length_may_reach_its_limit_and_go_no_further() {
         let text = offer(wrong).unwrap_err().to_string();
         assert!(text.contains(words), "{text}");
     }
+    let ways = |others, targets: usize, ports: usize| Ways {
+        first_step: Step::Subnet,
+        others,
+        targets: vec![port(3).address; targets],
+        routes: vec![Route::Leaves; targets * ports],
+    };
+    let offer = |ports: usize, ways| {
+        let ports = vec![port(1); ports];
+        read_back(&Message::Offer(Offer { nonce: 1, striped: false, traffic_class: None, ports, ways }))
+    };
+    assert!(offer(MAX_OFFERED_PORTS, ways(8, MAX_TARGETS, MAX_OFFERED_PORTS)).is_ok());
+    assert!(offer(MAX_RAILS + 1, ways(0, 0, 0)).unwrap_err().to_string().contains("other ports"), "nine of one device");
+    let answer = Message::Answer {
+        token: Token([5; 16]),
+        step: Step::Subnet,
+        rails: vec![RailAnswer { connector_port: 1, lanes: 2, port: port(9) }],
+    };
+    let mut bytes = Frame { connection: 1, message: answer }.encode();
+    bytes[FRAME_HEADER_BYTES + 17] = 6;
+    assert!(Frame::decode(&bytes).unwrap_err().to_string().contains("ANSWER's step is 0x6; allowed: 1 to 5"));
     for rails in [0, MAX_RAILS + 1] {
         let answer = RailAnswer { connector_port: 1, lanes: 2, port: port(9) };
-        let text = read_back(&Message::Answer { token: Token([5; 16]), rails: vec![answer; rails] });
+        let text =
+            read_back(&Message::Answer { token: Token([5; 16]), step: Step::Subnet, rails: vec![answer; rails] });
         assert!(text.unwrap_err().to_string().contains("ANSWER's number of rails"));
         let rails = vec![RailLanes::Dropped(String::new()); rails];
         let text = read_back(&Message::Lanes(Lanes { byte_counts: false, stream: 0, rails }));
         assert!(text.unwrap_err().to_string().contains("LANES' number of rails"));
     }
+}
+
+#[test]
+fn a_way_is_that_from_a_port_to_an_address() {
+    let Message::Offer(Offer { mut ways, .. }) = messages()[1].clone() else { panic!("the second is OFFER") };
+    ways.targets = vec![port(3).address, port(4).address, port(5).address];
+    let routes = |of: usize| [3, 4, 5].map(|target| ways.route(of, port(target).address));
+    assert_eq!(routes(0), [Route::Unknown, Route::Leaves, Route::Elsewhere]);
+    assert_eq!(routes(1), [Route::Leaves, Route::Leaves, Route::Unknown]);
+    assert_eq!(routes(2), [Route::Unknown; 3], "a port that was not offered");
+    assert_eq!(ways.route(0, port(6).address), Route::Unknown, "no target");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::*;
-use crate::PROTOCOL_VERSION;
+use crate::{PROTOCOL_VERSION, Ways};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -144,7 +144,7 @@ impl Pair {
 }
 
 fn offer() -> Offer {
-    Offer { nonce: 5, striped: false, traffic_class: None, ports: Vec::new() }
+    Offer { nonce: 5, striped: false, traffic_class: None, ports: Vec::new(), ways: Ways::default() }
 }
 
 fn refuse(reason: &str) -> Message {

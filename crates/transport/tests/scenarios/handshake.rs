@@ -4,11 +4,11 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use railweave_fabric::{Fault, LaneEndpoint, LinkLayer, RailId, RailSet};
+use railweave_fabric::{Fault, LaneEndpoint, LinkLayer, RailId, RailSet, Route, Step};
 use railweave_fabric_sim::{Faults, Sim, World};
 use railweave_transport::{
     AcceptPairing, Acceptor, Action, Awaited, Cause, ConnectionConfig, Connector, Event, Frame, Handshake,
-    HandshakeFailure, Lanes, LeftOut, MakesConnection, Message, Offer, PortOffer, RailAnswer, RailLanes, Token,
+    HandshakeFailure, Lanes, LeftOut, MakesConnection, Message, Offer, PortOffer, RailAnswer, RailLanes, Token, Ways,
 };
 
 use crate::pair;
@@ -44,20 +44,36 @@ fn lanes() -> impl Strategy<Value = RailLanes> {
     ]
 }
 
+fn step() -> impl Strategy<Value = Step> {
+    proptest::sample::select(Step::ALL)
+}
+
+/// Ways from an offer without other ports.
+fn ways() -> impl Strategy<Value = Ways> {
+    let targets = proptest::collection::vec(any::<[u8; 16]>(), 0..4);
+    (step(), targets).prop_map(|(first_step, targets)| Ways {
+        first_step,
+        targets: targets.into_iter().map(Ipv6Addr::from).collect(),
+        ..Ways::default()
+    })
+}
+
 fn message() -> impl Strategy<Value = Message> {
     let answer = (0u8..4, 1u8..4, port());
     let answer = answer.prop_map(|(connector_port, lanes, port)| RailAnswer { connector_port, lanes, port });
     prop_oneof![
-        3 => proptest::collection::vec(answer, 1..=8)
-            .prop_map(|rails| Message::Answer { token: Token([1; 16]), rails }),
+        3 => (step(), proptest::collection::vec(answer, 1..=8))
+            .prop_map(|(step, rails)| Message::Answer { token: Token([1; 16]), step, rails }),
         3 => (any::<bool>(), any::<u64>(), proptest::collection::vec(lanes(), 1..=8))
             .prop_map(|(byte_counts, stream, rails)| Message::Lanes(Lanes { byte_counts, stream, rails })),
         3 => any::<u8>().prop_map(|usable| Message::Ready { usable }),
         1 => Just(Message::Refuse { fault: Fault::Peer, reason: "no".into() }),
         1 => Just(Message::Bye),
         1 => proptest::collection::vec(any::<u8>(), 0..20).prop_map(Message::Hello),
-        1 => proptest::collection::vec(port(), 1..=8)
-            .prop_map(|ports| Message::Offer(Offer { nonce: 1, striped: false, traffic_class: None, ports })),
+        1 => (proptest::collection::vec(port(), 1..=8), ways()).prop_map(|(ports, ways)| {
+            let ways = Ways { routes: vec![Route::Leaves; ports.len() * ways.targets.len()], ..ways };
+            Message::Offer(Offer { nonce: 1, striped: false, traffic_class: None, ports, ways })
+        }),
     ]
 }
 
@@ -104,11 +120,11 @@ proptest! {
     ) {
         let world = World::new(1, Faults::none());
         let process = Process::new(&world, &[1 << 30, 4096]);
-        let offer = Offer { nonce: 1, striped: true, traffic_class: Some(3), ports };
+        let offer = Offer { nonce: 1, striped: true, traffic_class: Some(3), ports, ways: Ways::default() };
         let pairings = [0, 1].map(|port| AcceptPairing { connector_port: port, acceptor_port: port });
         let mut acceptor = Acceptor::<Fabric>::new(
-            ConnectionConfig::default(), process.ports(), &offer, Ok(&pairings), Token([1; 16]), "the peer".into(),
-            1000, |_| Arc::default(),
+            ConnectionConfig::default(), process.ports(), &offer, Ok((Step::Subnet, &pairings)), Token([1; 16]),
+            "the peer".into(), 1000, |_| Arc::default(),
         );
         messages.into_iter().for_each(|message| acceptor.handle_message(message));
         acceptor.handle_timeout(1000);
@@ -129,8 +145,9 @@ fn connector(process: &Process) -> Connector<Fabric> {
 /// The acceptor of an offer from a process like its own.
 fn acceptor(process: &Process, pairings: Result<&[AcceptPairing], String>) -> Acceptor<Fabric> {
     let ports = process.ports().iter().map(|port| port.offer).collect();
-    let offer = Offer { nonce: 1, striped: false, traffic_class: None, ports };
+    let offer = Offer { nonce: 1, striped: false, traffic_class: None, ports, ways: Ways::default() };
     let (config, token, peer) = (ConnectionConfig::default(), Token([1; 16]), "the peer".into());
+    let pairings = pairings.map(|pairings| (Step::Subnet, pairings));
     Acceptor::new(config, process.ports(), &offer, pairings, token, peer, 1000, |_| Arc::default())
 }
 
@@ -141,7 +158,7 @@ fn answer(process: &Process) -> Message {
         lanes: port.offer.lanes,
         port: port.offer,
     });
-    Message::Answer { token: Token([1; 16]), rails: rails.collect() }
+    Message::Answer { token: Token([1; 16]), step: Step::Subnet, rails: rails.collect() }
 }
 
 fn dropped(rails: usize) -> Message {

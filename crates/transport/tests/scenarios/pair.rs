@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-use railweave_fabric::{Access, LinkLayer, MAX_RAILS, MemoryKind, Region, Registration, Write};
+use railweave_fabric::{Access, LinkLayer, MAX_RAILS, MemoryKind, Region, Registration, Step, Write};
 use railweave_fabric_sim::{
     Event, Faults, Mishap, Observer, Opening, Place, Sim, SimDomain, SimRegistration, Unobserved,
 };
@@ -282,9 +282,9 @@ fn connect<const ONE_SIDED: bool>(
     let Some(Action::Send(Message::Offer(offer))) = connector.poll_action() else { panic!("no offer") };
     let pairings: Vec<AcceptPairing> =
         (0..from.domains.len() as u8).map(|port| AcceptPairing { connector_port: port, acceptor_port: port }).collect();
-    let (token, peer) = (Token([1; 16]), "the sender".into());
+    let (pairings, token, peer) = (Ok((Step::Subnet, &pairings[..])), Token([1; 16]), "the sender".into());
     let mut acceptor =
-        Acceptor::new(config.clone(), to.ports(), &offer, Ok(&pairings), token, peer, 1 << 40, |_| Arc::default());
+        Acceptor::new(config.clone(), to.ports(), &offer, pairings, token, peer, 1 << 40, |_| Arc::default());
     let (mut sender, mut receiver) = (None, None);
     for _ in 0..MOST_TURNS {
         match acceptor.poll_action() {

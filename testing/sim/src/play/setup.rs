@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use railweave_fabric::{Fault, LinkLayer, MemoryKind, RailSet};
+use railweave_fabric::{Fault, LinkLayer, MemoryKind, RailSet, Step};
 use railweave_fabric_sim::Opening;
 use railweave_transport::progress::Progress;
 use railweave_transport::{
@@ -114,7 +114,10 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let pairings: Vec<AcceptPairing> =
             plan.pairs.iter().map(|pair| AcceptPairing { connector_port: pair.0, acceptor_port: pair.1 }).collect();
         let ports = self.ports(to, connection, false);
-        let pairings = if pairings.is_empty() { Err("No local NIC found".to_owned()) } else { Ok(&pairings[..]) };
+        let pairings = match &pairings[..] {
+            [] => Err("No local NIC found".to_owned()),
+            pairings => Ok((Step::default(), pairings)),
+        };
         let acceptor = Acceptor::new(
             self.config(connection),
             ports,

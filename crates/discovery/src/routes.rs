@@ -1,0 +1,218 @@
+//! The ways from this host's ports to a peer's addresses, as the kernel would choose them (RTM_GETROUTE, rtnetlink(7)).
+
+use std::io::Read as _;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use railweave_fabric::{LinkLayer, PortFacts, Route};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::interface::Interface;
+
+/// A kernel answers in microseconds. One that does not answer in this time says nothing.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Numbers of linux/netlink.h and linux/rtnetlink.h.
+const NLM_F_REQUEST: u16 = 1;
+const NLMSG_ERROR: u16 = 2;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
+const RTN_UNICAST: u8 = 1;
+const RTN_LOCAL: u8 = 2;
+const RTA_DST: u16 = 1;
+const RTA_SRC: u16 = 2;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RTA_VIA: u16 = 18;
+/// Lengths of `nlmsghdr` and `rtmsg`.
+const HEADER_BYTES: usize = 16;
+const ROUTE_BYTES: usize = 12;
+
+/// The kernel's routes, as it has them now.
+pub struct Routes {
+    socket: Socket,
+    interfaces: Vec<Interface>,
+}
+
+/// The kernel's answer about one way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// There is no way.
+    None,
+    /// Packets leave by the interface with this index, towards a gateway or not.
+    Leaves { interface: u32, by_gateway: bool },
+    /// The address is this host's own.
+    Local,
+}
+
+impl Routes {
+    /// Opens the kernel's routes; `None` if it does not show them to this process.
+    pub fn open() -> Option<Self> {
+        let protocol = Protocol::from(libc::NETLINK_ROUTE);
+        let socket = Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW, Some(protocol)).ok()?;
+        socket.set_read_timeout(Some(PATIENCE)).ok()?;
+        Some(Self { socket, interfaces: Interface::list().ok()? })
+    }
+
+    /// Returns what the kernel says about the way from a port to an address. Packets of TCP take the way that their
+    /// source address gives them. Those of RoCE leave by their port in any case: the kernel looks up a way by that port
+    /// alone, and without one takes the address for a neighbour's, so only a way through a gateway counts then.
+    pub fn route(&self, port: &PortFacts, to: IpAddr) -> Route {
+        let to = to.to_canonical();
+        let from = port.address.to_canonical();
+        let own = self.interfaces.iter().find(|interface| interface.address == from);
+        let Some(own) = own.filter(|_| port.link_layer != LinkLayer::InfiniBand && from.is_ipv4() == to.is_ipv4())
+        else {
+            return Route::Unknown;
+        };
+        match self.ask(to, Some(from), None) {
+            None => Route::Unknown,
+            Some(Answer::Local) if port.link_layer == LinkLayer::Tcp => Route::Leaves,
+            Some(Answer::Local) => Route::Elsewhere,
+            Some(Answer::Leaves { interface, .. }) if interface == own.index => Route::Leaves,
+            Some(_) if port.link_layer == LinkLayer::Tcp => Route::Elsewhere,
+            Some(_) => match self.ask(to, None, Some(own.index)) {
+                Some(Answer::Leaves { interface, by_gateway: true }) if interface == own.index => Route::Leaves,
+                Some(_) => Route::Elsewhere,
+                None => Route::Unknown,
+            },
+        }
+    }
+
+    /// Asks for the way to an address, from a source address or by an interface. `None` if there is no answer.
+    fn ask(&self, to: IpAddr, from: Option<IpAddr>, interface: Option<u32>) -> Option<Answer> {
+        self.socket.send(&request(to, from, interface)).ok()?;
+        let mut bytes = [0; 4096];
+        let length = (&self.socket).read(&mut bytes).ok()?;
+        answer(bytes.get(..length)?)
+    }
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    }
+}
+
+/// Returns the bytes of a request. Netlink has the host's byte order.
+fn request(to: IpAddr, from: Option<IpAddr>, interface: Option<u32>) -> Vec<u8> {
+    let mut attributes = Vec::new();
+    let mut add = |kind: u16, value: &[u8]| {
+        attributes.extend(((4 + value.len()) as u16).to_ne_bytes());
+        attributes.extend(kind.to_ne_bytes());
+        attributes.extend(value);
+    };
+    let bits = if to.is_ipv4() { 32 } else { 128 };
+    add(RTA_DST, &octets(to));
+    if let Some(from) = from {
+        add(RTA_SRC, &octets(from));
+    }
+    if let Some(interface) = interface {
+        add(RTA_OIF, &interface.to_ne_bytes());
+    }
+    let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let mut bytes = Vec::new();
+    bytes.extend(((HEADER_BYTES + ROUTE_BYTES + attributes.len()) as u32).to_ne_bytes());
+    bytes.extend(RTM_GETROUTE.to_ne_bytes());
+    bytes.extend(NLM_F_REQUEST.to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes.extend([family as u8, bits, if from.is_some() { bits } else { 0 }]);
+    bytes.extend([0; ROUTE_BYTES - 3]);
+    bytes.extend(attributes);
+    bytes
+}
+
+/// Reads an answer. `None` if it is none.
+fn answer(bytes: &[u8]) -> Option<Answer> {
+    let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
+    let body = bytes.get(HEADER_BYTES..)?;
+    if kind == NLMSG_ERROR {
+        let code = i32::from_ne_bytes(*body.first_chunk()?).wrapping_neg();
+        // Other errors say nothing about the way.
+        let is_no_way = matches!(code, libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::ENETDOWN);
+        return is_no_way.then_some(Answer::None);
+    }
+    if kind != RTM_NEWROUTE {
+        return None;
+    }
+    let (mut interface, mut by_gateway) = (None, false);
+    let mut attributes = body.get(ROUTE_BYTES..)?;
+    while let Some(head) = attributes.first_chunk::<4>() {
+        let length = usize::from(u16::from_ne_bytes([head[0], head[1]]));
+        let value = attributes.get(4..length)?;
+        match u16::from_ne_bytes([head[2], head[3]]) {
+            RTA_OIF => interface = value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes)),
+            RTA_GATEWAY | RTA_VIA => by_gateway = true,
+            _ => {}
+        }
+        // Attributes begin at multiples of four bytes.
+        attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    match body[7] {
+        RTN_LOCAL => Some(Answer::Local),
+        RTN_UNICAST => interface.map(|interface| Answer::Leaves { interface, by_gateway }),
+        _ => Some(Answer::None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tcp_ports::loopback_port;
+
+    #[test]
+    fn the_kernel_answers_about_loopback() {
+        let routes = Routes::open().expect("this kernel shows its routes");
+        let port = loopback_port(IpAddr::from([127, 0, 0, 1]));
+        assert_eq!(routes.route(&port, IpAddr::from([127, 0, 0, 2])), Route::Leaves);
+        let roce = PortFacts { link_layer: LinkLayer::Roce, ..port.clone() };
+        assert_eq!(routes.route(&roce, IpAddr::from([127, 0, 0, 2])), Route::Elsewhere, "no packet leaves by it");
+        assert_eq!(routes.route(&port, "::1".parse().unwrap()), Route::Unknown, "another family");
+        let not_here = PortFacts { address: "192.0.2.1".parse().unwrap(), ..port.clone() };
+        assert_eq!(routes.route(&not_here, IpAddr::from([127, 0, 0, 2])), Route::Unknown);
+        let infiniband = PortFacts { link_layer: LinkLayer::InfiniBand, ..port };
+        assert_eq!(routes.route(&infiniband, IpAddr::from([127, 0, 0, 2])), Route::Unknown);
+    }
+
+    fn message(kind: u16, body: &[u8]) -> Vec<u8> {
+        let mut bytes = ((HEADER_BYTES + body.len()) as u32).to_ne_bytes().to_vec();
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend([0; 10]);
+        bytes.extend(body);
+        bytes
+    }
+
+    #[test]
+    fn answers_are_read_and_cut_ones_refused() {
+        let attribute = |kind: u16, value: &[u8]| {
+            let mut bytes = ((4 + value.len()) as u16).to_ne_bytes().to_vec();
+            bytes.extend(kind.to_ne_bytes());
+            bytes.extend(value);
+            bytes
+        };
+        let route = |kind: u8, attributes: &[Vec<u8>]| {
+            let mut body = vec![0; ROUTE_BYTES];
+            body[7] = kind;
+            body.extend(attributes.concat());
+            message(RTM_NEWROUTE, &body)
+        };
+        let out = attribute(RTA_OIF, &3_u32.to_ne_bytes());
+        let gateway = attribute(RTA_GATEWAY, &[10, 0, 0, 1]);
+        let direct = Some(Answer::Leaves { interface: 3, by_gateway: false });
+        assert_eq!(answer(&route(RTN_UNICAST, std::slice::from_ref(&out))), direct);
+        let both = route(RTN_UNICAST, &[out.clone(), gateway]);
+        assert_eq!(answer(&both), Some(Answer::Leaves { interface: 3, by_gateway: true }));
+        assert_eq!(answer(&route(RTN_LOCAL, &[out])), Some(Answer::Local));
+        // Type 7 is RTN_UNREACHABLE.
+        assert_eq!(answer(&route(7, &[])), Some(Answer::None));
+        assert_eq!(answer(&route(RTN_UNICAST, &[])), None);
+        for length in 0..both.len() {
+            let _ = answer(&both[..length]);
+        }
+        let error = |code: i32| message(NLMSG_ERROR, &(-code).to_ne_bytes());
+        assert_eq!(answer(&error(libc::ENETUNREACH)), Some(Answer::None));
+        assert_eq!(answer(&error(libc::EINVAL)), None);
+        assert_eq!(answer(&[]), None);
+    }
+}

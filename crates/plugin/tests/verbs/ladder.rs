@@ -1,0 +1,91 @@
+//! The ladder: connections between devices whose own ports do not reach each other.
+
+use railweave_abi::net::PTR_HOST;
+use railweave_nccl_host::net::NetApi;
+
+use crate::common::{Pair, alone, each, info_lines, listen, start, until, warnings, warnings_with};
+use crate::machine::{ROCE, finish, machine, strict, with};
+
+/// A machine with two ports, of which those named here connect no queue pair.
+fn broken(devices: &str) -> String {
+    let fault = |device: &&str| format!("'modify_qp/RTR@{device}:*:EINVAL'");
+    let faults: Vec<_> = ["mlx5_0", "mlx5_1"].iter().filter(|device| devices.contains(**device)).map(fault).collect();
+    strict(&format!("faults = [{}]\n{ROCE}", faults.join(", ")))
+}
+
+/// Returns the lines of level INFO that contain all of these words.
+fn info_with(words: &[&str]) -> Vec<String> {
+    info_lines().into_iter().filter(|text| words.iter().all(|word| text.contains(word))).collect()
+}
+
+#[test]
+fn another_port_stands_in_for_one_that_brings_up_no_rail() {
+    alone(&with(&[("NCCL_DEBUG", "INFO")]), || {
+        let fake = machine(&broken("mlx5_0"));
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        pair.exchange(1, 300_000);
+        let said = info_with(&["the ports of device mlx5_0 do not reach ", "other ports of the two hosts take"]);
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].ends_with(": 10.1.0.1 - 10.1.0.1"), "{said:?}");
+        // Said once for each peer.
+        let again = Pair::open(&net, &net, 0);
+        again.exchange(2, 300_000);
+        assert_eq!(info_with(&["take their place"]).len(), 1);
+        // Later connections do not try again what has failed.
+        assert_eq!(warnings_with(&["rail 0 to ", "is left out: QP transition"]).len(), 1, "{:?}", warnings());
+        pair.close();
+        again.close();
+        finish(&fake, net);
+    });
+}
+
+/// TCP over loopback in place of RDMA.
+const HYBRID: [(&str, &str); 2] = [("RAILWEAVE_HYBRID", "1"), ("NCCL_SOCKET_IFNAME", "lo")];
+
+#[test]
+fn tcp_carries_what_rdma_does_not() {
+    alone(&with(&HYBRID), || {
+        let fake = machine(&broken("mlx5_0 mlx5_1"));
+        let (_plugin, net) = start();
+        for device in 0..2 {
+            let properties = net.properties(device).unwrap();
+            assert_eq!(properties.ptr_support, PTR_HOST, "TCP takes no GPU memory");
+        }
+        let pair = Pair::open(&net, &net, 0);
+        pair.exchange(1, 300_000);
+        pair.exchange(2, 0);
+        let again = Pair::open(&net, &net, 1);
+        again.exchange(3, 5_000_000);
+        let said = warnings_with(&[
+            "TCP carries the connections of device mlx5_0 to ",
+            "costs speed",
+            "no rail to ",
+            "127.0.0.1 - ",
+        ]);
+        assert_eq!(said.len(), 1, "{:?}", warnings());
+        pair.close();
+        again.close();
+        finish(&fake, net);
+    });
+}
+
+#[test]
+fn without_leave_to_use_tcp_the_first_error_is_the_one_reported() {
+    // Devices that take GPU memory, or a user who wants RDMA and nothing else.
+    each(
+        &["", "dma_buf = false\n"],
+        |_| with(&HYBRID[1..]),
+        |habit| {
+            let description = broken("mlx5_0 mlx5_1").replace("[[device]]\n", &format!("[[device]]\n{habit}"));
+            let fake = machine(&description);
+            let (_plugin, net) = start();
+            let (listening, mut handle) = listen(&net, 0);
+            until("connect's failure", || net.connect(0, &mut handle).err());
+            assert_eq!(warnings_with(&["connect: no rail to "]).len(), 1, "{:?}", warnings());
+            assert_eq!(warnings_with(&["TCP carries"]).len(), 0);
+            net.close_listen(listening).unwrap();
+            finish(&fake, net);
+        },
+    );
+}

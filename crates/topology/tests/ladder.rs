@@ -1,0 +1,282 @@
+//! Each step of the ladder, with a near miss that must fail; then properties of any two hosts.
+
+mod common;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use railweave_fabric::{MAX_RAILS, Route, Step};
+use railweave_topology::{Between, Endpoint, Pair, Pairing, Ports, Side, pair};
+
+use common::{any_endpoint, endpoint, network};
+
+/// The ports of a host: those of the device that NCCL chose, then the others.
+struct Host {
+    ports: Vec<Endpoint>,
+    others: usize,
+}
+
+impl Host {
+    fn new(device: &[&str], others: &[&str]) -> Self {
+        let ports = device.iter().chain(others).map(|text| endpoint(text)).collect();
+        Self { ports, others: others.len() }
+    }
+
+    fn ports(&self) -> Ports<'_> {
+        Ports { all: &self.ports, others: self.others }
+    }
+}
+
+fn climb(connector: &Host, acceptor: &Host, first_step: Step, route: impl Fn(Pair) -> Route) -> Pairing {
+    let between = Between { same_network: false, first_step, route: &route };
+    pair(connector.ports(), acceptor.ports(), &between)
+}
+
+#[track_caller]
+fn gives(found: &Pairing, step: Step, expected: &[(usize, usize)]) {
+    let pairs: Vec<_> = found.pairs.iter().map(|pair| (pair.connector, pair.acceptor)).collect();
+    assert_eq!((found.step, pairs), (Some(step), expected.to_vec()), "{found:?}");
+}
+
+#[track_caller]
+fn gives_nothing(found: &Pairing) {
+    assert_eq!((found.step, found.pairs.len()), (None, 0), "{found:?}");
+}
+
+#[test]
+fn a_subnet_goes_before_everything_else() {
+    let here = Host::new(&["10.0.1.1/24", "10.0.2.1/24"], &["10.0.3.1/24"]);
+    let there = Host::new(&["10.0.2.2/24", "10.0.9.2/24"], &["10.0.3.2/24"]);
+    gives(&climb(&here, &there, Step::Subnet, |_| Route::Leaves), Step::Subnet, &[(1, 0)]);
+    // The next step does without them.
+    gives(&climb(&here, &there, Step::Routed, |_| Route::Leaves), Step::Routed, &[(0, 0), (1, 1)]);
+    gives(&climb(&here, &there, Step::OtherPort, |_| Route::Leaves), Step::OtherPort, &[(2, 2)]);
+}
+
+#[test]
+fn a_route_counts_unless_it_leaves_by_another_port() {
+    let (here, there) = (Host::new(&["10.0.1.1/24 roce"], &[]), Host::new(&["10.0.2.2/24 roce"], &[]));
+    for (route, step) in
+        [(Route::Leaves, Some(Step::Routed)), (Route::Unknown, Some(Step::Routed)), (Route::Elsewhere, None)]
+    {
+        assert_eq!(climb(&here, &there, Step::Subnet, |_| route).step, step, "{route:?}");
+    }
+    // Nobody can ask for routes between subnets of InfiniBand, so they are tried after everything else.
+    let (here, there) = (Host::new(&["fe80:0:0:1::1/64 ib"], &[]), Host::new(&["fe80:0:0:2::2/64 ib"], &[]));
+    gives(&climb(&here, &there, Step::Subnet, |_| Route::Unknown), Step::Forwarded, &[(0, 0)]);
+    gives_nothing(&climb(&here, &there, Step::Tcp, |_| Route::Unknown));
+}
+
+#[test]
+fn another_port_stands_in_where_it_shares_a_subnet() {
+    // Three hosts, a cable between each two; NCCL chose the port to the third host.
+    let (here, there) = (Host::new(&["10.0.1.1/24"], &["10.0.3.1/24"]), Host::new(&["10.0.3.2/24"], &["10.0.2.2/24"]));
+    gives(&climb(&here, &there, Step::Subnet, |_| Route::Elsewhere), Step::OtherPort, &[(1, 0)]);
+    let (here, there) = (Host::new(&["10.0.1.1/24"], &["10.0.3.1/24"]), Host::new(&["10.0.2.2/24"], &["10.0.3.2/24"]));
+    gives(&climb(&here, &there, Step::Subnet, |_| Route::Elsewhere), Step::OtherPort, &[(1, 1)]);
+    // As many stand in as the device has ports, and those go first whose partner belongs to its device.
+    let here = Host::new(&["10.0.1.1/24"], &["10.0.3.1/24", "10.0.4.1/24"]);
+    let there = Host::new(&["10.0.4.2/24"], &["10.0.3.2/24"]);
+    gives(&climb(&here, &there, Step::Subnet, |_| Route::Elsewhere), Step::OtherPort, &[(2, 0)]);
+    let there = Host::new(&["10.0.9.2/24"], &["10.0.8.2/24"]);
+    gives_nothing(&climb(&here, &there, Step::Subnet, |_| Route::Elsewhere));
+}
+
+#[test]
+fn a_host_that_forwards_is_taken_only_where_both_ends_have_a_route() {
+    // The diagonal of a ring of four: host 1 has cables to 2 and 4, host 3 too.
+    let here = Host::new(&["10.12.0.1/24 roce", "10.14.0.1/24 roce"], &[]);
+    let there = Host::new(&["10.23.0.3/24 roce", "10.34.0.3/24 roce"], &[]);
+    let through = |pair: Pair| match (pair.connector, pair.acceptor) {
+        (0, 0) | (1, 1) => Route::Leaves,
+        _ => Route::Elsewhere,
+    };
+    gives(&climb(&here, &there, Step::Subnet, through), Step::Routed, &[(0, 0), (1, 1)]);
+    gives(&climb(&here, &there, Step::OtherPort, through), Step::Forwarded, &[(0, 0), (1, 1)]);
+    gives_nothing(&climb(&here, &there, Step::OtherPort, |_| Route::Unknown));
+    gives_nothing(&climb(&here, &there, Step::Tcp, through));
+    // Each port a device: NCCL chose two between which there is no way.
+    let here = Host::new(&["10.12.0.1/24 roce"], &["10.14.0.1/24 roce"]);
+    let there = Host::new(&["10.34.0.3/24 roce"], &["10.23.0.3/24 roce"]);
+    let through =
+        |pair: Pair| if pair == (Pair { connector: 1, acceptor: 0 }) { Route::Leaves } else { Route::Elsewhere };
+    gives(&climb(&here, &there, Step::Subnet, through), Step::Forwarded, &[(1, 0)]);
+}
+
+/// Eight ports, each on a link network of its own with its switch, and a network interface on one subnet with all
+/// hosts.
+fn rails_and_front_end(host: u8, device: usize) -> Host {
+    let rail = |rail: usize| format!("10.{rail}.{host}.1/31 roce 400g");
+    let others = (0..8).filter(|other| *other != device).map(rail);
+    let others: Vec<String> = others.chain([format!("192.168.0.{host}/24 roce 100g")]).collect();
+    Host::new(&[&rail(device)], &others.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+#[test]
+fn each_rail_of_a_routed_fabric_stays_on_its_port() {
+    for (ours, theirs) in (0..8).flat_map(|ours| (0..8).map(move |theirs| (ours, theirs))) {
+        let (here, there) = (rails_and_front_end(1, ours), rails_and_front_end(2, theirs));
+        for route in [Route::Leaves, Route::Unknown] {
+            gives(&climb(&here, &there, Step::Subnet, |_| route), Step::Routed, &[(0, 0)]);
+        }
+    }
+    // A port without a route of its own is none of these fabrics: the interface that all share takes its place.
+    let (here, there) = (rails_and_front_end(1, 0), rails_and_front_end(2, 0));
+    gives(&climb(&here, &there, Step::Subnet, |_| Route::Elsewhere), Step::OtherPort, &[(8, 8)]);
+}
+
+prop_compose! {
+    fn any_host()(
+        ports in vec(any_endpoint(), 1..7),
+        others in vec(any_endpoint(), 0..5),
+    ) -> Host {
+        Host { others: others.len(), ports: [ports, others].concat() }
+    }
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let others = self.ports.len() - self.others;
+        write!(out, "{:#?} and others {:#?}", &self.ports[..others], &self.ports[others..])
+    }
+}
+
+/// Ways that both hosts know, by the places of the ports in their lists.
+fn any_ways() -> impl Strategy<Value = Vec<Route>> {
+    vec(prop::sample::select(vec![Route::Unknown, Route::Leaves, Route::Elsewhere]), 12 * 12)
+}
+
+fn way(ways: &[Route], connector: usize, acceptor: usize) -> Route {
+    ways[connector * 12 + acceptor]
+}
+
+/// Returns the size of a maximum matching, by trying all.
+fn most(edges: &[(usize, usize)]) -> usize {
+    let Some(((left, right), rest)) = edges.split_first() else { return 0 };
+    let without = most(rest);
+    let others: Vec<_> = rest.iter().copied().filter(|edge| edge.0 != *left && edge.1 != *right).collect();
+    without.max(1 + most(&others))
+}
+
+/// True if two ports, alone, pair at this step.
+fn may_pair((here, ours): (&Host, usize), (there, theirs): (&Host, usize), step: Step, route: Route) -> bool {
+    let alone = |host: &Host, place: usize| {
+        if place < host.ports.len() - host.others {
+            return Host { ports: vec![host.ports[place]], others: 0 };
+        }
+        // The device's own port pairs with nothing.
+        Host { ports: vec![endpoint("0.0.0.0/32"), host.ports[place]], others: 1 }
+    };
+    climb(&alone(here, ours), &alone(there, theirs), step, |_| route).step == Some(step)
+}
+
+prop_compose! {
+    /// A host with few ports, on few subnets.
+    fn small_host(number: u8)(
+        subnets in vec(0_u8..4, 1..6),
+        others in 0_usize..3,
+    ) -> Host {
+        let ports = subnets.iter().zip(0_u8..);
+        let ports = ports.map(|(subnet, place)| endpoint(&format!("10.0.{subnet}.{number}{place}/24")));
+        let ports: Vec<_> = ports.collect();
+        Host { others: others.min(ports.len() - 1), ports }
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_two_hosts_pair_soundly(
+        here in any_host(),
+        there in any_host(),
+        ways in any_ways(),
+        first_step in prop::sample::select(Step::ALL),
+    ) {
+        let route = |pair: Pair| way(&ways, pair.connector, pair.acceptor);
+        let found = climb(&here, &there, first_step, route);
+        prop_assert!(found.step.is_none_or(|step| step >= first_step));
+        prop_assert_eq!(found.step.is_none(), found.pairs.is_empty());
+        prop_assert_eq!(found.refusal().is_some(), found.pairs.is_empty());
+        prop_assert!(found.pairs.len() <= MAX_RAILS);
+        let of_device = |host: &Host, place: usize| place < host.ports.len() - host.others;
+        for pair in &found.pairs {
+            let (ours, theirs) = (&here.ports[pair.connector], &there.ports[pair.acceptor]);
+            prop_assert_eq!(ours.link_layer, theirs.link_layer);
+            prop_assert!(ours.plane_id < 0 || theirs.plane_id < 0 || ours.plane_id == theirs.plane_id);
+            let is_own = of_device(&here, pair.connector) && of_device(&there, pair.acceptor);
+            let is_near = network(ours).shares_subnet(&network(theirs));
+            match found.step {
+                Some(Step::Subnet) => prop_assert!(is_own && is_near),
+                Some(Step::Routed) => prop_assert!(is_own && !is_near && route(*pair) != Route::Elsewhere),
+                Some(Step::OtherPort) => prop_assert!(!is_own && is_near),
+                Some(Step::Forwarded) => prop_assert!(!is_near && route(*pair) == Route::Leaves),
+                Some(Step::Tcp) | None => prop_assert!(false, "{:?}", found),
+            }
+        }
+        if found.step > Some(Step::Subnet) {
+            for side in [Side::Connector, Side::Acceptor] {
+                let mut used: Vec<_> = found.pairs.iter().map(|pair| pair.port(side)).collect();
+                used.sort_unstable();
+                used.dedup();
+                prop_assert_eq!(used.len(), found.pairs.len(), "beyond a subnet, ports pair one to one");
+            }
+        }
+    }
+
+    #[test]
+    fn as_many_ports_pair_as_can(here in small_host(1), there in small_host(2), ways in any_ways()) {
+        let route = |connector: usize, acceptor: usize| way(&ways, connector, acceptor);
+        for first_step in Step::ALL {
+            let found = climb(&here, &there, *first_step, |pair| route(pair.connector, pair.acceptor));
+            let Some(step) = found.step else { continue };
+            let all = (0..here.ports.len()).flat_map(|ours| (0..there.ports.len()).map(move |theirs| (ours, theirs)));
+            let edges: Vec<_> = all
+                .filter(|(ours, theirs)| may_pair((&here, *ours), (&there, *theirs), step, route(*ours, *theirs)))
+                .collect();
+            let devices = [&here, &there].map(|host| host.ports.len() - host.others);
+            let limit = if step >= Step::OtherPort { devices[0].max(devices[1]) } else { MAX_RAILS };
+            let most = most(&edges).min(limit);
+            match step {
+                // Ports that are left over share a partner.
+                Step::Subnet => for (ours, theirs) in &edges {
+                    prop_assert!(found.pairs.len() >= most);
+                    prop_assert!(found.pairs.iter().any(|pair| pair.connector == *ours));
+                    prop_assert!(found.pairs.iter().any(|pair| pair.acceptor == *theirs));
+                },
+                _ => prop_assert_eq!(found.pairs.len(), most),
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_of_the_ports_does_not_matter_where_each_has_one_partner(
+        here in Just(0_usize..6).prop_flat_map(|range| Just(range.collect::<Vec<_>>()).prop_shuffle()),
+        there in Just(0_usize..6).prop_flat_map(|range| Just(range.collect::<Vec<_>>()).prop_shuffle()),
+    ) {
+        let host = |number: u8, order: &[usize]| {
+            let ports = order.iter().map(|subnet| endpoint(&format!("10.0.{subnet}.{number}/24"))).collect();
+            Host { ports, others: 0 }
+        };
+        let found = climb(&host(1, &here), &host(2, &there), Step::Subnet, |_| Route::Unknown);
+        prop_assert_eq!(found.pairs.len(), 6);
+        prop_assert!(found.pairs.iter().all(|pair| here[pair.connector] == there[pair.acceptor]));
+    }
+
+    #[test]
+    fn both_directions_take_the_same_ports(
+        here in any_host(),
+        there in any_host(),
+        ways in any_ways(),
+        first_step in prop::sample::select(Step::ALL),
+    ) {
+        let addresses = |host: &Host| host.ports.iter().map(|port| port.address).min();
+        if addresses(&here) == addresses(&there) {
+            // Two hosts do not have the same address, and the ends are told apart by theirs.
+            return Ok(());
+        }
+        let out = climb(&here, &there, first_step, |pair| way(&ways, pair.connector, pair.acceptor));
+        let back = climb(&there, &here, first_step, |pair| way(&ways, pair.acceptor, pair.connector));
+        let mut mirrored: Vec<_> = back.pairs.iter().map(|pair| (pair.acceptor, pair.connector)).collect();
+        mirrored.sort_unstable();
+        let there: Vec<_> = out.pairs.iter().map(|pair| (pair.connector, pair.acceptor)).collect();
+        prop_assert_eq!((out.step, there), (back.step, mirrored));
+    }
+}
