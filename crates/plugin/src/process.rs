@@ -173,6 +173,7 @@ impl Process {
             adaptive_routing_above: fabrics::adaptive_routing_above(&self.options, &*self.network, device),
             traffic_class,
             first_number: 0,
+            probe_timeout: self.options.probe_timeout.value,
         }
     }
 }

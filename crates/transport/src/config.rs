@@ -1,5 +1,7 @@
 //! The configuration of a connection.
 
+use std::time::Duration;
+
 /// The configuration of a connection, from the options of both ends.
 #[derive(Clone, Debug)]
 pub struct ConnectionConfig {
@@ -17,10 +19,20 @@ pub struct ConnectionConfig {
     /// The number from which this end counts receives, CTS entries, CTS writes and flushes. 0 (docs/wire.md); the
     /// simulation sets others, the same at both ends, so that numbers go round.
     pub first_number: u32,
+    /// The time in which a rail's first packets must come through, if the fabric is one-sided and both ends connect its
+    /// lanes.
+    pub probe_timeout: Duration,
 }
 
 impl Default for ConnectionConfig {
     fn default() -> Self {
-        Self { split_min: 8192, striped: false, adaptive_routing_above: None, traffic_class: None, first_number: 0 }
+        Self {
+            split_min: 8192,
+            striped: false,
+            adaptive_routing_above: None,
+            traffic_class: None,
+            first_number: 0,
+            probe_timeout: Duration::from_secs(10),
+        }
     }
 }

@@ -203,6 +203,12 @@ pub enum Message {
     Pong,
     /// Either: this end is still setting up the connection, so the other end restarts its timeout.
     Wait,
+    /// Connector to acceptor: these rails are connected, and their first packets are on their way. Acceptor to
+    /// connector: its own first packets have come through on these.
+    Probe {
+        /// One bit per rail of the answer.
+        rails: u8,
+    },
 }
 
 fn fault_code(fault: Fault) -> u8 {
@@ -271,6 +277,7 @@ impl Message {
             Self::Ping => 9,
             Self::Pong => 10,
             Self::Wait => 11,
+            Self::Probe { .. } => 12,
         }
     }
 
@@ -288,6 +295,7 @@ impl Message {
             Self::Ping => "PING",
             Self::Pong => "PONG",
             Self::Wait => "WAIT",
+            Self::Probe { .. } => "PROBE",
         }
     }
 
@@ -332,8 +340,8 @@ impl Message {
                     }
                 }
             }
-            Self::Ready { usable } => {
-                out.u8(*usable).zeros(3);
+            Self::Ready { usable: rails } | Self::Probe { rails } => {
+                out.u8(*rails).zeros(3);
             }
             Self::Refuse { fault, reason } => {
                 out.u8(fault_code(*fault)).zeros(1).text(reason, MOST_TEXT);
@@ -351,12 +359,7 @@ impl Message {
             2 => read_offer(bytes),
             3 => read_answer(bytes),
             4 => read_lanes(bytes),
-            5 => {
-                let mut reader = Reader::new("READY", bytes);
-                let usable = reader.u8()?;
-                reader.zeros(3)?;
-                reader.end().map(|()| Self::Ready { usable })
-            }
+            5 => read_mask("READY", bytes).map(|usable| Self::Ready { usable }),
             6 => read_refuse(bytes),
             7 => Reader::new("BYE", bytes).end().map(|()| Self::Bye),
             8 => {
@@ -367,9 +370,17 @@ impl Message {
             9 => Reader::new("PING", bytes).end().map(|()| Self::Ping),
             10 => Reader::new("PONG", bytes).end().map(|()| Self::Pong),
             11 => Reader::new("WAIT", bytes).end().map(|()| Self::Wait),
-            kind => Err(DecodeError::Value { what: "a frame's kind", value: kind.into(), allowed: "1 to 11" }),
+            12 => read_mask("PROBE", bytes).map(|rails| Self::Probe { rails }),
+            kind => Err(DecodeError::Value { what: "a frame's kind", value: kind.into(), allowed: "1 to 12" }),
         }
     }
+}
+
+fn read_mask(message: &'static str, bytes: &[u8]) -> Result<u8, DecodeError> {
+    let mut reader = Reader::new(message, bytes);
+    let mask = reader.u8()?;
+    reader.zeros(3)?;
+    reader.end().map(|()| mask)
 }
 
 fn read_offer(bytes: &[u8]) -> Result<Message, DecodeError> {

@@ -86,7 +86,7 @@ impl Preface {
             2 => Err(DecodeError::Value {
                 what: "the preface's protocol version",
                 value: u64::from(version),
-                allowed: "2; install the same version of Railweave on every host",
+                allowed: "3; install the same version of Railweave on every host",
             }),
             kind => Err(DecodeError::Value { what: "the preface's kind", value: kind.into(), allowed: "1 or 2" }),
         }

@@ -127,13 +127,13 @@ fn link_port(world: &World, device: &str, number: u8, link: Link) -> bool {
         change_port(facts, number, |port| match link {
             Link::Cut => port.cut = true,
             Link::Mend => port.cut = false,
-            Link::TimeOut => {}
+            Link::TimeOut | Link::Take => {}
         })
         .is_some()
     });
-    if link == Link::TimeOut {
+    if matches!(link, Link::TimeOut | Link::Take) {
         let on_port = |entry: &PairEntry| entry.attributes.port_num == number && entry.device.facts().name == device;
-        world.time_out(|entry, _| {
+        world.end_waiting(link, |entry, _| {
             on_port(entry) || world.pair_of(entry.attributes.dest_qp_num).is_some_and(|(peer, _)| on_port(peer))
         });
     }
@@ -142,8 +142,8 @@ fn link_port(world: &World, device: &str, number: u8, link: Link) -> bool {
 
 fn link_pair(world: &mut World, number: u32, link: Link) -> bool {
     let Some(&address) = world.numbers.get(&number) else { return false };
-    if link == Link::TimeOut {
-        world.time_out(|entry, pair| pair.number == number || entry.attributes.dest_qp_num == number);
+    if matches!(link, Link::TimeOut | Link::Take) {
+        world.end_waiting(link, |entry, pair| pair.number == number || entry.attributes.dest_qp_num == number);
     } else if let Some(entry) = world.pairs.get_mut(&address) {
         entry.cut = link == Link::Cut;
     }

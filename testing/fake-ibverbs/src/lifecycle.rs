@@ -15,6 +15,7 @@ use crate::pairs::{Gate, Manners, QueuePair, next_epoch};
 use crate::profile::SendRing;
 use crate::queues::{CompletionQueue, ReceiveQueue, SharedReceiveQueue};
 use crate::reports::QpReport;
+use crate::requests::Link;
 use crate::transitions::Request;
 use crate::world::{PairEntry, Used, World, completion_queue, lock, pair, shared_receive_queue, unknown};
 
@@ -273,10 +274,15 @@ impl World {
         self.carry_on();
     }
 
-    /// Fails the oldest pending work of each queue pair that `meant` selects, like a card whose retries are exhausted.
-    pub(crate) fn time_out(&self, meant: impl Fn(&PairEntry, &QueuePair) -> bool) {
+    /// Ends the waiting of each queue pair that `meant` selects: fails the oldest pending work, like a card whose
+    /// retries are exhausted, or completes all of it ([`Link::Take`]).
+    pub(crate) fn end_waiting(&self, link: Link, meant: impl Fn(&PairEntry, &QueuePair) -> bool) {
         for (_, pair) in self.each_pair().filter(|(entry, pair)| meant(entry, pair)) {
             let mut sends = pair.sends.lock();
+            if link == Link::Take {
+                pair.take_held(&mut sends);
+                continue;
+            }
             pair.fail_oldest(&mut sends, sys::WC_RETRY_EXC_ERR);
             sends.wreck = None;
         }

@@ -152,6 +152,15 @@ impl FakeVerbs {
         self.ask(&Request::PortLink { device: device.to_owned(), port, link: Link::TimeOut })
     }
 
+    /// Takes and acknowledges the work that waits on the queue pairs of a port whose cable is cut, as a peer that is
+    /// not in this process would.
+    ///
+    /// # Errors
+    /// If there is no such port.
+    pub fn take(&self, device: &str, port: u8) -> Result<(), String> {
+        self.ask(&Request::PortLink { device: device.to_owned(), port, link: Link::Take })
+    }
+
     /// Cuts the cable of one queue pair and its peer.
     ///
     /// # Errors

@@ -276,6 +276,14 @@ impl QueuePair {
         }
     }
 
+    /// Completes all pending work, as if a peer had taken it that is not in this process.
+    pub(crate) fn take_held(&self, sends: &mut Sends) {
+        while let Some(held) = sends.held.pop_front() {
+            let work = held.work();
+            self.complete_here(sends, &work, work.length());
+        }
+    }
+
     /// Adds this queue pair's counts.
     pub(crate) fn count(&self, counts: &mut Counts) {
         *counts = Counts::sum([&*counts, &self.sends.lock().counts].into_iter());
@@ -476,6 +484,13 @@ impl QueuePair {
                 places: 1,
             });
         }
+        self.complete_here(sends, work, length);
+    }
+
+    /// Reports a request that was carried out to this side, if it is signalled.
+    #[inline]
+    fn complete_here(&self, sends: &mut Sends, work: &Work<'_>, length: u64) {
+        let request = work.request;
         sends.counts.bytes += length;
         sends.unreported += 1;
         if request.send_flags & sys::SEND_SIGNALED != 0 {

@@ -44,4 +44,6 @@ pub(crate) enum Link {
     Cut,
     /// Fails the oldest work that waits for it on each queue pair, at both ends.
     TimeOut,
+    /// Takes and acknowledges the work that waits for it, as a peer that is not in this process would.
+    Take,
 }

@@ -14,9 +14,10 @@ use railweave_transport::{
 
 use crate::input::Input;
 use crate::peer::{Plan, counters};
-use crate::scripted::{Scripted, World};
+use crate::scripted::{FirstPackets, Scripted, World};
 
 const DEADLINE_NS: u64 = 1000;
+const PROBE_TIMEOUT_NS: u64 = 10_000_000_000;
 const MOST_STEPS: usize = 500;
 const MOST_QUEUED: usize = 64;
 
@@ -127,14 +128,19 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
                 state.refusals.later = register / 40;
                 state.refusals.open = open % 10;
                 state.refusals.connect = connect % 10;
+                state.first_packets = match connect / 10 {
+                    1 => FirstPackets::Vanish,
+                    2 => FirstPackets::Fail,
+                    _ => FirstPackets::ComeThrough,
+                };
             }
             13 => {
                 // The deadline of one end has passed, or is about to.
                 let (who, now) = (input.u8(), DEADLINE_NS - 1 + u64::from(input.u8() % 2));
                 match (&mut self.connector, &mut self.acceptor) {
                     // A step that was put off may work now.
-                    (Some(connector), _) if who % 4 == 2 => connector.go_on(),
-                    (_, Some(acceptor)) if who % 4 == 3 => acceptor.go_on(),
+                    (Some(connector), _) if who % 4 == 2 => connector.go_on(now),
+                    (_, Some(acceptor)) if who % 4 == 3 => acceptor.go_on(now),
                     (Some(connector), _) if who.is_multiple_of(2) => connector.handle_timeout(now),
                     (_, Some(acceptor)) => acceptor.handle_timeout(now),
                     _ => {}
@@ -283,17 +289,19 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
 
     /// Lets the deadline of both ends pass. An end that has a connection by then uses it.
     fn end(&mut self) {
-        // An end that gives up rails that were put off for too long goes on with the others, and waits for its peer
-        // once more.
-        for _ in 0..2 {
+        // An end that gives up rails that were put off for too long goes on with the others, gives their first packets
+        // time, and waits for its peer once more.
+        for again in 0..4 {
+            let now_ns = DEADLINE_NS + again * PROBE_TIMEOUT_NS;
             if let Some(connector) = &mut self.connector {
-                connector.handle_timeout(DEADLINE_NS);
+                connector.handle_timeout(now_ns);
             }
             if let Some(acceptor) = &mut self.acceptor {
-                acceptor.handle_timeout(DEADLINE_NS);
+                acceptor.handle_timeout(now_ns);
             }
             self.drain();
         }
+        self.worlds.iter().for_each(|world| world.lock().is_up = true);
         if let Some(connector) = &self.connector {
             assert!(self.sender.is_over() && connector.timeout_ns().is_none(), "the connector is over at its deadline");
         }

@@ -2,6 +2,7 @@
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use railweave_fabric::{LaneEndpoint, LinkLayer, MAX_RAILS, Step};
 use railweave_transport::{
@@ -53,6 +54,7 @@ impl Plan {
                 adaptive_routing_above: (flags & 4 != 0).then_some(8192),
                 traffic_class: None,
                 first_number: 0,
+                probe_timeout: Duration::from_secs(10),
             },
             caps: Caps { max_write, byte_counts: flags & 8 == 0 },
             weights,
@@ -67,6 +69,11 @@ impl Plan {
                 weight: self.weights[index],
             })
             .collect()
+    }
+
+    /// Returns the mask of all rails.
+    fn all_rails(&self) -> u8 {
+        (0xff_u16 >> (8 - self.rails)) as u8
     }
 
     fn peer_lanes(&self) -> Message {
@@ -91,11 +98,17 @@ impl Plan {
         let rails = (0..self.rails).map(answer).collect();
         connector.handle_message(Message::Answer { token: Token([1; 16]), step: Step::Subnet, rails });
         connector.handle_message(self.peer_lanes());
+        if ONE_SIDED {
+            connector.handle_message(Message::Probe { rails: self.all_rails() });
+        }
         assert_eq!(connector.poll_event(), None, "a faultless handshake has no events");
         loop {
             match connector.poll_action().expect("the connection comes to be") {
                 Action::Dial(dial) => connector.handle_dialled(dial.rail, dial.lane, Ok(World::socket())),
-                Action::Ready(connection) => return *connection,
+                Action::Ready(connection) => {
+                    world.lock().is_up = true;
+                    return *connection;
+                }
                 Action::Send(_) => {}
                 Action::Failed(error) => panic!("a faultless handshake failed: {error}"),
             }
@@ -132,11 +145,17 @@ impl Plan {
                 }
             }
         }
-        acceptor.handle_message(Message::Ready { usable: (0xff_u16 >> (8 - self.rails)) as u8 });
+        if ONE_SIDED {
+            acceptor.handle_message(Message::Probe { rails: self.all_rails() });
+        }
+        acceptor.handle_message(Message::Ready { usable: self.all_rails() });
         assert_eq!(acceptor.poll_event(), None, "a faultless handshake has no events");
         loop {
             match acceptor.poll_action().expect("the connection comes to be") {
-                Action::Ready(connection) => return *connection,
+                Action::Ready(connection) => {
+                    world.lock().is_up = true;
+                    return *connection;
+                }
                 Action::Send(_) => {}
                 Action::Dial(_) => panic!("an acceptor dials nobody"),
                 Action::Failed(error) => panic!("a faultless handshake failed: {error}"),

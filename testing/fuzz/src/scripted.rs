@@ -54,6 +54,19 @@ pub(crate) struct State {
     pub(crate) refusals: Refusals,
     /// The number of times that the peer has closed all sockets of dialled lanes.
     pub(crate) closings: u32,
+    /// The fate of the packets by which a set-up tries its rails.
+    pub(crate) first_packets: FirstPackets,
+    /// True once the set-up is over, so that the script looks at writes and completes them.
+    pub(crate) is_up: bool,
+}
+
+/// The fate of the packets by which a set-up tries its rails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum FirstPackets {
+    #[default]
+    ComeThrough,
+    Vanish,
+    Fail,
 }
 
 /// For each kind of call, the number of next calls that fail.
@@ -418,7 +431,15 @@ impl Rail for Open {
             assert!(write.local.length <= self.caps.max_write, "a write of {} bytes is too long", write.local.length);
             state.check(state.rails[self.index].port, write);
         }
+        let fate = if state.is_up { None } else { Some(state.first_packets) };
         let rail = &mut state.rails[self.index];
+        if fate == Some(FirstPackets::Fail) {
+            rail.fail(lane.index());
+        }
+        if fate == Some(FirstPackets::ComeThrough) {
+            rail.completions.extend(chain.iter().map(|write| Completion::Sent { id: write.id }));
+            return Ok(());
+        }
         let lane = &mut rail.lanes[lane.index()];
         if lane.broken {
             return Err(PostError::Broken);

@@ -120,6 +120,7 @@ seen! {
     AllSends = "path", "256 sends in progress, all that a connection has";
     LeakProbe = "path", "a leak probe of all slots and requests";
     GappyRails = "path", "a connection with a rail missing";
+    FirstPacket = "path", "packets by which a set-up tries its rails";
 
     NoReceive = "refusal", "isend: no receive is posted";
     NoTag = "refusal", "isend: the oldest receive has no buffer with this tag";

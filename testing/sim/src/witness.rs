@@ -77,6 +77,9 @@ impl Witness {
 
     fn handle_chain(&mut self, now_ns: u64, place: Place, chain: &[railweave_fabric::Write]) {
         let Place { connection, sender, rail, lane } = place;
+        if self.watch.first_posted((connection, sender), (rail, lane.0), chain.len()) {
+            return self.counts.saw(Seen::FirstPacket);
+        }
         if !sender && chain.len() == 2 {
             self.counts.saw(Seen::CtsSplit);
         }
@@ -116,6 +119,10 @@ impl Witness {
             self.watch.staged(connection, landed.write.remote.address, landed.port, landed.number);
         }
         self.record(now_ns, Kind::Land, who(place), [length, start, number_of(immediate), 0]);
+        let landing = Landing { connection, rail, lane: lane.0, address: start, length, control, immediate };
+        if self.watch.first_landed(now_ns, sender, &landing, landed.bytes) {
+            return;
+        }
         if control && !sender && start + length == CTS_RING_BYTES {
             self.counts.saw(Seen::RingWrapped);
         }
@@ -123,7 +130,6 @@ impl Witness {
             self.watch.cts_landed(now_ns, connection, start, landed.bytes);
         }
         if sender {
-            let landing = Landing { connection, rail, lane: lane.0, address: start, length, control, immediate };
             self.watch.landed(now_ns, &landing, landed.bytes, &mut self.counts);
         }
     }

@@ -189,6 +189,14 @@ impl Stranger {
         }
     }
 
+    /// Returns true if a part of the next message is here.
+    pub(crate) fn has_input(&self) -> bool {
+        self.socket.set_nonblocking(true).expect("it is a socket");
+        let has_come = self.socket.peek(&mut [0; 1]).is_ok();
+        self.socket.set_nonblocking(false).expect("it is a socket");
+        has_come || !self.input.is_empty()
+    }
+
     /// Waits until the plugin has read all that was sent.
     pub(crate) fn until_read(&mut self) {
         self.send(0, Message::Ping);

@@ -229,8 +229,8 @@ fn a_connection_without_a_rail_is_an_error_of_the_host_that_could_not_make_it() 
 
 #[test]
 fn an_adapter_that_takes_no_work_fails_the_call_that_brought_it() {
-    // The first posts are the CTS of the first receives.
-    let cases = [("post_send:1:EIO", "irecv"), ("post_send:2:ENOMEM", "isend"), ("post_recv:1:EIO", "irecv")];
+    // The first posts are the packets by which each end tries the rail; then come the CTS of the first receives.
+    let cases = [("post_send:3:EIO", "irecv"), ("post_send:4:ENOMEM", "isend"), ("post_recv:1:EIO", "irecv")];
     each(
         &cases,
         |_| with(&[]),
@@ -257,8 +257,9 @@ fn an_adapter_that_takes_no_work_fails_the_call_that_brought_it() {
 #[test]
 fn a_rail_that_takes_no_work_fails_the_send_of_which_another_has_its_part_already() {
     alone(&with(&[FUSED, EVEN]), || {
-        // The first post is the CTS of the receive, the second the first rail's part.
-        let fake = machine(&strict(&format!("faults = ['post_send:3:EIO']\n{ROCE}")));
+        // After the four packets by which both ends try the rails come the CTS of the receive and the first rail's
+        // part.
+        let fake = machine(&strict(&format!("faults = ['post_send:7:EIO']\n{ROCE}")));
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         let (from, to) = (pair.outgoing(&noise(1, 1_000_000)), pair.incoming(1_000_000));

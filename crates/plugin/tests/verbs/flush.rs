@@ -17,7 +17,7 @@ use crate::common::{
     warnings_with,
 };
 use crate::machine::{EVEN, FUSED, ROCE, finish, machine, with};
-use crate::strangers::{greeted, lanes_of};
+use crate::strangers::{greeted, lanes_of, probe};
 
 /// NCCL's number for GPU memory (NCCL_PTR_CUDA).
 const CUDA: i32 = 2;
@@ -160,10 +160,11 @@ fn a_flush_in_progress_fails_with_its_adapter() {
 }
 
 /// Sets up a stranger's connection until only its READY is missing.
-fn until_ready(stranger: &mut Stranger, connection: u32) {
+fn until_ready(fake: &FakeVerbs, stranger: &mut Stranger, connection: u32) {
     stranger.offer(connection);
     stranger.send(connection, lanes_of(5));
     assert!(matches!(stranger.receive(), Message::Lanes(_)));
+    probe(fake, stranger, connection);
 }
 
 #[test]
@@ -180,7 +181,7 @@ fn a_flush_in_progress_fails_with_its_adapter_when_the_peer_is_gone() {
             let (mut peer, mut other) = (greeted(&handle), greeted(&handle));
             let mut ends = Vec::new();
             if *is_early {
-                until_ready(&mut peer, 1);
+                until_ready(&fake, &mut peer, 1);
                 // The other peer's set-up delays the set-up thread's work for READY.
                 other.offer(1);
                 other.send(1, lanes_of(6));
@@ -191,7 +192,7 @@ fn a_flush_in_progress_fails_with_its_adapter_when_the_peer_is_gone() {
                 ends.push(accept(&net, &listening));
             } else {
                 for connection in [1, 2] {
-                    until_ready(&mut peer, connection);
+                    until_ready(&fake, &mut peer, connection);
                     peer.send(connection, Message::Ready { usable: 1 });
                     ends.push(accept(&net, &listening));
                 }

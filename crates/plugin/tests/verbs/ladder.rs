@@ -4,7 +4,7 @@ use railweave_abi::net::PTR_HOST;
 use railweave_nccl_host::net::NetApi;
 
 use crate::common::{Pair, alone, each, info_lines, listen, start, until, warnings, warnings_with};
-use crate::machine::{ROCE, finish, machine, strict, with};
+use crate::machine::{EVEN, FUSED, ROCE, finish, machine, strict, with};
 
 /// A machine with two ports, of which those named here connect no queue pair.
 fn broken(devices: &str) -> String {
@@ -88,4 +88,38 @@ fn without_leave_to_use_tcp_the_first_error_is_the_one_reported() {
             finish(&fake, net);
         },
     );
+}
+
+/// Half a second, so that a test need not wait longer.
+const HASTY: (&str, &str) = ("RAILWEAVE_PROBE_TIMEOUT", "0.5");
+
+#[test]
+fn a_rail_that_brings_nothing_through_is_left_out_and_the_other_carries_on() {
+    alone(&with(&[FUSED, EVEN, HASTY]), || {
+        let fake = machine(&strict(ROCE));
+        let (_plugin, net) = start();
+        // The queue pairs come up, as over a cable that leads elsewhere, but no packet does.
+        fake.cut("mlx5_0", 1).unwrap();
+        let pair = Pair::open(&net, &net, 0);
+        pair.exchange(1, 300_000);
+        let said =
+            warnings_with(&["rail 0 to ", "no packet of 4096 bytes came through in 0.5 s", "UDP port 4791", "MTU"]);
+        assert_eq!(said.len(), 2, "each end says it: {:?}", warnings());
+        pair.close();
+        finish(&fake, net);
+    });
+}
+
+#[test]
+fn the_next_step_of_the_ladder_follows_where_no_rail_brings_anything_through() {
+    alone(&with(&[HASTY]), || {
+        let fake = machine(&strict(ROCE));
+        let (_plugin, net) = start();
+        fake.cut("mlx5_0", 1).unwrap();
+        let pair = Pair::open(&net, &net, 0);
+        pair.exchange(1, 300_000);
+        assert_eq!(info_with(&["the ports of device mlx5_0 do not reach "]).len(), 1);
+        pair.close();
+        finish(&fake, net);
+    });
 }

@@ -330,7 +330,7 @@ fn until_accepting_lane(fake: &FakeVerbs) -> u32 {
 #[test]
 fn a_refusal_that_comes_in_the_last_step_of_the_connecting_end_ends_it() {
     alone(&with(&[PLAIN]), || {
-        let fake = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:2:3000ms']\n{ROCE}"));
+        let fake = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:2:3000ms']\n{ONE_PORT}"));
         let (_plugin, net) = start();
         let (listening, mut handle) = listen(&net, 0);
         let before = descriptors();

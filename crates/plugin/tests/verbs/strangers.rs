@@ -66,6 +66,20 @@ fn whoever_takes_offers_back_does_not_fill_the_list_of_those_to_be_told_that_the
     );
 }
 
+/// Says PROBE for a connection's only rail, and takes the first packets of this process over mlx5_0, as a peer in
+/// another process would. Returns once the answer has come; LANES and WAIT may come before it.
+pub(crate) fn probe(fake: &FakeVerbs, stranger: &mut Stranger, connection: u32) {
+    fake.cut("mlx5_0", 1).unwrap();
+    stranger.send(connection, Message::Probe { rails: 1 });
+    until("PROBE", || {
+        fake.take("mlx5_0", 1).unwrap();
+        let message = stranger.has_input().then(|| stranger.receive())?;
+        assert!(matches!(message, Message::Probe { .. } | Message::Lanes(_) | Message::Wait), "{message:?}");
+        matches!(message, Message::Probe { rails: 1 }).then_some(())
+    });
+    fake.mend("mlx5_0", 1).unwrap();
+}
+
 /// Returns LANES of one rail with one lane, whose endpoint does not exist.
 fn lanes() -> Message {
     let rail = RailLanes::Open { key: 1, endpoints: vec![LaneEndpoint::default()] };
@@ -184,9 +198,9 @@ fn an_end_that_waits_for_its_peer_says_nothing_of_waiting() {
         stranger.send(1, lanes_of(5));
         let lanes = until("LANES", || Some(stranger.receive()).filter(|it| !matches!(it, Message::Wait)));
         assert!(matches!(lanes, Message::Lanes(_)), "{lanes:?}");
-        // The peer must send READY next, and its time begins.
+        // The peer must send PROBE next, and its time begins.
         let next = stranger.receive();
-        assert!(matches!(&next, Message::Refuse { reason, .. } if reason.contains("READY")), "{next:?}");
+        assert!(matches!(&next, Message::Refuse { reason, .. } if reason.contains("PROBE")), "{next:?}");
         drop(stranger);
         net.close_listen(listening).unwrap();
         finish(&fake, net);
@@ -226,8 +240,9 @@ fn messages_that_wait_for_the_set_up_thread_are_handled_in_their_order() {
         let mut stranger = greeted(&handle);
         stranger.offer(1);
         stranger.send(1, lanes_of(5));
+        // PROBE waits while LANES is handled, and BYE while READY is.
+        probe(&fake, &mut stranger, 1);
         stranger.send(1, Message::Ready { usable: 1 });
-        // BYE waits while LANES and then READY are handled.
         stranger.send(1, Message::Bye);
         net.close_recv(accept(&net, &listening)).unwrap();
         drop(stranger);
@@ -270,6 +285,7 @@ fn accept_returns_a_connection_whose_peer_was_ready_and_has_left() {
         first.offer(1);
         first.send(1, lanes_of(5));
         assert!(matches!(first.receive(), Message::Lanes(_)));
+        probe(&fake, &mut first, 1);
         second.offer(1);
         second.send(1, lanes_of(6));
         second.until_read();

@@ -4,10 +4,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_fabric::{Domain, Fabric, Joining, LaneId, Part, PendingRail, RailId, RailSet, Role, SetupError, Step};
+use railweave_fabric::{Domain, Fabric, Joining, LaneId, Part, RailId, RailSet, Role, SetupError, Step};
 
 use super::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
-use super::opening::{Opening, OwnMemory, RailPlan, SetUp};
+use super::opening::{Opening, OwnMemory, RailPlan, SetUp, proves};
 use super::{Action, Handshake, HandshakePort, MakesConnection};
 use crate::preface::Token;
 use crate::rail_info::RailCounters;
@@ -29,6 +29,8 @@ type Attach<F> = fn(&mut <F as Fabric>::PendingRail, LaneId, OwnedFd) -> Result<
 enum State {
     Lanes,
     Connecting,
+    Probe,
+    Probing,
     Ready,
     Over,
 }
@@ -118,36 +120,56 @@ impl<F: Fabric> Acceptor<F> {
             }
         }
         self.state = State::Connecting;
-        self.go_on();
+        self.connect();
         Ok(())
+    }
+
+    /// Continues to connect lanes.
+    fn connect(&mut self) {
+        if self.set_up.connect() {
+            self.send_lanes();
+        }
     }
 
     /// Sends LANES, once every rail is connected or dropped.
     fn send_lanes(&mut self) {
         let counted = self.set_up.ports.iter().all(|port| port.domain.byte_counts());
         self.set_up.send_lanes(counted);
+        self.state = if proves::<F>() { State::Probe } else { State::Ready };
+    }
+
+    /// Sends the first packets: those of the connector show that its lanes are connected.
+    fn handle_probe(&mut self, rails: u8) -> Result<(), HandshakeFailure> {
+        let connected = self.set_up.connected();
+        self.set_up.keep_named("PROBE", RailSet::from_bits(rails), connected, &LeftOut::NotReady)?;
+        self.set_up.begin_probes();
+        self.state = State::Probing;
+        self.probe(None);
+        Ok(())
+    }
+
+    /// Looks after the first packets, and tells the connector once none is awaited.
+    fn probe(&mut self, now_ns: Option<u64>) {
+        if !self.set_up.probe(now_ns) {
+            return;
+        }
+        let rails = self.set_up.connected();
+        if rails.is_empty() {
+            return self.give_up(HandshakeFailure::NoRail { failed_here: self.set_up.failed_here() });
+        }
+        self.set_up.send(Message::Probe { rails: rails.bits() });
         self.state = State::Ready;
     }
 
     fn handle_ready(&mut self, usable: RailSet) -> Result<(), HandshakeFailure> {
         let set_up = &mut self.set_up;
-        let up = |rail: RailId| set_up.rails[rail.index()].pending.as_ref().is_some_and(PendingRail::is_ready);
-        let known = !usable.is_empty() && usable.is_within(RailSet::first_of(set_up.rails.len()));
-        if !known || !usable.iter().all(up) {
-            return Err(HandshakeFailure::WrongReady { usable, rails: set_up.rails.len() });
+        if usable.is_empty() {
+            return Err(HandshakeFailure::WrongRailSet { message: "READY", named: usable, rails: set_up.rails.len() });
         }
+        set_up.keep_named("READY", usable, set_up.connected(), &LeftOut::NotReady)?;
         let mut up = Vec::new();
         for rail in RailId::all().take(set_up.rails.len()) {
-            up.push(match set_up.rails[rail.index()].pending.take() {
-                Some(pending) if usable.contains(rail) => {
-                    Some(pending.into_rail().map_err(HandshakeFailure::Unfinished)?)
-                }
-                Some(_) => {
-                    set_up.drop_rail(rail, LeftOut::NotReady);
-                    None
-                }
-                None => None,
-            });
+            up.push(set_up.take_rail(rail).map_err(HandshakeFailure::Unfinished)?);
         }
         let made = set_up.make(up);
         let memory = set_up.memory.take().expect("LANES made it");
@@ -198,6 +220,7 @@ where
             (_, Message::Refuse { fault: _, reason }) => return self.fail(HandshakeFailure::GaveUp(reason)),
             (_, Message::Bye) => return self.fail(HandshakeFailure::Closed),
             (State::Lanes, Message::Lanes(lanes)) => self.handle_lanes(lanes),
+            (State::Probe, Message::Probe { rails }) => self.handle_probe(rails),
             (State::Ready, Message::Ready { usable }) => self.handle_ready(RailSet::from_bits(usable)),
             (_, other) => Err(HandshakeFailure::OutOfTurn(other.name())),
         };
@@ -229,6 +252,11 @@ where
                 Ok(()) => return self.send_lanes(),
                 Err(failure) => failure,
             },
+            State::Probe => HandshakeFailure::Late(Awaited::Probe),
+            State::Probing => {
+                self.set_up.end_probes(now_ns);
+                return self.probe(None);
+            }
             State::Ready => HandshakeFailure::Late(Awaited::Ready),
             State::Over => return,
         };
@@ -247,9 +275,11 @@ where
         self.set_up.pause
     }
 
-    fn go_on(&mut self) {
-        if matches!(self.state, State::Connecting) && self.set_up.connect() {
-            self.send_lanes();
+    fn go_on(&mut self, now_ns: u64) {
+        match self.state {
+            State::Connecting => self.connect(),
+            State::Probing => self.probe(Some(now_ns)),
+            State::Lanes | State::Probe | State::Ready | State::Over => {}
         }
     }
 

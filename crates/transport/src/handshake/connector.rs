@@ -4,10 +4,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_fabric::{Domain, Fabric, Fault, Joining, LaneId, MAX_RAILS, Part, PendingRail, RailId, Role, Step};
+use railweave_fabric::{Domain, Fabric, Fault, Joining, LaneId, MAX_RAILS, Part, RailId, RailSet, Role, Step};
 
 use super::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
-use super::opening::{Opening, OwnMemory, RailPlan, SetUp};
+use super::opening::{Opening, OwnMemory, RailPlan, SetUp, proves};
 use super::{Action, Dial, Handshake, HandshakePort, MakesConnection};
 use crate::preface::Token;
 use crate::rail_info::RailCounters;
@@ -19,6 +19,7 @@ enum State {
     Lanes,
     /// The lanes come up: this end connects them, or dials them.
     Dialling,
+    Probing,
     Over,
 }
 
@@ -46,6 +47,10 @@ pub struct Connector<F: Fabric> {
     /// The step of the ladder in ANSWER.
     answered: Option<Step>,
     next_step: Option<Step>,
+    /// The rails that this end has named in PROBE.
+    probed: RailSet,
+    /// True once the acceptor has said which of its first packets have come through.
+    peer_has_probed: bool,
 }
 
 impl<F: Fabric> Connector<F> {
@@ -73,7 +78,15 @@ impl<F: Fabric> Connector<F> {
         let mut set_up = SetUp::new(config, ports, peer, Token([0; 16]), deadline_ns, Box::new(counters));
         set_up.memory = Some(OwnMemory::new(crate::cts::STREAM_BYTES, crate::record::RECORDS_BYTES));
         set_up.send(Message::Offer(offer));
-        Self { set_up, state: State::Answer, peer_counts_bytes: false, answered: None, next_step: None }
+        Self {
+            set_up,
+            state: State::Answer,
+            peer_counts_bytes: false,
+            answered: None,
+            next_step: None,
+            probed: RailSet::EMPTY,
+            peer_has_probed: false,
+        }
     }
 
     fn fail(&mut self, failure: HandshakeFailure) {
@@ -145,26 +158,56 @@ impl<F: Fabric> Connector<F> {
                 }
             }
         }
-        self.go_on();
+        self.connect();
         Ok(())
     }
 
-    /// Makes the connection, once every lane is connected or its rail is left out.
+    /// Continues to connect lanes.
+    fn connect(&mut self) {
+        if self.set_up.connect() && self.set_up.rails.iter().all(|rail| rail.undialled == 0) {
+            self.connected();
+        }
+    }
+
+    /// Goes on once every lane is connected or its rail is left out.
+    fn connected(&mut self) {
+        if !proves::<F>() {
+            return self.finish();
+        }
+        self.probed = self.set_up.connected();
+        if !self.probed.is_empty() {
+            self.set_up.send(Message::Probe { rails: self.probed.bits() });
+        }
+        self.set_up.begin_probes();
+        self.state = State::Probing;
+        self.probe(None);
+    }
+
+    /// Looks after the first packets, and makes the connection once neither end waits for them.
+    fn probe(&mut self, now_ns: Option<u64>) {
+        if self.set_up.probe(now_ns) && (self.peer_has_probed || self.set_up.connected().is_empty()) {
+            self.finish();
+        }
+    }
+
+    fn handle_probe(&mut self, rails: u8) -> Result<(), HandshakeFailure> {
+        self.set_up.keep_named("PROBE", RailSet::from_bits(rails), self.probed, &LeftOut::PeerSilent)?;
+        self.peer_has_probed = true;
+        self.probe(None);
+        Ok(())
+    }
+
+    /// Makes the connection over the rails that are connected.
     fn finish(&mut self) {
         let set_up = &mut self.set_up;
         let mut up = Vec::new();
         for rail in RailId::all().take(set_up.rails.len()) {
-            up.push(match set_up.rails[rail.index()].pending.take().map(PendingRail::into_rail) {
-                Some(Ok(rail)) => Some(rail),
-                Some(Err(error)) => {
-                    set_up.drop_rail(rail, LeftOut::Failed(error));
-                    None
-                }
-                None => None,
-            });
+            up.push(set_up.take_rail(rail).unwrap_or_else(|error| {
+                set_up.drop_rail(rail, LeftOut::Failed(error));
+                None
+            }));
         }
-        let is_local = |opening: &Opening<F>| opening.dropped.as_ref().is_some_and(LeftOut::is_local);
-        let failed_here = set_up.rails.iter().all(is_local);
+        let failed_here = set_up.failed_here();
         let made = set_up.make(up);
         if made.rails.usable().is_empty() {
             return self.give_up(HandshakeFailure::NoRail { failed_here });
@@ -216,6 +259,7 @@ where
                 self.handle_answer(token, &rails)
             }
             (State::Lanes, Message::Lanes(lanes)) => self.handle_lanes(lanes),
+            (State::Probing, Message::Probe { rails }) if !self.peer_has_probed => self.handle_probe(rails),
             (_, other) => Err(HandshakeFailure::OutOfTurn(other.name())),
         };
         if let Err(failure) = result {
@@ -238,7 +282,7 @@ where
             self.set_up.drop_rail(rail, reason);
         }
         if self.set_up.rails.iter().all(|rail| rail.undialled == 0) {
-            self.finish();
+            self.connected();
         }
     }
 
@@ -258,10 +302,15 @@ where
             State::Answer => HandshakeFailure::Late(Awaited::Answer),
             State::Lanes => HandshakeFailure::Late(Awaited::Lanes),
             State::Dialling if self.set_up.is_connecting() => match self.set_up.give_up_connecting() {
-                Ok(()) => return self.finish(),
+                Ok(()) => return self.connected(),
                 Err(failure) => failure,
             },
             State::Dialling => HandshakeFailure::Late(Awaited::Sockets),
+            State::Probing if self.set_up.pause.is_some() => {
+                self.set_up.end_probes(now_ns);
+                return self.probe(None);
+            }
+            State::Probing => HandshakeFailure::Late(Awaited::Probe),
             State::Over => return,
         };
         self.give_up(failure);
@@ -279,12 +328,11 @@ where
         self.set_up.pause
     }
 
-    fn go_on(&mut self) {
-        if matches!(self.state, State::Dialling)
-            && self.set_up.connect()
-            && self.set_up.rails.iter().all(|rail| rail.undialled == 0)
-        {
-            self.finish();
+    fn go_on(&mut self, now_ns: u64) {
+        match self.state {
+            State::Dialling => self.connect(),
+            State::Probing => self.probe(Some(now_ns)),
+            State::Answer | State::Lanes | State::Over => {}
         }
     }
 

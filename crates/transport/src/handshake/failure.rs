@@ -1,6 +1,7 @@
 //! The reasons why a handshake fails, why a connection does without a rail, and why a lane's socket is refused.
 
 use std::fmt;
+use std::time::Duration;
 
 use railweave_fabric::{Fault, RailId, RailSet, SettingId, SetupError};
 
@@ -38,10 +39,12 @@ pub enum HandshakeFailure {
         /// Its lanes in ANSWER.
         agreed: u8,
     },
-    /// READY names no rail, or rails that are not up here.
-    WrongReady {
-        /// The rails that READY names.
-        usable: RailSet,
+    /// A message names rails that are not up here, or READY names none.
+    WrongRailSet {
+        /// The message.
+        message: &'static str,
+        /// The rails that it names.
+        named: RailSet,
         /// Rails of the connection.
         rails: usize,
     },
@@ -73,7 +76,7 @@ impl HandshakeFailure {
             | Self::WrongAnswer { .. }
             | Self::WrongRails { .. }
             | Self::WrongLanes { .. }
-            | Self::WrongReady { .. } => Fault::Protocol,
+            | Self::WrongRailSet { .. } => Fault::Protocol,
             Self::Unpaired(_) => Fault::Configuration,
             Self::Unconnected(_) | Self::NoRail { failed_here: true } => Fault::Local,
             Self::Unfinished(error) => error.fault(),
@@ -107,8 +110,8 @@ impl HandshakeFailure {
             Self::WrongLanes { rail, lanes, agreed } => {
                 format!("{peer} sent {lanes} lanes for rail {rail}, but {agreed} were agreed; it breaks the protocol")
             }
-            Self::WrongReady { usable, rails } => format!(
-                "{peer} says that rails {usable:#b} are ready; allowed: one or more of those that are ready here, of \
+            Self::WrongRailSet { message, named, rails } => format!(
+                "{peer} sent {message} for rails {named:#b}; allowed: one or more of those that are ready here, of \
                  {rails}; it breaks the protocol"
             ),
             Self::Unpaired(reason) => reason.clone(),
@@ -132,6 +135,8 @@ pub enum Awaited {
     Lanes,
     /// The sockets of the lanes that this end dials.
     Sockets,
+    /// The peer's first packets, or the news of them.
+    Probe,
     /// The connector's rails.
     Ready,
 }
@@ -142,6 +147,7 @@ impl fmt::Display for Awaited {
             Self::Answer => "ANSWER",
             Self::Lanes => "LANES",
             Self::Sockets => "its end of every lane",
+            Self::Probe => "PROBE",
             Self::Ready => "READY",
         })
     }
@@ -162,9 +168,29 @@ pub enum LeftOut {
     /// The peer left it out, for this reason.
     #[error("the peer says: {0}")]
     PeerSays(String),
-    /// The peer did not name it in READY.
+    /// The peer did not name it in PROBE or READY.
     #[error("the peer could not bring its end up; its own log says why")]
     NotReady,
+    /// Its first packets failed, for this reason.
+    #[error("{0}")]
+    Broke(String),
+    /// Its first packets, of this many bytes, did not come through in this time.
+    #[error(
+        "no packet of {bytes} bytes came through in {} s ({}): the cable may lead elsewhere, a firewall may stop RDMA \
+         (UDP port 4791), a host in between may not forward it, or a part of the way may have a smaller MTU than both \
+         ports (`ip link`)",
+        .timeout.as_secs_f64(),
+        SettingId::ProbeTimeout
+    )]
+    Silent {
+        /// Bytes of a packet.
+        bytes: u32,
+        /// The time that it had.
+        timeout: Duration,
+    },
+    /// The peer's first packets did not come through.
+    #[error("the peer's packets did not come through; its own log says why")]
+    PeerSilent,
 }
 
 fn obstacle(last: Option<&SetupError>) -> String {
@@ -236,10 +262,10 @@ mod tests {
                 "node2 sent 3 lanes for rail 1, but 2 were agreed; it breaks the protocol",
             ),
             (
-                HandshakeFailure::WrongReady { usable: RailSet::from_bits(0b110), rails: 2 },
+                HandshakeFailure::WrongRailSet { message: "READY", named: RailSet::from_bits(0b110), rails: 2 },
                 Fault::Protocol,
-                "node2 says that rails 0b110 are ready; allowed: one or more of those that are ready here, of 2; it \
-                 breaks the protocol",
+                "node2 sent READY for rails 0b110; allowed: one or more of those that are ready here, of 2; it breaks \
+                 the protocol",
             ),
             (HandshakeFailure::Unpaired("no port fits".to_owned()), Fault::Configuration, "no port fits"),
             (
@@ -266,6 +292,7 @@ mod tests {
             (Awaited::Answer, "did not send ANSWER in time"),
             (Awaited::Lanes, "did not send LANES in time"),
             (Awaited::Sockets, "did not send its end of every lane in time"),
+            (Awaited::Probe, "did not send PROBE in time"),
             (Awaited::Ready, "did not send READY in time"),
         ] {
             let failure = HandshakeFailure::Late(awaited);

@@ -8,6 +8,7 @@ mod acceptor;
 mod connector;
 mod failure;
 mod opening;
+mod probe;
 pub mod progress;
 #[cfg(test)]
 mod tests;
@@ -112,11 +113,12 @@ pub trait Handshake: Send {
     /// count.
     fn set_deadline(&mut self, deadline_ns: u64);
 
-    /// Returns the time to wait before [`Self::go_on`] is called, if this host could not connect a lane yet.
+    /// Returns the time to wait before [`Self::go_on`] is called, if this host could not connect a lane yet, or waits
+    /// for the first packets of its rails to come through.
     fn pause(&self) -> Option<Duration>;
 
-    /// Continues to connect lanes. May block if [`Self::may_block`].
-    fn go_on(&mut self);
+    /// Continues to connect lanes, or to wait for their first packets. May block if [`Self::may_block`].
+    fn go_on(&mut self, now_ns: u64);
 
     /// Returns the parts of this host that the connection will use, as the events of the host's devices name them.
     fn parts(&self) -> Vec<Part>;

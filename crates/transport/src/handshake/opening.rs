@@ -6,17 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Connecting, Domain, Fabric, Joining, LaneEndpoint, MAX_RAILS, Memory, Part, PendingRail, RailId, RailSpec,
-    Region, Registration, Role, SetupError,
+    Access, Connecting, Domain, Fabric, Joining, LaneEndpoint, LocalSlice, MAX_RAILS, Memory, Part, PendingRail, Rail,
+    RailId, RailSet, RailSpec, Region, Registration, RemoteSlice, Role, SetupError,
 };
 
 use super::failure::{HandshakeFailure, LeftOut};
+use super::probe::{Probe, REPEAT_NS, packet_bytes};
 use super::{Action, HandshakePort};
 use crate::depths::Depths;
 use crate::preface::Token;
 use crate::rail_info::{RailCounters, RailInfo, RailName};
 use crate::rails::{ConnectedRail, Rails};
 use crate::{Cause, ConnectionConfig, Event, Lanes, Message, PortOffer, RailLanes};
+
+/// The pauses between two looks at the first packets: short ones first, as they usually come through at once.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 
 /// One rail while it comes up.
 pub(super) struct Opening<F: Fabric> {
@@ -35,6 +40,10 @@ pub(super) struct Opening<F: Fabric> {
     pub(super) undialled: u32,
     /// The reason why the rail is left out, if it is.
     pub(super) dropped: Option<LeftOut>,
+    /// The rail once it is connected, if it must carry its first packets.
+    probe: Option<Probe<F::Rail>>,
+    /// True once it has carried them.
+    has_carried: bool,
 }
 
 impl<F: Fabric> Opening<F> {
@@ -49,6 +58,8 @@ impl<F: Fabric> Opening<F> {
             exchange: None,
             undialled: 0,
             dropped: None,
+            probe: None,
+            has_carried: false,
         }
     }
 
@@ -98,6 +109,8 @@ pub(super) struct SetUp<F: Fabric, C> {
     pub(super) peer_stream: u64,
     pub(super) deadline_ns: u64,
     pub(super) pause: Option<Duration>,
+    /// The next time to repeat the first packets; `None` before their time has begun.
+    repeat_ns: Option<u64>,
     pub(super) actions: VecDeque<Action<C>>,
     pub(super) events: VecDeque<Event>,
     counters: CounterSource,
@@ -122,6 +135,7 @@ impl<F: Fabric, C> SetUp<F, C> {
             peer_stream: 0,
             deadline_ns,
             pause: None,
+            repeat_ns: None,
             actions: VecDeque::new(),
             events: VecDeque::new(),
             counters,
@@ -148,13 +162,17 @@ impl<F: Fabric, C> SetUp<F, C> {
 
     /// Returns the parts of this host that the connection will use.
     pub(super) fn parts(&self) -> Vec<Part> {
-        self.rails.iter().filter_map(|rail| rail.pending.as_ref()).flat_map(PendingRail::parts).collect()
+        let parts = |rail: &Opening<F>| {
+            let connected = rail.probe.as_ref().map(|probe| probe.rail.parts());
+            rail.pending.as_ref().map(PendingRail::parts).or(connected).unwrap_or_default()
+        };
+        self.rails.iter().flat_map(parts).collect()
     }
 
     /// Leaves a rail out.
     pub(super) fn drop_rail(&mut self, rail: RailId, reason: LeftOut) {
         let opening = &mut self.rails[rail.index()];
-        (opening.pending, opening.exchange) = (None, None);
+        (opening.pending, opening.exchange, opening.probe) = (None, None, None);
         opening.registrations.clear();
         opening.dropped = Some(reason.clone());
         self.events.push_back(Event::RailLeftOut { rail, reason });
@@ -269,6 +287,130 @@ impl<F: Fabric, C> SetUp<F, C> {
         }
     }
 
+    /// Sends the first packets of every rail that is connected.
+    pub(super) fn begin_probes(&mut self) {
+        let outbox = self.memory.as_ref().expect("rails are opened once the memory is there").outbox.address();
+        for rail in RailId::all().take(self.rails.len()) {
+            let opening = &mut self.rails[rail.index()];
+            let Some(pending) = opening.pending.take() else {
+                continue;
+            };
+            let length = packet_bytes([opening.plan.local.mtu, opening.plan.remote.mtu]);
+            let remote = RemoteSlice { address: self.peer_stream, key: opening.peer_key };
+            let key = opening.outbox_key;
+            match pending.into_rail() {
+                Ok(up) => {
+                    let local = LocalSlice { address: outbox, length: length.min(up.max_write()), key };
+                    let probe = opening.probe.insert(Probe::new(up, local, remote));
+                    if let Err(error) = probe.send() {
+                        self.drop_rail(rail, LeftOut::Broke(error.to_string()));
+                    }
+                }
+                Err(error) => self.drop_rail(rail, LeftOut::Failed(error)),
+            }
+        }
+    }
+
+    /// Looks after the first packets; `now_ns` is `None` while their time has not begun. Returns true if none is
+    /// awaited any more.
+    pub(super) fn probe(&mut self, now_ns: Option<u64>) -> bool {
+        let repeats = match (now_ns, self.repeat_ns) {
+            (Some(now_ns), None) => {
+                let timeout_ns = u64::try_from(self.config.probe_timeout.as_nanos()).unwrap_or(u64::MAX);
+                self.deadline_ns = now_ns.saturating_add(timeout_ns);
+                self.repeat_ns = Some(now_ns.saturating_add(REPEAT_NS));
+                false
+            }
+            (Some(now_ns), Some(repeat_ns)) if now_ns >= repeat_ns => {
+                self.repeat_ns = Some(now_ns.saturating_add(REPEAT_NS));
+                true
+            }
+            _ => false,
+        };
+        let mut is_waiting = false;
+        for rail in RailId::all().take(self.rails.len()) {
+            let opening = &mut self.rails[rail.index()];
+            let Some(probe) = opening.probe.as_mut().filter(|_| !opening.has_carried) else {
+                continue;
+            };
+            let sent = if repeats { probe.send() } else { Ok(()) };
+            let carried = sent.map_err(|error| error.to_string());
+            match carried.and_then(|()| probe.has_carried().map_err(|error| error.to_string())) {
+                Ok(true) => opening.has_carried = true,
+                Ok(false) => is_waiting = true,
+                Err(reason) => self.drop_rail(rail, LeftOut::Broke(reason)),
+            }
+        }
+        let pause = self.pause.map_or(SHORTEST_PAUSE, |pause| (2 * pause).min(LONGEST_PAUSE));
+        self.pause = is_waiting.then_some(pause);
+        !is_waiting
+    }
+
+    /// Handles the end of the time of the first packets: leaves out the rails that have not carried theirs.
+    pub(super) fn end_probes(&mut self, now_ns: u64) {
+        let had_begun = self.repeat_ns.is_some();
+        if self.probe(Some(now_ns)) || !had_begun {
+            return;
+        }
+        self.pause = None;
+        for rail in RailId::all().take(self.rails.len()) {
+            let opening = &self.rails[rail.index()];
+            if let Some(probe) = opening.probe.as_ref().filter(|_| !opening.has_carried) {
+                let (bytes, timeout) = (probe.packet_bytes(), self.config.probe_timeout);
+                self.drop_rail(rail, LeftOut::Silent { bytes, timeout });
+            }
+        }
+    }
+
+    /// Leaves out the rails that a message of the peer does not name, for this reason.
+    ///
+    /// # Errors
+    /// If the message names others than those allowed.
+    pub(super) fn keep_named(
+        &mut self,
+        message: &'static str,
+        named: RailSet,
+        allowed: RailSet,
+        reason: &LeftOut,
+    ) -> Result<(), HandshakeFailure> {
+        if !named.is_within(allowed) {
+            return Err(HandshakeFailure::WrongRailSet { message, named, rails: self.rails.len() });
+        }
+        for rail in RailId::all().take(self.rails.len()).filter(|rail| !named.contains(*rail)) {
+            let opening = &self.rails[rail.index()];
+            if opening.pending.is_some() || opening.probe.is_some() {
+                self.drop_rail(rail, reason.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the rails that are connected: those that have carried their first packets, where they must.
+    pub(super) fn connected(&self) -> RailSet {
+        let is_connected = |opening: &Opening<F>| match &opening.pending {
+            Some(pending) => pending.is_ready(),
+            None => opening.has_carried && opening.probe.is_some(),
+        };
+        RailId::all().zip(&self.rails).filter(|(_, opening)| is_connected(opening)).map(|(rail, _)| rail).collect()
+    }
+
+    /// Takes the rail with this number, if it is connected.
+    ///
+    /// # Errors
+    /// If a lane of it is not.
+    pub(super) fn take_rail(&mut self, rail: RailId) -> Result<Option<F::Rail>, SetupError> {
+        let opening = &mut self.rails[rail.index()];
+        match opening.pending.take() {
+            Some(pending) => pending.into_rail().map(Some),
+            None => Ok(opening.probe.take().map(|probe| probe.rail)),
+        }
+    }
+
+    /// Returns true if no rail came up, and only this host is at fault.
+    pub(super) fn failed_here(&self) -> bool {
+        self.rails.iter().all(|opening| opening.dropped.as_ref().is_some_and(LeftOut::is_local))
+    }
+
     /// Returns the parts of a connection. `up` has the finished rail for each number, `None` for one that did not come
     /// up.
     pub(super) fn make(&mut self, up: Vec<Option<F::Rail>>) -> ConnectionParts<F> {
@@ -288,6 +430,12 @@ impl<F: Fabric, C> SetUp<F, C> {
         }
         ConnectionParts { rails: Rails::new(rails), weights, outbox_keys, peer_keys }
     }
+}
+
+/// Returns true if the rails of a fabric must carry a packet before they count. Lanes that are sockets have carried
+/// their prefaces.
+pub(super) fn proves<F: Fabric>() -> bool {
+    F::ONE_SIDED && matches!(F::JOINING, Joining::ByExchange { .. })
 }
 
 /// Returns the weights of the rails: the local port's weight from the options, otherwise the slower of both ports'

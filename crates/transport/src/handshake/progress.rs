@@ -46,7 +46,7 @@ impl Step {
     pub fn take(self, handshake: &mut (impl Handshake + ?Sized), now_ns: u64) {
         match self {
             Self::Message(message) => handshake.handle_message(message),
-            Self::GoOn => handshake.go_on(),
+            Self::GoOn => handshake.go_on(now_ns),
             Self::Timeout => handshake.handle_timeout(now_ns),
         }
     }
@@ -323,7 +323,7 @@ mod tests {
         fn handle_timeout(&mut self, _now_ns: u64) {
             self.taken.push(Step::Timeout);
         }
-        fn go_on(&mut self) {
+        fn go_on(&mut self, _now_ns: u64) {
             self.taken.push(Step::GoOn);
         }
         fn timeout_ns(&self) -> Option<u64> {

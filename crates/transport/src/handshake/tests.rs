@@ -1,12 +1,13 @@
 //! Both sides of a set-up, over rails whose lanes are sockets, and over rails that both ends connect.
 
 mod plain;
+mod probes;
 
 use std::os::unix::net::UnixStream;
 
 use railweave_fabric::{Fault, LaneEndpoint, RailSet};
 
-use self::plain::{Plain, Port};
+use self::plain::{Plain, Port, Writes};
 use super::*;
 use crate::{Cause, ConnectionConfig, ConnectionEnd, Lanes, RailLanes, RecvConnection, SendConnection};
 
@@ -23,6 +24,8 @@ struct Ends<const SOCKETS: bool> {
     sender: Option<Result<SendConnection<Plain<SOCKETS>>, Cause>>,
     receiver: Option<Result<RecvConnection<Plain<SOCKETS>>, Cause>>,
     events: [Vec<Event>; 2],
+    /// The writes over the first port of each end.
+    writes: [Writes; 2],
 }
 
 impl<const SOCKETS: bool> Ends<SOCKETS> {
@@ -45,6 +48,7 @@ impl<const SOCKETS: bool> Ends<SOCKETS> {
             sender: None,
             receiver: None,
             events: [Vec::new(), Vec::new()],
+            writes: [from, to].map(|ports| Arc::clone(&ports[0].writes)),
         }
     }
 
@@ -140,8 +144,8 @@ fn each_lane_that_is_a_socket_is_dialled_once_and_the_last_completes_the_connect
     assert_eq!(ends.acceptor.token(), TOKEN);
     for dial in ends.dials.clone() {
         assert!(ends.sender.is_none() && ends.receiver.is_none());
-        ends.connector.go_on();
-        ends.acceptor.go_on();
+        ends.connector.go_on(0);
+        ends.acceptor.go_on(0);
         ends.exchange();
         assert_eq!(ends.names().len(), 3, "a lane is missing");
         ends.join(dial);
@@ -282,7 +286,7 @@ fn a_rail_is_not_ready_before_all_its_sockets_have_come() {
     ends.acceptor.handle_lane(1, 0, socket()).expect("it is awaited");
     ends.acceptor.handle_message(Message::Ready { usable: 0b11 });
     ends.exchange();
-    let wrong = HandshakeFailure::WrongReady { usable: RailSet::from_bits(0b11), rails: 2 };
+    let wrong = HandshakeFailure::WrongRailSet { message: "READY", named: RailSet::from_bits(0b11), rails: 2 };
     assert_eq!(ends.failures()[1], Some(wrong));
 }
 
@@ -318,21 +322,21 @@ fn each_step_of_the_peer_has_until_the_deadline_and_not_longer() {
 fn lanes_that_cannot_be_connected_yet_are_retried_after_the_longest_pause() {
     let port = |number, pauses| Port { pauses, ..Port::new(number, 1) };
     let mut ends = Ends::<false>::new(&[port(1, &[]), port(2, &[7])], &[port(11, &[1, 4]), port(12, &[3])]);
-    ends.acceptor.go_on();
-    ends.connector.go_on();
+    ends.acceptor.go_on(0);
+    ends.connector.go_on(0);
     assert_eq!(ends.acceptor.pause(), None, "there is nothing to connect yet");
     ends.exchange();
     let milliseconds = |pause: Option<Duration>| pause.map(|pause| pause.as_millis());
     assert_eq!(ends.names(), ["ANSWER", "LANES"]);
     for pause in [3, 4] {
         assert_eq!(milliseconds(ends.acceptor.pause()), Some(pause));
-        ends.acceptor.go_on();
+        ends.acceptor.go_on(0);
         ends.exchange();
     }
     assert_eq!((ends.names(), ends.acceptor.pause()), (vec!["ANSWER", "LANES", "LANES"], None));
     assert_eq!(milliseconds(ends.connector.pause()), Some(7));
     assert!(ends.sender.is_none());
-    ends.connector.go_on();
+    ends.connector.go_on(0);
     assert_eq!(ends.connector.pause(), None);
     ends.exchange();
     assert_eq!(ends.made(), [vec![0, 1], vec![0, 1]]);
@@ -429,7 +433,7 @@ fn a_set_up_that_has_ended_waits_for_nothing() {
     ends.exchange();
     assert!(ends.acceptor.pause().is_some());
     ends.acceptor.handle_message(Message::Bye);
-    ends.acceptor.go_on();
+    ends.acceptor.go_on(0);
     ends.acceptor.handle_message(Message::Bye);
     assert_eq!((ends.acceptor.pause(), ends.acceptor.timeout_ns()), (None, None));
     ends.exchange();
@@ -438,7 +442,7 @@ fn a_set_up_that_has_ended_waits_for_nothing() {
     ends.exchange();
     assert!(ends.connector.pause().is_some());
     ends.connector.handle_message(Message::Refuse { fault: Fault::Local, reason: "no".to_owned() });
-    ends.connector.go_on();
+    ends.connector.go_on(0);
     assert_eq!((ends.connector.pause(), ends.connector.timeout_ns()), (None, None));
 }
 

@@ -51,6 +51,7 @@ fn messages() -> Vec<Message> {
         Message::Ping,
         Message::Pong,
         Message::Wait,
+        Message::Probe { rails: 5 },
     ]
 }
 
@@ -230,12 +231,13 @@ fn each_fault_keeps_its_number() {
 fn each_message_has_a_number_and_a_name_of_its_own() {
     let messages = messages();
     let kinds: Vec<u16> = messages.iter().map(Message::kind).collect();
-    assert_eq!(kinds, (1..=11).collect::<Vec<_>>());
+    assert_eq!(kinds, (1..=12).collect::<Vec<_>>());
     let names: Vec<_> = messages.iter().map(Message::name).collect();
-    let known = ["HELLO", "OFFER", "ANSWER", "LANES", "READY", "REFUSE", "BYE", "PROOF", "PING", "PONG", "WAIT"];
+    let known =
+        ["HELLO", "OFFER", "ANSWER", "LANES", "READY", "REFUSE", "BYE", "PROOF", "PING", "PONG", "WAIT", "PROBE"];
     assert_eq!(names, known);
-    let unknown = [0, 0, 0, 0, 12, 0, 0, 0, 1, 0, 0, 0];
-    assert!(Frame::decode(&unknown).unwrap_err().to_string().contains("allowed: 1 to 11"));
+    let unknown = [0, 0, 0, 0, 13, 0, 0, 0, 1, 0, 0, 0];
+    assert!(Frame::decode(&unknown).unwrap_err().to_string().contains("allowed: 1 to 12"));
 }
 
 #[test]

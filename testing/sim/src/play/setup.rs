@@ -4,6 +4,7 @@
 use std::net::Ipv6Addr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use railweave_fabric::{Fault, LinkLayer, MemoryKind, RailSet, Step};
 use railweave_fabric_sim::Opening;
@@ -32,6 +33,9 @@ use crate::{Checker, Seen};
 /// A deadline before this one may be missed by a set-up in which nothing fails.
 pub(super) const SHORT_DEADLINE_NS: u64 = 50_000_000;
 
+/// The time that the first packets of a rail have.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+
 impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     fn config(&self, connection: usize) -> ConnectionConfig {
         let plan = &self.connections[connection].plan;
@@ -41,6 +45,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             adaptive_routing_above: plan.adaptive_above,
             traffic_class: None,
             first_number: self.faults.first_number,
+            probe_timeout: PROBE_TIMEOUT,
         }
     }
 
@@ -289,6 +294,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
         state.record(Kind::Up, side.who(), [u64::from(usable), 0, 0, 0]);
+        state.observer.watch.connections[side.connection].is_up[usize::from(side.sender)] = true;
         let receiving: Vec<bool> = self.processes[plan.to]
             .domains
             .iter()
@@ -306,9 +312,9 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let blame = &state.observer.watch.connections[side.connection].blame;
         // Rails of a peer that is gone cannot be connected; others may not be connected by the deadline.
         let is_excused = blame.may_never_begin(side.sender) || pair.sender.missed || pair.receiver.missed;
-        let unopened = blame.unopened();
-        if planned & !usable & !unopened != 0 && !is_excused {
-            let text = format!("{}: its rails are {usable:#b}, but only {unopened:#b} did not open", side.who());
+        let lost = blame.lost_rails();
+        if planned & !usable & !lost != 0 && !is_excused {
+            let text = format!("{}: its rails are {usable:#b}, but only {lost:#b} did not open or died", side.who());
             state.observer.watch.violate(now_ns, Checker::Errors, text);
         }
         let wire = &mut state.observer.watch.connections[side.connection].wire;

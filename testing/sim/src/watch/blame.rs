@@ -153,8 +153,14 @@ impl Blame {
         self.ends[usize::from(sender)].unopened |= 1 << rail;
     }
 
+    /// Returns the rails that an end could not open, or of which a lane died, as a mask.
+    pub(crate) fn lost_rails(&self) -> u8 {
+        let dead = self.ends.iter().flat_map(|end| &end.dead_lanes);
+        dead.fold(self.unopened(), |rails, dead| rails | 1 << dead.rail)
+    }
+
     /// Returns the rails that an end could not open, as a mask.
-    pub(crate) fn unopened(&self) -> u8 {
+    fn unopened(&self) -> u8 {
         self.ends[0].unopened | self.ends[1].unopened
     }
 
@@ -298,6 +304,7 @@ impl Blame {
         let peer_gave_up = self.has(sender, &[Strike::PeerFailed]);
         let has_no_listener = sender && self.has(sender, &[Strike::PeerClosed]);
         let none_opened = set_up.planned & !self.unopened() == 0;
+        let none_left = set_up.planned & !self.lost_rails() == 0;
         let (is_due, code) = match &**error {
             Cause::Unreachable(Unreachable::Hello { .. } | Unreachable::OtherKey { .. }) => {
                 (self.has(sender, &[Strike::KeysDiffer]), Fault::Configuration)
@@ -316,7 +323,7 @@ impl Blame {
                 }
                 // A peer that has given up or died has no ends of rails either.
                 HandshakeFailure::NoRail { failed_here: false } => {
-                    (none_opened || peer_gave_up || self.has(sender, &[Strike::PeerDied]), Fault::Peer)
+                    (none_left || peer_gave_up || self.has(sender, &[Strike::PeerDied]), Fault::Peer)
                 }
                 _ => (false, Fault::Peer),
             },

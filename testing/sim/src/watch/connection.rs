@@ -40,6 +40,11 @@ pub(crate) struct Connection {
     pub(crate) cts: [u64; 2],
     /// Everything that struck its ends.
     pub(crate) blame: Blame,
+    /// True once the receiver, and once the sender, is up.
+    pub(crate) is_up: [bool; 2],
+    /// The packets by which the set-up tries its rails that have not landed: by end (true for the sender), rail and
+    /// lane.
+    pub(super) first_packets: BTreeMap<(bool, u8, u8), usize>,
 }
 
 impl Connection {
@@ -132,6 +137,34 @@ impl Connection {
     /// Checks CTS entries that have landed at this offset in the sender's ring.
     pub(super) fn cts_landed(&mut self, offset: u64, bytes: &[u8]) -> Checked {
         self.ring.landed(&self.groups, offset, bytes)
+    }
+
+    /// Handles writes that an end posts. Returns true if they are first packets, by which a set-up tries its rails.
+    pub(super) fn first_posted(&mut self, sender: bool, rail: u8, lane: u8, writes: usize) -> bool {
+        let is_first = !self.is_up[usize::from(sender)];
+        if is_first {
+            *self.first_packets.entry((sender, rail, lane)).or_default() += writes;
+        }
+        is_first
+    }
+
+    /// Handles a write that lands. Returns true if it is a first packet: it changes nothing, and comes before the end
+    /// that it reaches is up.
+    pub(super) fn first_landed(&mut self, sender: bool, landing: &Landing, bytes: &[u8]) -> Checked<bool> {
+        let Some(left) = self.first_packets.get_mut(&(sender, landing.rail, landing.lane)).filter(|left| **left > 0)
+        else {
+            return Ok(false);
+        };
+        *left -= 1;
+        let Landing { address, length, control, immediate, .. } = *landing;
+        let wrong = |text: String| Err((Checker::Wire, format!("a first packet of {length} bytes {text}")));
+        if self.is_up[usize::from(!sender)] {
+            return wrong("lands in a connection that is up".to_owned());
+        }
+        if !control || address != 0 || immediate.is_some() || bytes.iter().any(|byte| *byte != 0) {
+            return wrong(format!("is no write of zeros to the beginning of the stream ({address:#x}, {immediate:?})"));
+        }
+        Ok(true)
     }
 
     /// Checks that an end may post something.

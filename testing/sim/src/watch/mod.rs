@@ -65,6 +65,28 @@ impl Watch {
         }
     }
 
+    /// Handles writes that an end posts. Returns true if they are first packets, by which a set-up tries its rails.
+    pub(crate) fn first_posted(
+        &mut self,
+        (connection, sender): (usize, bool),
+        (rail, lane): (u8, u8),
+        writes: usize,
+    ) -> bool {
+        let watched = self.connections.get_mut(connection);
+        watched.is_some_and(|watched| watched.first_posted(sender, rail, lane, writes))
+    }
+
+    /// Handles a write of an end that lands. Returns true if it is a first packet.
+    pub(crate) fn first_landed(&mut self, at_ns: u64, sender: bool, landing: &Landing, bytes: &[u8]) -> bool {
+        let Some(watched) = self.connections.get_mut(landing.connection) else { return false };
+        watched.first_landed(sender, landing, bytes).unwrap_or_else(|(checker, message)| {
+            let side = if sender { 's' } else { 'r' };
+            let (connection, rail, lane) = (landing.connection, landing.rail, landing.lane);
+            self.violate(at_ns, checker, format!("c{connection}{side} rail {rail}.{lane}: {message}"));
+            true
+        })
+    }
+
     /// Notes that an end posts nothing any more, and why.
     pub(crate) fn posts_no_more(&mut self, connection: usize, sender: bool, why: &'static str) {
         self.connections[connection].posts_no_more[usize::from(sender)].get_or_insert(why);

@@ -1,15 +1,19 @@
-//! A fabric that only has a set-up: its rails come up, or not, as their port says, and carry nothing.
+//! A fabric that only has a set-up: its rails come up, or not, as their port says, and carry nothing but the first
+//! packets.
+
+#![allow(clippy::disallowed_types, reason = "tests are not the data path")]
 
 use std::io::{ErrorKind, Read};
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Connecting, Domain, Fabric, Joining, LaneEndpoint, LaneId, LinkLayer, Memory, Part, PendingRail, Piece,
-    PostError, Rail, RailSpec, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
+    Access, ClosedAt, Connecting, Domain, Fabric, Joining, LaneEndpoint, LaneId, LinkLayer, Memory, Part, PendingRail,
+    Piece, PostError, Rail, RailError, RailSpec, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId,
+    Write,
 };
 
 use super::super::HandshakePort;
@@ -32,6 +36,9 @@ impl<const SOCKETS: bool> Fabric for Plain<SOCKETS> {
     type Registration = Key;
 }
 
+/// The writes over a port, with the lane of each.
+pub(super) type Writes = Arc<Mutex<Vec<(LaneId, Write)>>>;
+
 /// A port, and the way in which its rails come up.
 #[derive(Clone)]
 pub(super) struct Port<const SOCKETS: bool> {
@@ -45,6 +52,12 @@ pub(super) struct Port<const SOCKETS: bool> {
     pub(super) is_deaf: bool,
     /// The pauses before a rail is connected, in milliseconds, each asked for by one attempt.
     pub(super) pauses: &'static [u64],
+    /// The fate of the first packets.
+    pub(super) packets: Packets,
+    /// The MTU that it offers.
+    pub(super) mtu: u32,
+    /// The writes over it, with the lane of each.
+    pub(super) writes: Writes,
     /// Each registration has a copy.
     pub(super) registrations: Arc<()>,
 }
@@ -59,6 +72,9 @@ impl<const SOCKETS: bool> Port<SOCKETS> {
             is_full: false,
             is_deaf: false,
             pauses: &[],
+            packets: Packets::Carried,
+            mtu: 1500,
+            writes: Arc::default(),
             registrations: Arc::default(),
         }
     }
@@ -81,7 +97,7 @@ impl<const SOCKETS: bool> Port<SOCKETS> {
             prefix_len: 24,
             lanes: self.lanes,
             speed_mbps: 1000,
-            mtu: 1500,
+            mtu: self.mtu,
             rail_id: -1,
             plane_id: -1,
             address: self.address().to_ipv6_mapped(),
@@ -193,13 +209,38 @@ impl<const SOCKETS: bool> PendingRail for Pending<SOCKETS> {
     }
 
     fn into_rail(self) -> Result<Open, SetupError> {
-        if self.is_ready() { Ok(Open { lanes: self.spec.lanes }) } else { Err(self.port.refusal()) }
+        if !self.is_ready() {
+            return Err(self.port.refusal());
+        }
+        let Port { packets, writes, .. } = &*self.port;
+        Ok(Open {
+            lanes: self.spec.lanes,
+            packets: *packets,
+            writes: Arc::clone(writes),
+            part: self.port.part(),
+            unreported: 0,
+        })
     }
 }
 
-/// A rail, which carries nothing.
+/// The fate of the packets over a rail.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Packets {
+    Carried,
+    /// They come through once there are as many writes.
+    CarriedWith(usize),
+    Lost,
+    /// The lane fails.
+    Broken,
+}
+
+/// A rail, which carries nothing but packets of a set-up.
 pub(super) struct Open {
     lanes: u8,
+    packets: Packets,
+    writes: Writes,
+    part: Part,
+    unreported: usize,
 }
 
 impl Rail for Open {
@@ -219,7 +260,9 @@ impl Rail for Open {
         false
     }
 
-    fn post_fitting(&mut self, _lane: LaneId, _chain: &[Write]) -> Result<(), PostError> {
+    fn post_fitting(&mut self, lane: LaneId, chain: &[Write]) -> Result<(), PostError> {
+        self.writes.lock().unwrap().extend(chain.iter().map(|write| (lane, *write)));
+        self.unreported += chain.len();
         Ok(())
     }
 
@@ -231,8 +274,23 @@ impl Rail for Open {
         Ok(count)
     }
 
-    fn report(&mut self, _most: usize, _reports: &mut impl Reports) -> bool {
-        false
+    fn report(&mut self, _most: usize, reports: &mut impl Reports) -> bool {
+        let is_carried = match self.packets {
+            Packets::Carried => true,
+            Packets::CarriedWith(writes) => self.writes.lock().unwrap().len() >= writes,
+            Packets::Lost => false,
+            Packets::Broken => {
+                reports.handle_failed(LaneId::FIRST, None, Box::new(RailError::PeerClosed(ClosedAt::Rest(0))));
+                return true;
+            }
+        };
+        let count = if is_carried { std::mem::take(&mut self.unreported) } else { 0 };
+        (0..count).for_each(|_| reports.handle_sent(WorkId(0)));
+        count > 0
+    }
+
+    fn parts(&self) -> Vec<Part> {
+        vec![self.part.clone()]
     }
 
     fn describe(&self) -> String {

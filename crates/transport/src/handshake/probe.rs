@@ -1,0 +1,100 @@
+//! A rail's proof that it carries data: before it counts, a whole packet must come through each of its lanes, both
+//! ways.
+//!
+//! The fabric has connected the lanes, but only by what both ends said. A firewall, a wrong cable, a host in between
+//! that does not forward, or a path that carries shorter packets only: all that shows when a packet of full size is
+//! sent. It goes to the start of the memory that the peer reads once the connection is up, and writes the zeros that
+//! are there.
+
+use railweave_fabric::{LaneId, LocalSlice, PostError, Rail, RailError, RemoteSlice, Reports, WorkId, Write};
+
+/// A write that has not come through is followed by another after this time. A later packet makes the peer ask for a
+/// lost one at once, where the adapter alone might wait for seconds.
+pub(super) const REPEAT_NS: u64 = 200_000_000;
+
+/// The most writes of a lane in progress: their number is limited even where the user sets a long time.
+const MOST_WRITES: u32 = 64;
+
+/// The longest packet of RDMA: an MTU of 4096 bytes (IBTA 1.7, 9.8).
+const LONGEST: u32 = 4096;
+
+/// A rail that has to carry its first packets.
+pub(super) struct Probe<R> {
+    pub(super) rail: R,
+    write: Write,
+    /// The writes of each lane, and those of all lanes that have not come through.
+    writes: u32,
+    missing: u32,
+}
+
+/// The number of writes that have come through, and the first failure.
+#[derive(Default)]
+struct Outcome {
+    sent: u32,
+    failed: Option<Box<RailError>>,
+}
+
+impl Reports for Outcome {
+    fn handle_sent(&mut self, _id: WorkId) {
+        self.sent += 1;
+    }
+
+    // The peer sends immediates only once the connection is up.
+    fn handle_received(&mut self, _lane: LaneId, _immediate: u32, _bytes: u32) {}
+
+    fn handle_failed(&mut self, _lane: LaneId, _id: Option<WorkId>, error: Box<RailError>) {
+        self.failed.get_or_insert(error);
+    }
+}
+
+/// Returns the length of a whole packet between ports with these MTUs, in bytes.
+pub(super) fn packet_bytes(mtus: [u32; 2]) -> u32 {
+    mtus[0].min(mtus[1]).clamp(1, LONGEST)
+}
+
+impl<R: Rail> Probe<R> {
+    /// Returns the probe of a rail that writes from and to these places.
+    pub(super) fn new(rail: R, local: LocalSlice, remote: RemoteSlice) -> Self {
+        let write = Write { local, remote, immediate: None, signalled: true, host: true, id: WorkId(0) };
+        Self { rail, write, writes: 0, missing: 0 }
+    }
+
+    /// Returns the length of its packet in bytes.
+    pub(super) fn packet_bytes(&self) -> u32 {
+        self.write.local.length
+    }
+
+    /// Sends a packet on each lane.
+    ///
+    /// # Errors
+    /// If a lane takes no work.
+    pub(super) fn send(&mut self) -> Result<(), PostError> {
+        if self.writes >= MOST_WRITES {
+            return Ok(());
+        }
+        self.writes += 1;
+        for lane in (0..self.rail.lanes()).map(LaneId) {
+            if self.rail.send_room(lane) > 0 {
+                self.rail.post(lane, &[self.write])?;
+                self.missing += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true once every packet has come through. Those of a lane come through in order, so that none is on its
+    /// way any more.
+    ///
+    /// # Errors
+    /// If a lane has failed.
+    pub(super) fn has_carried(&mut self) -> Result<bool, Box<RailError>> {
+        let mut outcome = Outcome::default();
+        while self.missing > 0 && self.rail.report(16, &mut outcome) {
+            self.missing = self.missing.saturating_sub(std::mem::take(&mut outcome.sent));
+            if let Some(error) = outcome.failed {
+                return Err(error);
+            }
+        }
+        Ok(self.missing == 0)
+    }
+}
