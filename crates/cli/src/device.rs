@@ -6,33 +6,52 @@ use railweave_nccl_host::{LoadedNet, NetApi};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 
+/// The devices to fuse, which are passed to every rank.
+#[derive(Args, Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Fuse {
+    /// Fuses these devices into one with the plugin's makeVDevice, and uses that: names with commas between, or all
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    fuse: Vec<String>,
+}
+
+impl Fuse {
+    /// Fuses the devices. Returns the index of the one that they are then; `None` if there is nothing to fuse.
+    pub(crate) fn fused(&self, net: &LoadedNet) -> Result<Option<i32>, Box<dyn Error>> {
+        if self.fuse.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(net.fuse(&members(&self.fuse, &properties(net)?)?)?))
+    }
+}
+
 /// The arguments about the device, which are passed to every rank.
 #[derive(Args, Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Device {
     /// The device to use
-    #[arg(long, value_name = "INDEX", default_value_t = 0, value_parser = clap::value_parser!(i32).range(0..=255))]
+    #[arg(long, value_name = "INDEX", default_value_t = 0, conflicts_with = "fuse")]
+    #[arg(value_parser = clap::value_parser!(i32).range(0..=255))]
     device: i32,
-    /// Fuses these devices into one with the plugin's makeVDevice, and uses that: names with commas between, or all
-    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "device")]
-    fuse: Vec<String>,
+    #[command(flatten)]
+    fuse: Fuse,
 }
 
 impl Device {
     /// Returns the index and the name of the device. With `--fuse`, fuses the device first.
     pub(crate) fn choose(&self, net: &LoadedNet) -> Result<(i32, String), Box<dyn Error>> {
-        let mut devices = Vec::new();
-        for index in 0..net.devices()? {
-            devices.push(net.properties(index)?);
-        }
-        if !self.fuse.is_empty() {
-            let fused = net.fuse(&members(&self.fuse, &devices)?)?;
+        if let Some(fused) = self.fuse.fused(net)? {
             return Ok((fused, net.properties(fused)?.name));
         }
-        match devices.into_iter().nth(self.device as usize) {
+        match properties(net)?.into_iter().nth(self.device as usize) {
             Some(properties) => Ok((self.device, properties.name)),
             None => Err(format!("there is no device {}; allowed: 0 to {}", self.device, net.devices()? - 1).into()),
         }
     }
+}
+
+/// Returns the properties of all devices.
+fn properties(net: &LoadedNet) -> Result<Vec<Properties>, Box<dyn Error>> {
+    let devices = 0..net.devices()?;
+    Ok(devices.map(|index| net.properties(index)).collect::<Result<_, _>>()?)
 }
 
 /// Returns the indices of the devices with these names, in that order.

@@ -30,4 +30,4 @@ pub use find::find;
 pub use found::{Found, FoundFabric, OutOfBand};
 pub use note::{Note, Say};
 pub use routes::Routes;
-pub use tcp::tcp_ports;
+pub use tcp::fallback_ports;

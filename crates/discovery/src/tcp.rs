@@ -40,7 +40,7 @@ pub(crate) fn find(options: &Options, interfaces: &[Interface], say: Say<'_>) ->
 ///
 /// # Errors
 /// If the kernel does not list them.
-pub fn tcp_ports(options: &Options, listens_on: Option<&[IpAddr]>) -> Result<Vec<ChosenPort>, Error> {
+pub fn fallback_ports(options: &Options, listens_on: Option<&[IpAddr]>) -> Result<Vec<ChosenPort>, Error> {
     let interfaces = Interface::list().map_err(Error::Interfaces)?;
     let mut discovery = discover(Path::new("/"), &interfaces);
     discovery.ports.retain(|port| listens_on.is_none_or(|addresses| addresses.contains(&port.address)));

@@ -1,8 +1,5 @@
 //! The steps of the ladder by which a connect reaches its peer.
 
-use std::collections::HashMap;
-use std::net::IpAddr;
-
 use railweave_fabric::Step;
 use railweave_transport::{Error, RailInfo};
 
@@ -11,29 +8,6 @@ use super::connection::Target;
 use super::control_loop::ControlLoop;
 use crate::fabrics;
 use crate::log;
-
-/// A session's knowledge of the ladder to its peer.
-#[derive(Default)]
-pub(super) struct Ladder {
-    /// The furthest step that the log has named; `None` for none.
-    said: Option<Step>,
-    /// The step that worked after others had failed, by this side's device and the ports of the peer's.
-    worked: HashMap<(usize, Vec<IpAddr>), Step>,
-}
-
-/// Returns the key of a connect among those whose ladders are alike.
-fn key(request: &ConnectRequest) -> (usize, Vec<IpAddr>) {
-    let ports = request.handle.addresses.iter().filter(|entry| !entry.is_out_of_band());
-    (request.device, ports.map(|entry| entry.address).collect())
-}
-
-impl Ladder {
-    /// Returns the step from which a connect climbs: earlier connections have shown that others do not work.
-    pub(super) fn first_step(&self, request: &ConnectRequest) -> Step {
-        let known = if self.worked.is_empty() { None } else { self.worked.get(&key(request)).copied() };
-        known.unwrap_or_default().max(request.first_step)
-    }
-}
 
 impl ControlLoop {
     /// Returns the connect with the next step of the ladder, after an attempt has failed. Without one, reports the
@@ -66,12 +40,11 @@ impl ControlLoop {
         let peer = session.protocol.peer_name();
         let ladder = &mut session.ladder;
         if request.failed.is_some() {
-            ladder.worked.insert(key(request), step);
+            ladder.remember(request, step);
         }
-        if step < Step::OtherPort || ladder.said >= Some(step) {
+        if step < Step::OtherPort || !ladder.is_new(step) {
             return;
         }
-        ladder.said = Some(step);
         let rails: Vec<_> = rails.iter().map(|rail| rail.name.to_string()).collect();
         let (rails, device) = (rails.join(", "), &request.network.devices().at(request.device).name);
         match step {

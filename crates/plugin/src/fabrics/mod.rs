@@ -66,7 +66,7 @@ pub(crate) fn open(options: &Options, forces_flushes: bool) -> Result<InUse, Err
 
 /// Returns TCP over all addresses of this host, for the peers that RDMA does not reach; `None` if there is no address.
 fn fallback(options: &Options, listens_on: Option<&[IpAddr]>) -> Result<Option<Arc<dyn Network>>, Error> {
-    let ports = railweave_discovery::tcp_ports(options, listens_on).map_err(error)?;
+    let ports = railweave_discovery::fallback_ports(options, listens_on).map_err(error)?;
     let devices = railweave_topology::devices(&ports, Mode::Fused);
     let registrations = tcp::registrations(options, ports.len());
     Ok((!ports.is_empty()).then(|| network(options, Mode::Fused, ports, devices, registrations)))

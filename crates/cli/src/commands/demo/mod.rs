@@ -3,13 +3,16 @@
 
 pub(crate) mod rank;
 
+use crate::device::Fuse;
 use crate::job::Part;
 use crate::network::NetworkArguments;
 use crate::output::{print, table};
 use crate::size::Size;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use rank::{Job, OPERATIONS, Report, Summary, elements};
+use rank::{Job, OPERATIONS, Rail, Report, Summary, elements};
+use serde::Serialize;
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -34,6 +37,60 @@ pub(crate) struct Arguments {
     /// Moves less data
     #[arg(long)]
     quick: bool,
+    #[command(flatten)]
+    fuse: Fuse,
+    /// Prints the results as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The output of `--json`.
+#[derive(Serialize)]
+struct Results<'a> {
+    plugin: &'a str,
+    api: u32,
+    ranks: usize,
+    /// Each collective by its name.
+    collectives: BTreeMap<&'static str, Collective>,
+    /// The rails of each rank; empty if the plugin has no counters for them.
+    rails: Vec<RankRail<'a>>,
+}
+
+#[derive(Serialize)]
+struct Collective {
+    /// The time of the slowest rank.
+    seconds: f64,
+    /// The size of its whole data.
+    bytes: usize,
+    gigabytes_per_second: f64,
+}
+
+#[derive(Serialize)]
+struct RankRail<'a> {
+    rank: usize,
+    #[serde(flatten)]
+    rail: &'a Rail,
+}
+
+impl<'a> Results<'a> {
+    fn new(summaries: &'a [Summary], bytes: usize) -> Self {
+        let collectives = OPERATIONS.iter().enumerate().map(|(operation, name)| {
+            let seconds = summaries.iter().map(|summary| summary.seconds[operation]).fold(0.0, f64::max);
+            let bytes = elements(bytes, summaries.len()) * size_of::<f32>();
+            (*name, Collective { seconds, bytes, gigabytes_per_second: bytes as f64 / 1e9 / seconds.max(1e-9) })
+        });
+        let rails = summaries
+            .iter()
+            .enumerate()
+            .flat_map(|(rank, summary)| summary.rails.iter().flatten().map(move |rail| RankRail { rank, rail }));
+        Self {
+            plugin: &summaries[0].plugin,
+            api: summaries[0].api,
+            ranks: summaries.len(),
+            collectives: collectives.collect(),
+            rails: rails.collect(),
+        }
+    }
 }
 
 /// The shortest time between two lines of progress if there is no terminal.
@@ -49,7 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     }
     let ranks = arguments.ranks as usize;
     let (network, bucket, direct) = (arguments.network.network()?, arguments.bucket.0, arguments.direct);
-    let job = Job { network, bytes, bucket, direct };
+    let job = Job { network, bytes, bucket, direct, fuse: arguments.fuse.clone() };
     let begin = Instant::now();
     let processes = arguments.network.spawn(ranks, Part::Demo, &job)?;
     let mut progress = Progress::new(bytes * OPERATIONS.len() * ranks);
@@ -63,7 +120,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     result.map_err(|error| format!("the demo failed: {error}"))?;
     let summaries: Option<Vec<Summary>> = summaries.into_iter().collect();
     let summaries = summaries.ok_or("the demo failed: a rank ended without a summary; this is a bug of railweave")?;
-    show(&summaries, bytes)?;
+    let results = Results::new(&summaries, bytes);
+    if arguments.json {
+        return Ok(print(serde_json::to_string_pretty(&results)?)?);
+    }
+    show(&results, &summaries)?;
     print(format_args!(
         "Passed: {ranks} ranks ran {} collectives of {} over {} (net v{}); every element was checked ({:.1} s).",
         OPERATIONS.len(),
@@ -113,14 +174,12 @@ impl Progress {
     }
 }
 
-fn show(summaries: &[Summary], bytes: usize) -> std::io::Result<()> {
+fn show(results: &Results<'_>, summaries: &[Summary]) -> std::io::Result<()> {
     let mut times = table(&["collective", "time", "data", "GB/s"], 1);
-    for (operation, name) in OPERATIONS.iter().enumerate() {
-        // The time of the collective is that of the slowest rank.
-        let seconds = summaries.iter().map(|summary| summary.seconds[operation]).fold(0.0, f64::max);
-        let moved = elements(bytes, summaries.len()) * size_of::<f32>();
-        let rate = moved as f64 / 1e9 / seconds.max(1e-9);
-        times.add_row([(*name).to_owned(), format!("{seconds:.2} s"), Size(moved).to_string(), format!("{rate:.2}")]);
+    for name in OPERATIONS {
+        let Collective { seconds, bytes, gigabytes_per_second } = &results.collectives[name];
+        let (time, rate) = (format!("{seconds:.2} s"), format!("{gigabytes_per_second:.2}"));
+        times.add_row([name.to_owned(), time, Size(*bytes).to_string(), rate]);
     }
     print(times)?;
     let mut rails = table(&["rank", "local", "remote", "sent", "share", "Gb/s", "received", "state"], 3);

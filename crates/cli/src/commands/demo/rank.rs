@@ -1,5 +1,6 @@
 //! One rank's part of the demo: every collective over every bucket, every element checked.
 
+use crate::device::Fuse;
 use crate::job::report;
 use crate::network::Network;
 use railweave_bench::bootstrap::Link;
@@ -22,6 +23,8 @@ pub(crate) struct Job {
     pub(crate) bucket: usize,
     /// True if data goes straight from and to the user's buffers.
     pub(crate) direct: bool,
+    /// The devices to fuse first.
+    pub(crate) fuse: Fuse,
 }
 
 /// A report of a rank to its parent.
@@ -75,7 +78,10 @@ const ELEMENT_BYTES: usize = size_of::<f32>();
 /// Does the work of a rank.
 pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
     let (plugin, net) = job.network.start_rank(link.rank())?;
-    let devices = (0..net.devices()?).collect();
+    let devices = match job.fuse.fused(&net)? {
+        Some(fused) => vec![fused],
+        None => (0..net.devices()?).collect(),
+    };
     let mode = if job.direct { Mode::Direct } else { Mode::Staged };
     let mut communicator = Communicator::connect(&net, link, Settings { devices, mode, stall: job.network.stall() })?;
     let ranks = communicator.ranks();
