@@ -32,6 +32,7 @@ pub(crate) struct Device {
     #[arg(value_parser = clap::value_parser!(i32).range(0..=255))]
     device: i32,
     #[command(flatten)]
+    #[serde(flatten)]
     fuse: Fuse,
 }
 
