@@ -18,7 +18,8 @@ pub struct TcpRail {
     keys: Arc<KeyTable>,
     /// The lane that the next poll starts with. It rotates, so that a busy lane does not use up `most` every time.
     first: usize,
-    description: String,
+    /// Both ends of each lane.
+    descriptions: Vec<String>,
 }
 
 impl TcpRail {
@@ -29,13 +30,13 @@ impl TcpRail {
         peer_timeout: Option<Duration>,
         keys: Arc<KeyTable>,
     ) -> Self {
-        let ends = sockets.first().map(|socket| format!("{} - {}", socket.local(), socket.remote()));
+        let descriptions = sockets.iter().map(|socket| format!("{} - {}", socket.local(), socket.remote())).collect();
         Self {
             lanes: sockets.into_iter().map(|socket| Lane::new(socket, spec, peer_timeout)).collect(),
             receives: Receives::new(spec.receive_depth),
             keys,
             first: 0,
-            description: ends.unwrap_or_default(),
+            descriptions,
         }
     }
 }
@@ -94,7 +95,11 @@ impl Rail for TcpRail {
     }
 
     fn describe(&self) -> String {
-        self.description.clone()
+        self.descriptions.first().cloned().unwrap_or_default()
+    }
+
+    fn describe_lanes(&self) -> Vec<String> {
+        self.descriptions.iter().map(|ends| format!("socket {ends}")).collect()
     }
 
     fn start_linger(&mut self) {

@@ -185,10 +185,10 @@ impl PendingRail for VerbsPendingRail {
     fn into_rail(self) -> Result<VerbsRail, SetupError> {
         let unconnected = || SetupError::NotConnected { port: self.domain.name.clone() };
         let mut lanes = Vec::with_capacity(self.lanes.len());
-        let mut peer_gid = [0; 16];
+        let (mut peer_gid, mut mtu) = ([0; 16], self.attributes.active_mtu as u8);
         for lane in self.lanes {
             let peer = lane.peer.ok_or_else(unconnected)?;
-            peer_gid = peer.gid;
+            (peer_gid, mtu) = (peer.gid, mtu.min(peer.mtu));
             lanes.push(LaneParts { qp: lane.qp.pair, peer_number: peer.number });
         }
         Ok(VerbsRail::new(RailParts {
@@ -200,6 +200,8 @@ impl PendingRail for VerbsPendingRail {
             domain: self.domain,
             spec: self.spec,
             gid: self.gid.bytes,
+            // ibv_modify_qp(3): 1 stands for 256 bytes, 2 for 512, and so on.
+            mtu: 128 << mtu.min(5),
         }))
     }
 }

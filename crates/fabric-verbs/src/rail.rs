@@ -39,6 +39,8 @@ pub(crate) struct RailParts {
     pub(crate) domain: Arc<VerbsDomain>,
     pub(crate) spec: RailSpec,
     pub(crate) gid: [u8; 16],
+    /// The path's MTU in bytes.
+    pub(crate) mtu: u32,
 }
 
 /// The rail.
@@ -64,6 +66,7 @@ pub struct VerbsRail {
     failures: Vec<Failure>,
     gid: [u8; 16],
     peer_gid: [u8; 16],
+    mtu: u32,
 }
 
 /// The arguments of [`Reports::handle_failed`].
@@ -130,6 +133,7 @@ impl VerbsRail {
             failures: Vec::new(),
             gid: parts.gid,
             peer_gid: parts.peer_gid,
+            mtu: parts.mtu,
         }
     }
 
@@ -450,6 +454,15 @@ impl Rail for VerbsRail {
 
     fn describe(&self) -> String {
         format!("{} {} - {}", self.domain.name, show_gid(self.gid), show_gid(self.peer_gid))
+    }
+
+    fn describe_lanes(&self) -> Vec<String> {
+        let (port, mtu, gid, peer_gid) = (&self.domain.name, self.mtu, show_gid(self.gid), show_gid(self.peer_gid));
+        let describe = |lane: &Lane| {
+            let (number, peer) = (lane.qp.number(), lane.peer_number);
+            format!("queue pair {number:#x} of {port} (GID {gid}) - {peer:#x} (GID {peer_gid}), path MTU {mtu}")
+        };
+        self.lanes.iter().map(describe).collect()
     }
 
     fn is_drained(&self) -> bool {

@@ -11,6 +11,8 @@ pub use railweave_abi::log::Level;
 pub const WARN: Level = Level::WARN;
 /// The level of lines that help to find a problem.
 pub const INFO: Level = Level::INFO;
+/// The level of the finest details.
+pub const TRACE: Level = Level::TRACE;
 
 /// One line that a plugin logged.
 #[derive(Clone, Debug, PartialEq, Eq)]

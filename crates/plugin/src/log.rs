@@ -42,6 +42,11 @@ pub(crate) fn info(text: &str) {
     write(Level::INFO, subsystem::INIT | subsystem::NET, text);
 }
 
+/// Logs a detail: shown with NCCL_DEBUG=TRACE, or with NCCL_DEBUG=INFO if the user asks for this kind of detail.
+pub(crate) fn detail(is_wanted: bool, text: &str) {
+    write(if is_wanted { Level::INFO } else { Level::TRACE }, subsystem::INIT | subsystem::NET, text);
+}
+
 fn write(level: Level, flags: c_ulong, text: &str) {
     let Some(logger) = logger() else {
         return;

@@ -124,6 +124,7 @@ impl Process {
             congestion: self.congestion.clone(),
             events: self.events.clone(),
             return_events: self.options.return_events.value,
+            log_lanes: self.options.log_lanes.value,
         };
         let started = Arc::new(Control::start(config)?);
         *control = Some(Arc::clone(&started));

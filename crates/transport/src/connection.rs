@@ -278,6 +278,9 @@ pub trait ConnectionEnd {
     /// Returns the rails that came up.
     fn rails(&self) -> Vec<RailInfo>;
 
+    /// Describes each lane of the rails that came up, for messages.
+    fn describe_lanes(&self) -> Vec<String>;
+
     /// Ends the use of the connection: from now on whatever arrives is discarded, and errors are silent. The memory
     /// that was registered for it may be released. Only [`Self::linger`] may be called after this.
     fn start_linger(&mut self);
@@ -305,6 +308,10 @@ macro_rules! both_ends {
 
             fn rails(&self) -> Vec<RailInfo> {
                 self.core.rails.infos()
+            }
+
+            fn describe_lanes(&self) -> Vec<String> {
+                self.core.rails.describe_lanes()
             }
 
             fn start_linger(&mut self) {

@@ -136,6 +136,16 @@ impl<F: Fabric> Rails<F> {
         self.iter().map(|connected| connected.side.info.clone()).collect()
     }
 
+    /// Describes each lane of the rails that came up, for messages.
+    pub(crate) fn describe_lanes(&self) -> Vec<String> {
+        let of_rail = |connected: &ConnectedRail<F>| {
+            let rail = connected.side.info.index;
+            let lanes = connected.rail.describe_lanes().into_iter().enumerate();
+            lanes.map(|(lane, text)| format!("rail {rail}, lane {lane}: {text}")).collect::<Vec<_>>()
+        };
+        self.iter().flat_map(of_rail).collect()
+    }
+
     /// Tells the rails that the connection is closing: see [`Rail::start_linger`].
     pub(crate) fn start_linger(&mut self) {
         self.iter_mut().for_each(|connected| connected.rail.start_linger());

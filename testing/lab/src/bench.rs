@@ -1,4 +1,4 @@
-//! The run of a bench: `railweave bench` on this machine, its ranks in guests.
+//! A run of ranks: `railweave bench` or `railweave demo` on this machine, its ranks in guests.
 
 use crate::failure::Failure;
 use crate::figure::Figures;
@@ -6,8 +6,9 @@ use crate::frame::End;
 use crate::ranks::Ranks;
 use crate::report::RunReport;
 use crate::rig::Rig;
-use crate::scenario::{Deed, RankEnd, Run, Status};
+use crate::scenario::{Deed, RankEnd, RanksOf, Run, Status};
 use crate::site::Site;
+use serde_json::Value;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -23,42 +24,62 @@ const LAST_LINES: usize = 3;
 /// Prefixes of variables in the user's environment that would change the meaning of a scenario.
 const OURS: [&str; 3] = ["RAILWEAVE_", "NCCL_", "MPIB_"];
 
-/// Runs `railweave bench` with `arguments` and `variables`. Log files have names that begin with `log`.
+/// A program that runs ranks.
+pub(crate) struct RanksProgram<'a> {
+    /// The file of `railweave`.
+    pub(crate) railweave: &'a Path,
+    /// The program.
+    pub(crate) of: RanksOf,
+    /// Its arguments.
+    pub(crate) arguments: &'a str,
+    /// The number of its ranks.
+    pub(crate) ranks: usize,
+}
+
+/// Runs a program with these `variables`. Log files have names that begin with `log`.
 pub(crate) fn run(
     rig: &Rig,
     site: &Site,
-    railweave: &Path,
+    program: &RanksProgram<'_>,
     run: &Run,
-    arguments: &str,
     variables: &[(String, String)],
     log: &Path,
 ) -> Result<RunReport, String> {
-    let ranks = Ranks::listen(&site.scratch.join("ranks"), rig.lines(), log)?;
-    let (output, errors) = (log_file(log, "bench.json"), log_file(log, "bench.log"));
+    let RanksProgram { railweave, of, arguments, ranks: count } = *program;
+    let ranks = Ranks::listen(&site.scratch.join("ranks"), rig.lines(), count, log)?;
+    let log_file = |kind: &str| log_file(log, &format!("{}.{kind}", of.name()));
+    let (output, errors) = (log_file("json"), log_file("log"));
     let create = |path: &Path| File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display()));
     let mut command = Command::new(railweave);
     let proxy = format!("{} rank {} {{rank}}", site.program.display(), ranks.socket().display());
-    command.args(["bench", "--json", "--rank-command", &proxy]).args(arguments.split_whitespace());
+    command.args([of.name(), "--json", "--rank-command", &proxy]).args(arguments.split_whitespace());
+    if of == RanksOf::Demo {
+        command.args(["--ranks", &count.to_string()]);
+    }
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_ours(&name.to_string_lossy())) {
         command.env_remove(name);
     }
     command.envs(variables.iter().cloned()).stdin(Stdio::null()).stdout(create(&output)?).stderr(create(&errors)?);
     let child = command.spawn().map_err(|error| format!("cannot run {}: {error}", railweave.display()))?;
-    let course = watch(rig, run, &ranks, Parent(child));
+    let course = watch(rig, run, (&ranks, count), Parent(child));
     // The next run finds the cables in their original state.
     let restored = if run.steps.is_empty() { Ok(()) } else { rig.restore() };
     let course = course?;
     let text = fs::read_to_string(&errors).unwrap_or_default();
     let mut report = RunReport::new(&text);
     if let Ok(json) = serde_json::from_slice(&fs::read(&output).unwrap_or_default()) {
-        report.figures = Figures::of_bench(&json);
+        let mut json: Value = json;
+        // The traffic of each rail is a figure of its cable.
+        let rails = if of == RanksOf::Demo { json.as_object_mut().and_then(|json| json.remove("rails")) } else { None };
+        report.figures = Figures::of_program(&json);
+        report.figures.add_parts_of_cables(&rails.unwrap_or_default());
     }
-    judge(run, &ranks, &course, railweave_patience::ran_out(&text), &mut report);
+    judge((run, of), (&ranks, count), &course, railweave_patience::ran_out(&text), &mut report);
     report.failures.extend(restored.err().map(Failure::of_lab));
     Ok(report)
 }
 
-/// The course of a bench.
+/// The course of a program.
 struct Course {
     /// The exit status of the ranks' parent; `None` if it took too long.
     status: Option<ExitStatus>,
@@ -79,19 +100,20 @@ impl Drop for Parent {
     }
 }
 
-/// Waits for the end of the bench, and takes the steps when they are due.
-fn watch(rig: &Rig, run: &Run, ranks: &Ranks, mut parent: Parent) -> Result<Course, String> {
+/// Waits for the end of the program, and takes the steps when they are due.
+fn watch(rig: &Rig, run: &Run, (ranks, count): (&Ranks, usize), mut parent: Parent) -> Result<Course, String> {
     let begin = Instant::now();
     let mut due = run.steps.iter().peekable();
     let mut last_step = None;
     loop {
-        let status = parent.0.try_wait().map_err(|error| format!("cannot wait for railweave bench: {error}"))?;
+        let status = parent.0.try_wait().map_err(|error| format!("cannot wait for railweave: {error}"))?;
         if status.is_some() || begin.elapsed() > Duration::from_secs(run.limit_s) {
             return Ok(Course { status, last_step, steps_left: due.count() });
         }
-        let both = [0, 1].map(|number| ranks.rank(number));
-        if let [Some(first), Some(second)] = &both {
-            let started = first.started.max(second.started);
+        let all: Option<Vec<_>> = (0..count).map(|number| ranks.rank(number)).collect();
+        if let Some(all) = all
+            && let Some(started) = all.iter().map(|rank| rank.started).max()
+        {
             while let Some(step) = due.next_if(|step| started.elapsed().as_secs_f64() >= step.after_s) {
                 if run.alone && last_step.is_none() {
                     ranks.leave_alone(true);
@@ -104,7 +126,7 @@ fn watch(rig: &Rig, run: &Run, ranks: &Ranks, mut parent: Parent) -> Result<Cour
             }
             let patience = run.ends.iter().filter_map(|end| end.within_s).fold(0.0, f64::max);
             let is_late = last_step.is_some_and(|step| step.elapsed().as_secs_f64() > patience + 1.0);
-            if first.ended.is_some() && second.ended.is_some() || is_late {
+            if all.iter().all(|rank| rank.ended.is_some()) || is_late {
                 ranks.leave_alone(false);
             }
         }
@@ -112,9 +134,15 @@ fn watch(rig: &Rig, run: &Run, ranks: &Ranks, mut parent: Parent) -> Result<Cour
     }
 }
 
-/// Adds the findings from the ranks' ends to the report. `ran_out` is true if the bench itself reports only that it
+/// Adds the findings from the ranks' ends to the report. `ran_out` is true if the program itself reports only that it
 /// waited too long.
-fn judge(run: &Run, ranks: &Ranks, course: &Course, ran_out: bool, report: &mut RunReport) {
+fn judge(
+    (run, of): (&Run, RanksOf),
+    (ranks, count): (&Ranks, usize),
+    course: &Course,
+    ran_out: bool,
+    report: &mut RunReport,
+) {
     let expected = |number: usize| run.ends.iter().find(|end| end.rank == number);
     match course.status {
         None => {
@@ -126,7 +154,7 @@ fn judge(run: &Run, ranks: &Ranks, course: &Course, ran_out: bool, report: &mut 
             let should_succeed = run.ends.iter().all(|end| end.status == Status::Succeeds);
             if status.success() != should_succeed {
                 let text = report.text.lines().last().unwrap_or_default();
-                let text = format!("railweave bench ended with {status}: {text}");
+                let text = format!("railweave {} ended with {status}: {text}", of.name());
                 // A program that a signal ended has no code.
                 let is_late = ran_out && status.code().is_some_and(|code| code != 0);
                 report.failures.push(Failure { text, is_late });
@@ -136,7 +164,7 @@ fn judge(run: &Run, ranks: &Ranks, course: &Course, ran_out: bool, report: &mut 
     if course.steps_left > 0 {
         report.failures.push(Failure::wrong(format!("it ended before {} of its steps", course.steps_left)));
     }
-    for number in [0, 1] {
+    for number in 0..count {
         let Some(rank) = ranks.rank(number) else {
             report.failures.push(Failure::wrong(format!("rank {number} never started")));
             continue;

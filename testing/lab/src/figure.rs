@@ -4,18 +4,37 @@ use crate::failure::Failure;
 use regex_lite::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 /// Named figures, in the order in which they came.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Figures(Vec<(String, f64)>);
 
 impl Figures {
-    /// Collects every number in the JSON of `railweave bench` under its path, with dots between the names. Bandwidths
+    /// Collects every number in the JSON of `railweave bench` or `demo` under its path, with dots between the names. Bandwidths
     /// are in Mbit/s, each under the size of its messages in bytes.
-    pub(crate) fn of_bench(json: &Value) -> Self {
+    pub(crate) fn of_program(json: &Value) -> Self {
         let mut figures = Self::default();
         figures.collect("", json);
         figures
+    }
+
+    /// Adds `cableN.percent`, the part of the bytes of all rails that were sent over cable N, from the
+    /// `rails` of `railweave demo`'s JSON: cable N is the one of the address 10.0.N.X at a rail's own end.
+    pub(crate) fn add_parts_of_cables(&mut self, rails: &Value) {
+        let mut sent: BTreeMap<u8, f64> = BTreeMap::new();
+        for rail in rails.as_array().into_iter().flatten() {
+            let local = rail.get("local").and_then(Value::as_str).and_then(|address| address.parse().ok());
+            let bytes = rail.get("sent").and_then(Value::as_f64);
+            if let (Some([10, 0, cable, _]), Some(bytes)) = (local.map(|address: Ipv4Addr| address.octets()), bytes) {
+                *sent.entry(cable).or_default() += bytes;
+            }
+        }
+        let all: f64 = sent.values().sum();
+        for (cable, bytes) in sent {
+            self.add(&format!("cable{cable}.percent"), 100.0 * bytes / all.max(1.0));
+        }
     }
 
     /// Adds a figure.
@@ -213,7 +232,7 @@ mod tests {
     use serde_json::json;
 
     fn figures() -> Figures {
-        Figures::of_bench(&json!({
+        Figures::of_program(&json!({
             "plugin": "Railweave", "api": 12,
             "latency": {"count": 3, "median_us": 510.5},
             "bandwidth": [
@@ -232,6 +251,18 @@ mod tests {
         assert_eq!(figures().get("latency.median_us"), Some(510.5));
         assert!((figures().get("bandwidth.524288").unwrap() - 98.5).abs() < 1e-9);
         assert_eq!(serde_json::to_value(figures()).unwrap()["api"], json!(12.0));
+    }
+
+    #[test]
+    fn a_cable_is_known_by_the_address_of_a_rails_own_end() {
+        let rail = |local: &str, sent: u32| json!({"rank": 0, "local": local, "remote": "10.0.9.1", "sent": sent});
+        let rails = [rail("10.0.2.1", 10), rail("10.0.2.3", 20), rail("10.0.0.1", 70), rail("10.1.0.1", 100)];
+        let mut figures = Figures::default();
+        figures.add_parts_of_cables(&json!(rails));
+        let found: Vec<_> = figures.iter().collect();
+        assert_eq!(found, [("cable0.percent", 70.0), ("cable2.percent", 30.0)]);
+        figures.add_parts_of_cables(&json!(null));
+        assert_eq!(figures.iter().count(), 2);
     }
 
     #[test]

@@ -76,7 +76,7 @@ fn list(scenarios: &[Scenario]) -> ExitCode {
 }
 
 fn needs(scenarios: &[Scenario]) -> ExitCode {
-    if scenarios.iter().any(Scenario::has_bench) {
+    if scenarios.iter().any(Scenario::has_ranks) {
         println!("railweave");
     }
     if scenarios.iter().any(|scenario| scenario.mentions(site::NCCL)) {

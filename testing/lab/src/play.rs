@@ -1,5 +1,6 @@
 //! Playing scenarios, one after the other.
 
+use crate::bench::{self, RanksProgram};
 use crate::choice::Choice;
 use crate::failure::Failure;
 use crate::report::{RunReport, ScenarioReport};
@@ -7,7 +8,7 @@ use crate::rig::Rig;
 use crate::scenario::{Kind, Run, Scenario};
 use crate::scratch::Scratch;
 use crate::site::{Paths, Site};
-use crate::{bench, image, programs};
+use crate::{image, programs};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::fs;
@@ -200,8 +201,10 @@ fn play_run(
     let begin = Instant::now();
     let variables = variables(scenario, run, &site.paths)?;
     let mut report = match (run.kind(), test, &site.railweave) {
-        (Kind::Bench(arguments), _, Some(railweave)) => {
-            bench::run(rig, site, railweave, run, &site.paths.fill_in(arguments)?, &variables, log)
+        (Kind::Ranks(of, arguments), _, Some(railweave)) => {
+            let arguments = site.paths.fill_in(arguments)?;
+            let program = RanksProgram { railweave, of, arguments: &arguments, ranks: of.count(scenario.guests) };
+            bench::run(rig, site, &program, run, &variables, log)
         }
         (Kind::Test(test), Some(program), _) => programs::test(rig, run, test, program, &variables, log),
         (Kind::Commands(commands), ..) => {
@@ -211,7 +214,9 @@ fn play_run(
             }
             programs::commands(rig, run, &commands, &variables, log)
         }
-        (Kind::Bench(_), _, None) => Err("a bench needs the railweave program; name it with --railweave".to_owned()),
+        (Kind::Ranks(of, _), _, None) => {
+            Err(format!("a {} needs the railweave program; name it with --railweave", of.name()))
+        }
         (Kind::Test(_), None, _) => unreachable!("tests were built before"),
     }?;
     report.seconds = begin.elapsed().as_secs_f64();

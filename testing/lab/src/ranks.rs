@@ -40,14 +40,15 @@ struct Shared {
     lines: Vec<Arc<Line>>,
     /// The path of each rank's log, to which the rank's number is added.
     log: PathBuf,
-    ranks: Mutex<[Option<Rank>; 2]>,
+    ranks: Mutex<Vec<Option<Rank>>>,
     alone: AtomicBool,
     over: AtomicBool,
 }
 
 impl Ranks {
-    /// Listens on `socket`; rank 0 runs behind the first of `lines`. Log files have names that begin with `log`.
-    pub(crate) fn listen(socket: &Path, lines: Vec<Arc<Line>>, log: &Path) -> Result<Self, String> {
+    /// Listens on `socket` for this many ranks; rank 0 runs behind the first of `lines`. Log files have names that begin
+    /// with `log`.
+    pub(crate) fn listen(socket: &Path, lines: Vec<Arc<Line>>, ranks: usize, log: &Path) -> Result<Self, String> {
         let cannot = |error: io::Error| format!("cannot listen on {}: {error}", socket.display());
         match fs::remove_file(socket) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(error)),
@@ -58,7 +59,7 @@ impl Ranks {
         let shared = Arc::new(Shared {
             lines,
             log: log.to_owned(),
-            ranks: Mutex::default(),
+            ranks: Mutex::new((0..ranks).map(|_| None).collect()),
             alone: AtomicBool::new(false),
             over: AtomicBool::new(false),
         });
@@ -131,7 +132,7 @@ impl Shared {
         let number = number as usize;
         let is_new = self.ranks().get(number).is_some_and(Option::is_none);
         let line = self.lines.get(number).filter(|_| is_new);
-        let line = line.ok_or_else(|| format!("a bench has one rank 0 and one rank 1, and this is rank {number}"))?;
+        let line = line.ok_or_else(|| format!("each rank is there once, and this is one more of number {number}"))?;
         let log = PathBuf::from(format!("{}.rank{number}.log", self.log.display()));
         let log = File::create(&log).map_err(|error| format!("cannot write {}: {error}", log.display()))?;
         let process = line.start(program)?;
@@ -200,7 +201,7 @@ impl Shared {
         }
     }
 
-    fn ranks(&self) -> MutexGuard<'_, [Option<Rank>; 2]> {
+    fn ranks(&self) -> MutexGuard<'_, Vec<Option<Rank>>> {
         self.ranks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Scenario {
     pub(crate) runs: Vec<Run>,
 }
 
-/// One run, of one of three kinds.
+/// One run, of one of four kinds.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Run {
@@ -60,35 +60,64 @@ pub(crate) struct Run {
     pub(crate) environment: BTreeMap<String, String>,
     /// The first kind: `railweave bench` with these arguments, rank 0 in guest 0 and rank 1 in guest 1.
     bench: Option<String>,
-    /// The second kind: a test of the workspace.
+    /// The second kind: `railweave demo` with these arguments, and a rank in each guest.
+    demo: Option<String>,
+    /// The third kind: a test of the workspace.
     test: Option<Test>,
-    /// The third kind: commands in guests.
+    /// The fourth kind: commands in guests.
     #[serde(default, rename = "command")]
     commands: Vec<Command>,
     /// The conditions on the run's figures.
     #[serde(default)]
     pub(crate) hold: Vec<Threshold>,
-    /// With `bench`: true if the ranks learn of each other's fate only over the cables after the first step.
+    /// With `bench` or `demo`: true if the ranks learn of each other's fate only over the cables after the first step.
     #[serde(default)]
     pub(crate) alone: bool,
-    /// With `bench`: the steps taken meanwhile.
+    /// With `bench` or `demo`: the steps taken meanwhile.
     #[serde(default, rename = "step")]
     pub(crate) steps: Vec<Step>,
-    /// With `bench`: the required ends of ranks. A rank without one may end in any way. The bench itself must fail if a
-    /// rank is required to fail or to be killed, and must succeed otherwise.
+    /// With `bench` or `demo`: the required ends of ranks. A rank without one may end in any way. The program itself must
+    /// fail if a rank is required to fail or to be killed, and must succeed otherwise.
     #[serde(default, rename = "end")]
     pub(crate) ends: Vec<RankEnd>,
 }
 
-/// The three kinds of run.
+/// The kinds of run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind<'a> {
-    /// `railweave bench` with arguments.
-    Bench(&'a str),
+    /// A program of `railweave` that runs ranks: its name, and its arguments.
+    Ranks(RanksOf, &'a str),
     /// A test.
     Test(&'a Test),
     /// Commands.
     Commands(&'a [Command]),
+}
+
+/// The programs that run ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RanksOf {
+    /// `railweave bench`: two ranks, in the first two guests.
+    Bench,
+    /// `railweave demo`: a rank in each guest.
+    Demo,
+}
+
+impl RanksOf {
+    /// Returns the program's name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Bench => "bench",
+            Self::Demo => "demo",
+        }
+    }
+
+    /// Returns the number of ranks with this many guests.
+    pub(crate) fn count(self, guests: usize) -> usize {
+        match self {
+            Self::Bench => 2,
+            Self::Demo => guests,
+        }
+    }
 }
 
 /// A test program of the workspace.
@@ -242,15 +271,15 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// Returns true if a run is a bench.
-    pub(crate) fn has_bench(&self) -> bool {
-        self.runs.iter().any(|run| matches!(run.kind(), Kind::Bench(_)))
+    /// Returns true if a run has ranks.
+    pub(crate) fn has_ranks(&self) -> bool {
+        self.runs.iter().any(|run| matches!(run.kind(), Kind::Ranks(..)))
     }
 
     /// Returns true if a variable, an argument or a command line contains `word`.
     pub(crate) fn mentions(&self, word: &str) -> bool {
         let of_run = |run: &Run| match run.kind() {
-            Kind::Bench(arguments) => arguments.contains(word),
+            Kind::Ranks(_, arguments) => arguments.contains(word),
             Kind::Test(_) => false,
             Kind::Commands(commands) => commands.iter().any(|command| command.line.contains(word)),
         };
@@ -302,10 +331,11 @@ impl Scenario {
 impl Run {
     /// Returns the kind of the run.
     pub(crate) fn kind(&self) -> Kind<'_> {
-        match (&self.bench, &self.test) {
-            (Some(arguments), _) => Kind::Bench(arguments),
-            (None, Some(test)) => Kind::Test(test),
-            (None, None) => Kind::Commands(&self.commands),
+        match (&self.bench, &self.demo, &self.test) {
+            (Some(arguments), ..) => Kind::Ranks(RanksOf::Bench, arguments),
+            (None, Some(arguments), _) => Kind::Ranks(RanksOf::Demo, arguments),
+            (None, None, Some(test)) => Kind::Test(test),
+            (None, None, None) => Kind::Commands(&self.commands),
         }
     }
 
@@ -314,9 +344,9 @@ impl Run {
         if self.name.is_empty() || !self.name.chars().all(is_plain) {
             return Err("a name has only lower-case letters, digits, - and _, because log files have it too".to_owned());
         }
-        let kinds = [self.bench.is_some(), self.test.is_some(), !self.commands.is_empty()];
+        let kinds = [self.bench.is_some(), self.demo.is_some(), self.test.is_some(), !self.commands.is_empty()];
         if kinds.into_iter().filter(|given| *given).count() != 1 {
-            return Err("it must have exactly one of bench, test and command".to_owned());
+            return Err("it must have exactly one of bench, demo, test and command".to_owned());
         }
         if !(1..=20).contains(&self.rounds) {
             return Err(format!("rounds = {} is not possible; allowed: 1 to 20", self.rounds));
@@ -326,10 +356,10 @@ impl Run {
         }
         let needs_ranks = self.alone || !self.steps.is_empty() || !self.ends.is_empty();
         match self.kind() {
-            Kind::Bench(_) if scenario.guests < 2 => return Err("a bench needs 2 guests".to_owned()),
-            Kind::Bench(_) => {}
+            Kind::Ranks(of, _) if scenario.guests < 2 => return Err(format!("a {} needs 2 guests", of.name())),
+            Kind::Ranks(..) => {}
             Kind::Test(_) | Kind::Commands(_) if needs_ranks => {
-                return Err("alone, step and end are about ranks, so they go with bench only".to_owned());
+                return Err("alone, step and end are about ranks, so they go with bench and demo only".to_owned());
             }
             Kind::Test(test) => scenario.check_guest(test.guest)?,
             Kind::Commands(commands) => {
@@ -345,9 +375,13 @@ impl Run {
                 }
             }
         }
+        let ranks = match self.kind() {
+            Kind::Ranks(of, _) => of.count(scenario.guests),
+            Kind::Test(_) | Kind::Commands(_) => 0,
+        };
         for step in &self.steps {
             match step.deed()? {
-                Deed::Kill(rank) => check_rank(rank)?,
+                Deed::Kill(rank) => check_rank(rank, ranks)?,
                 Deed::Loss(Loss { cable, percent }) => {
                     scenario.check_cable(cable)?;
                     if !(0.0..=100.0).contains(&percent) {
@@ -364,7 +398,7 @@ impl Run {
         if !self.steps.is_sorted_by(|a, b| a.after_s <= b.after_s) {
             return Err("its steps are not in the order of after_s; sort them".to_owned());
         }
-        self.ends.iter().try_for_each(|end| check_rank(end.rank))
+        self.ends.iter().try_for_each(|end| check_rank(end.rank, ranks))
     }
 }
 
@@ -390,8 +424,8 @@ impl Step {
     }
 }
 
-fn check_rank(rank: usize) -> Result<(), String> {
-    if rank < 2 { Ok(()) } else { Err(format!("there is no rank {rank}; there are 0 and 1")) }
+fn check_rank(rank: usize, ranks: usize) -> Result<(), String> {
+    if rank < ranks { Ok(()) } else { Err(format!("there is no rank {rank}; there are {ranks}, from 0")) }
 }
 
 fn once() -> u32 {
@@ -469,7 +503,7 @@ command = [
         assert_eq!((scenario.name.as_str(), scenario.guests, scenario.short), ("full", 3, true));
         assert_eq!((&scenario.cables[0].between[..], &scenario.cables[1].between[..]), (&[0, 1][..], &[1, 2][..]));
         let [first, second, third] = &scenario.runs[..] else { panic!("three runs") };
-        assert!(matches!(first.kind(), Kind::Bench("--sizes 8")));
+        assert!(matches!(first.kind(), Kind::Ranks(RanksOf::Bench, "--sizes 8")));
         assert_eq!((first.rounds, second.rounds), (3, 1));
         let deeds: Vec<_> = first.steps.iter().map(|step| step.deed().unwrap()).collect();
         let end = CableEnd { cable: 0, guest: 1 };
@@ -477,6 +511,15 @@ command = [
         assert_eq!(deeds, [loss, Deed::Down(end), Deed::Up(end), Deed::Restore(1), Deed::Kill(1)]);
         assert!(matches!(second.kind(), Kind::Test(test) if test.guest == 2));
         assert!(matches!(third.kind(), Kind::Commands([server, _]) if server.background));
+    }
+
+    #[test]
+    fn a_demo_has_a_rank_in_each_guest() {
+        let demo = FULL.replacen("bench = \"--sizes 8\"", "demo = \"--quick\"", 1);
+        let scenario = Scenario::parse("full", &demo.replacen("kill = 1 }", "kill = 2 }", 1)).unwrap();
+        assert!(matches!(scenario.runs[0].kind(), Kind::Ranks(RanksOf::Demo, "--quick")));
+        let error = Scenario::parse("full", &demo.replacen("kill = 1 }", "kill = 3 }", 1)).map(drop).unwrap_err();
+        assert!(error.contains("there is no rank 3; there are 3, from 0"), "{error}");
     }
 
     #[test]
@@ -497,12 +540,13 @@ command = [
             ("name = \"second\"", "name = \"first\"", "two runs have the name \"first\""),
             ("name = \"second\"", "name = \"a/b\"", "lower-case letters"),
             ("limit_s = 60", "limit_s = 0", "leaves no time"),
-            ("bench = \"--sizes 8\"", "", "exactly one of bench, test and command"),
-            ("name = \"second\"", "name = \"second\"\nbench = \"\"", "exactly one of bench, test and command"),
-            ("name = \"second\"", "name = \"second\"\nalone = true", "go with bench only"),
+            ("bench = \"--sizes 8\"", "", "exactly one of bench, demo, test and command"),
+            ("bench = \"--sizes 8\"", "bench = \"\"\ndemo = \"\"", "exactly one of bench, demo, test and command"),
+            ("name = \"second\"", "name = \"second\"\nbench = \"\"", "exactly one of bench, demo, test and command"),
+            ("name = \"second\"", "name = \"second\"\nalone = true", "go with bench and demo only"),
             ("after_s = 4", "after_s = 0", "not in the order"),
             ("after_s = 4", "after_s = 4000", "allowed: 0 to 3600"),
-            ("kill = 1 }", "kill = 2 }", "there is no rank 2"),
+            ("kill = 1 }", "kill = 2 }", "there is no rank 2; there are 2, from 0"),
             ("kill = 1 }", "kill = 1, restore = 1 }", "exactly one of kill"),
             ("restore = 1", "restore = 2", "there is no cable 2; there are 2, from 0"),
             ("percent = 100", "percent = 200", "percent = 200 is not possible"),

@@ -25,4 +25,6 @@ pub(crate) struct ControlConfig {
     pub(crate) events: Vec<Arc<dyn EventSource>>,
     /// True if a connection is lost when an event says that a part that it uses failed.
     pub(crate) return_events: bool,
+    /// True if the log has a line for each lane that is set up.
+    pub(crate) log_lanes: bool,
 }

@@ -16,6 +16,7 @@ use super::offers::TOO_MANY_UNACCEPTED;
 use super::strangers::Kind;
 use crate::comm::{Established, Route};
 use crate::identity::random;
+use crate::log;
 use crate::network::{AnyHandshake, HandshakeParams, Network};
 
 /// Begins a handshake with memory from the NUMA node of its device, if the fabric has adapters. Returns the node too,
@@ -149,6 +150,9 @@ impl ControlLoop {
     /// Opens a connection whose handshake has finished.
     fn open(&mut self, route: Route, mut established: Box<Established>) {
         let now = self.now_ns();
+        for lane in established.end.describe_lanes() {
+            log::detail(self.log_lanes, &format!("to {}, {lane}", established.peer));
+        }
         let parts = std::mem::take(&mut established.parts);
         // A part may have failed while the set-up thread had the last step, when the connection's parts were not known.
         let number = self.setup(route).and_then(|setup| setup.last_task).unwrap_or(self.workers.next_task_number());

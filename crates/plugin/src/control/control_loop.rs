@@ -143,6 +143,7 @@ pub(super) struct ControlLoop {
     /// The event sources that may have more events.
     pub(super) more_events: Vec<usize>,
     pub(super) return_events: bool,
+    pub(super) log_lanes: bool,
     pub(super) failures: Failures,
     /// In the order of their times.
     pub(super) unclaimed_connects: VecDeque<UnclaimedConnect>,
@@ -209,6 +210,7 @@ impl ControlLoop {
             port_events,
             more_events: Vec::new(),
             return_events: config.return_events,
+            log_lanes: config.log_lanes,
             failures: Failures::default(),
             unclaimed_connects: VecDeque::new(),
             settling: Settling::new(owing),
@@ -513,6 +515,7 @@ mod tests {
             congestion: LaneCongestion::new(&options.tcp_congestion).expect("the default is there"),
             events: Vec::new(),
             return_events: true,
+            log_lanes: false,
         }
     }
 

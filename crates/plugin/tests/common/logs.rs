@@ -1,6 +1,6 @@
 //! The plugin's log lines in this process.
 
-use railweave_nccl_host::logger::{self, INFO, Line, WARN};
+use railweave_nccl_host::logger::{self, INFO, Line, TRACE, WARN};
 use std::sync::{Mutex, PoisonError};
 
 static LINES: Mutex<Vec<Line>> = Mutex::new(Vec::new());
@@ -40,4 +40,9 @@ pub(super) fn forget_info() {
 /// Returns every line of level INFO so far.
 pub(crate) fn info_lines() -> Vec<String> {
     texts(INFO)
+}
+
+/// Returns every line of level TRACE so far.
+pub(crate) fn trace_lines() -> Vec<String> {
+    texts(TRACE)
 }

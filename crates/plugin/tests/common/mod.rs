@@ -15,7 +15,7 @@ mod stranger;
 
 pub(crate) use buffer::Buffer;
 pub(crate) use heap::heap_bytes;
-pub(crate) use logs::{info_lines, warnings, warnings_with};
+pub(crate) use logs::{info_lines, trace_lines, warnings, warnings_with};
 pub(crate) use namespace::{in_namespace, ip};
 pub(crate) use pair::{Pair, Received, accept, connect, listen};
 pub(crate) use process::{Peer, UNSET, alone, each, with_peer};

@@ -18,7 +18,8 @@ use railweave_nccl_host::{LoadedNet, NetError};
 use railweave_transport::{LANE_PROOF_BYTES, LanePreface, Message, Preface};
 
 use crate::common::{
-    Pair, Relay, accept, alone, connect, in_time, listen, noise, start, until, warnings, warnings_with, with_peer,
+    Pair, Relay, accept, alone, connect, each, in_time, info_lines, listen, noise, start, trace_lines, until, warnings,
+    warnings_with, with_peer,
 };
 use crate::machine::{EVEN, FUSED, ONE_PORT, ROCE, finish, library, machine, strict, with};
 
@@ -340,4 +341,38 @@ fn a_socket_for_a_lane_is_closed_without_a_byte() {
         net.close_listen(listen).unwrap();
         finish(&fake, net);
     });
+}
+
+#[test]
+fn each_queue_pair_has_a_line_of_its_own() {
+    // With NCCL_DEBUG=TRACE, or for those who ask for it.
+    each(
+        &[("RAILWEAVE_LOG_LANES", "0"), ("RAILWEAVE_LOG_LANES", "1"), ("NCCL_MESH_DEBUG", "1")],
+        |setting| with(&[FUSED, EVEN, ("RAILWEAVE_LANES", "2"), *setting]),
+        |(_, value)| {
+            let fake = machine(&strict(ROCE));
+            let (_plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            let lines = if *value == "1" { info_lines() } else { trace_lines() };
+            for (rail, port, address) in [(0, "mlx5_0", "10.0.0.1"), (1, "mlx5_1", "10.1.0.1")] {
+                for lane in 0..2 {
+                    let head = format!("rail {rail}, lane {lane}: queue pair 0x");
+                    let said: Vec<_> = lines.iter().filter(|line| line.contains(&head)).collect();
+                    assert_eq!(said.len(), 2, "one at each end: {lines:?}");
+                    let tail = format!("(GID {address}), path MTU 4096");
+                    assert!(said.iter().all(|line| line.contains(port) && line.ends_with(&tail)), "{said:?}");
+                }
+            }
+            let numbers: Vec<_> =
+                fake.queue_pairs().iter().map(|pair| format!("queue pair {:#x} ", pair.number)).collect();
+            let named = |number: &String| lines.iter().filter(|line| line.contains(number.as_str())).count();
+            // The others are the lanes by which the receiving end flushes.
+            let times: Vec<_> = numbers.iter().map(named).filter(|times| *times > 0).collect();
+            assert_eq!(times, [1; 8], "{numbers:?}: {lines:?}");
+            let others = if *value == "1" { trace_lines() } else { info_lines() };
+            assert!(!others.iter().any(|line| line.contains("queue pair 0x")));
+            pair.close();
+            finish(&fake, net);
+        },
+    );
 }

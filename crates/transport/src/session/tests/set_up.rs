@@ -188,6 +188,9 @@ impl crate::ConnectionEnd for Ending {
     fn rails(&self) -> Vec<crate::RailInfo> {
         Vec::new()
     }
+    fn describe_lanes(&self) -> Vec<String> {
+        Vec::new()
+    }
     fn start_linger(&mut self) {
         self.lingers = true;
     }
