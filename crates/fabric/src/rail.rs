@@ -272,7 +272,8 @@ pub trait Rail: Send + 'static {
     /// Describes both ends of the rail for messages: `127.0.0.1:1234 - 127.0.0.1:4321`.
     fn describe(&self) -> String;
 
-    /// Describes each lane for messages: both ends' numbers and addresses, and the path's MTU where the fabric knows it.
+    /// Describes each lane for messages: both ends' numbers and addresses, and the path's MTU where the fabric knows
+    /// it.
     fn describe_lanes(&self) -> Vec<String> {
         Vec::new()
     }

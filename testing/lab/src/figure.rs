@@ -12,8 +12,8 @@ use std::net::Ipv4Addr;
 pub(crate) struct Figures(Vec<(String, f64)>);
 
 impl Figures {
-    /// Collects every number in the JSON of `railweave bench` or `demo` under its path, with dots between the names. Bandwidths
-    /// are in Mbit/s, each under the size of its messages in bytes.
+    /// Collects every number in the JSON of `railweave bench` or `demo` under its path, with dots between the names.
+    /// Bandwidths are in Mbit/s, each under the size of its messages in bytes.
     pub(crate) fn of_program(json: &Value) -> Self {
         let mut figures = Self::default();
         figures.collect("", json);

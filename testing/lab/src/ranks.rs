@@ -46,8 +46,8 @@ struct Shared {
 }
 
 impl Ranks {
-    /// Listens on `socket` for this many ranks; rank 0 runs behind the first of `lines`. Log files have names that begin
-    /// with `log`.
+    /// Listens on `socket` for this many ranks; rank 0 runs behind the first of `lines`. Log files have names that
+    /// begin with `log`.
     pub(crate) fn listen(socket: &Path, lines: Vec<Arc<Line>>, ranks: usize, log: &Path) -> Result<Self, String> {
         let cannot = |error: io::Error| format!("cannot listen on {}: {error}", socket.display());
         match fs::remove_file(socket) {

@@ -76,8 +76,8 @@ pub(crate) struct Run {
     /// With `bench` or `demo`: the steps taken meanwhile.
     #[serde(default, rename = "step")]
     pub(crate) steps: Vec<Step>,
-    /// With `bench` or `demo`: the required ends of ranks. A rank without one may end in any way. The program itself must
-    /// fail if a rank is required to fail or to be killed, and must succeed otherwise.
+    /// With `bench` or `demo`: the required ends of ranks. A rank without one may end in any way. The program itself
+    /// must fail if a rank is required to fail or to be killed, and must succeed otherwise.
     #[serde(default, rename = "end")]
     pub(crate) ends: Vec<RankEnd>,
 }
