@@ -48,6 +48,13 @@ impl Interface {
     }
 }
 
+/// Returns the name of this host's interface that has an address, without a label; `None` if none has it.
+pub fn interface_of(address: IpAddr) -> Option<String> {
+    let all = Interface::list().ok()?;
+    let found = all.into_iter().find(|interface| interface.address == address)?;
+    found.name.split(':').next().map(str::to_owned)
+}
+
 /// # Safety
 /// `element` is one of `getifaddrs`'s list, which has not been freed.
 unsafe fn read_element(element: &libc::ifaddrs) -> Option<Interface> {
@@ -109,5 +116,7 @@ mod tests {
         let loopback = all.iter().find(|one| one.address == IpAddr::from(Ipv4Addr::LOCALHOST)).unwrap();
         assert!(loopback.is_loopback && loopback.is_up, "{loopback:?}");
         assert_eq!(loopback.prefix_len, 8);
+        assert_eq!(interface_of(Ipv4Addr::LOCALHOST.into()).as_deref(), Some("lo"));
+        assert_eq!(interface_of(Ipv4Addr::new(192, 0, 2, 77).into()), None);
     }
 }

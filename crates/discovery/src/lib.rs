@@ -28,6 +28,7 @@ mod verbs;
 pub use error::Error;
 pub use find::find;
 pub use found::{Found, FoundFabric, OutOfBand};
+pub use interface::interface_of;
 pub use note::{Note, Say};
 pub use routes::Routes;
-pub use tcp::fallback_ports;
+pub use tcp::{Fallback, fallback};

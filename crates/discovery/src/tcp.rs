@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use railweave_fabric::{Discovery, Mode};
-use railweave_options::{FilterItem, Options, RailFilter, Setting};
-use railweave_topology::{ChosenPort, Order};
+use railweave_fabric::{Discovery, Mode, PointerSupport};
+use railweave_options::{Fabric, FilterItem, Options, RailFilter, Setting};
+use railweave_topology::{ChosenPort, Device, Order};
 
 use crate::control_address::{listens_on, out_of_band};
 use crate::error::{Error, Refusal};
@@ -34,13 +34,39 @@ pub(crate) fn find(options: &Options, interfaces: &[Interface], say: Say<'_>) ->
     })
 }
 
+/// TCP in place of RDMA, for the peers that RDMA does not reach.
+#[derive(Debug)]
+pub struct Fallback {
+    /// The addresses of this host, at least one.
+    pub ports: Vec<ChosenPort>,
+    /// The devices over them.
+    pub devices: Vec<Device>,
+}
+
+/// Returns TCP over all addresses of this host, if it may stand by for RDMA: the devices take host memory only, and the
+/// settings allow it. `None` also if there is no address.
+///
+/// # Errors
+/// If the kernel does not list the addresses.
+pub fn fallback(options: &Options, rdma: &[Device], listens_on: Option<&[IpAddr]>) -> Result<Option<Fallback>, Error> {
+    let takes_host_memory_only = rdma.iter().all(|device| device.pointers == PointerSupport::default());
+    // Whoever asks for RDMA alone gets RDMA alone.
+    let is_welcome = options.hybrid.value || options.fabric.value == Fabric::Auto;
+    if !takes_host_memory_only || !is_welcome {
+        return Ok(None);
+    }
+    let ports = fallback_ports(options, listens_on)?;
+    let devices = railweave_topology::devices(&ports, Mode::Fused);
+    Ok((!ports.is_empty()).then_some(Fallback { ports, devices }))
+}
+
 /// Returns the addresses of this host at which TCP can take the place of RDMA, at most as many as a device has ports;
 /// none if there is no other than loopback and NCCL's list does not name that. NCCL's list of interfaces counts, not
 /// one of RDMA ports. Only addresses that the control port listens on count, if it does not listen on all.
 ///
 /// # Errors
 /// If the kernel does not list them.
-pub fn fallback_ports(options: &Options, listens_on: Option<&[IpAddr]>) -> Result<Vec<ChosenPort>, Error> {
+fn fallback_ports(options: &Options, listens_on: Option<&[IpAddr]>) -> Result<Vec<ChosenPort>, Error> {
     let interfaces = Interface::list().map_err(Error::Interfaces)?;
     let mut discovery = discover(Path::new("/"), &interfaces);
     discovery.ports.retain(|port| listens_on.is_none_or(|addresses| addresses.contains(&port.address)));

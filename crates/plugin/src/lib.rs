@@ -15,8 +15,6 @@ mod descriptors;
 mod devices;
 mod entry;
 mod fabrics;
-mod identity;
-mod key;
 mod listen_comm;
 mod listener;
 mod log;

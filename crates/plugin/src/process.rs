@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use railweave_fabric::{EventSource, LinkLayer};
+use railweave_identity::{self as identity, Key};
+use railweave_offers::{handle_addresses, port_offer};
 use railweave_options::Options;
 use railweave_topology::{DialAddress, NetworkAddress, dial_order};
 use railweave_transport::{ConnectionConfig, Error, Handle, HandleAddress, Hello};
@@ -14,8 +16,6 @@ use crate::comm::ControlHandle;
 use crate::congestion::LaneCongestion;
 use crate::control::{Control, ControlConfig, PendingConnect};
 use crate::fabrics;
-use crate::identity;
-use crate::key::Key;
 use crate::listen_comm::ListenComm;
 use crate::log;
 use crate::network::Network;
@@ -134,19 +134,11 @@ impl Process {
     /// Returns the handle of a new listener of a device.
     pub(crate) fn handle(&self, device: usize, nonce: u64, control_port: u16) -> Handle {
         let device = self.network.devices().at(device);
-        let ports = device.ports.iter().enumerate();
         let is_heard = |address: IpAddr| self.listens_on.as_ref().is_none_or(|addresses| addresses.contains(&address));
-        let addresses = ports
-            .map(|(place, index)| (place, &self.network.ports()[*index].facts))
-            // An InfiniBand GID identifies a port of an adapter; it is not an address that a socket can reach.
-            .filter(|(_, facts)| facts.link_layer != LinkLayer::InfiniBand && is_heard(facts.address))
-            .map(|(place, facts)| HandleAddress {
-                address: facts.address,
-                prefix_len: facts.prefix_len,
-                port: place as u8,
-            })
-            .chain(self.out_of_band);
-        Handle { process: self.hello.process, nonce, control_port, addresses: addresses.collect() }
+        let ports: Vec<_> = device.ports.iter().map(|index| port_offer(&self.network.ports()[*index], 1)).collect();
+        let mut addresses = handle_addresses(&ports, is_heard);
+        addresses.extend(self.out_of_band);
+        Handle { process: self.hello.process, nonce, control_port, addresses }
     }
 
     /// Returns the addresses of a handle in the order in which a connect from `device` tries them.

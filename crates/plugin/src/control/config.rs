@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::EventSource;
+use railweave_identity::Key;
 use railweave_options::PortRange;
 use railweave_transport::Hello;
 
 use crate::congestion::LaneCongestion;
-use crate::key::Key;
 
 /// The control thread's configuration.
 pub(crate) struct ControlConfig {

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use railweave_fabric::{LinkLayer, Step};
+use railweave_identity::random;
 use railweave_transport::progress::Due;
 use railweave_transport::{Action, Cause, Error, Handshake, HandshakeFailure, Message, Offer, Token};
 
@@ -15,7 +16,6 @@ use super::numa;
 use super::offers::TOO_MANY_UNACCEPTED;
 use super::strangers::Kind;
 use crate::comm::{Established, Route};
-use crate::identity::random;
 use crate::log;
 use crate::network::{AnyHandshake, HandshakeParams, Network};
 

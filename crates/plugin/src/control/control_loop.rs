@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token as PollToken, Waker};
 use railweave_fabric::EventSource;
+use railweave_identity::Key;
 use railweave_transport::{Error, ProcessId, Prover, SessionConfig, Token};
 
 use super::agenda::Agenda;
@@ -32,7 +33,6 @@ use crate::comm::Route;
 use crate::comm::owing::Owing;
 use crate::congestion::LaneCongestion;
 use crate::descriptors;
-use crate::key::Key;
 use crate::log;
 
 const WAKER: PollToken = PollToken(0);
@@ -498,10 +498,10 @@ mod tests {
     use std::net::{Ipv4Addr, TcpStream};
     use std::sync::mpsc;
 
+    use railweave_identity::hello;
     use railweave_options::Options;
 
     use super::*;
-    use crate::identity::hello;
 
     fn config() -> ControlConfig {
         let (options, _) = Options::parse(|_| None).expect("the defaults are allowed");

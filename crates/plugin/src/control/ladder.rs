@@ -1,12 +1,12 @@
 //! The steps of the ladder by which a connect reaches its peer.
 
 use railweave_fabric::Step;
+use railweave_identity::TCP;
 use railweave_transport::{Error, RailInfo};
 
 use super::command::ConnectRequest;
 use super::connection::Target;
 use super::control_loop::ControlLoop;
-use crate::fabrics;
 use crate::log;
 
 impl ControlLoop {
@@ -20,7 +20,7 @@ impl ControlLoop {
         error: Error,
     ) -> Option<Box<ConnectRequest>> {
         let peer_has_tcp = self.session(session).and_then(|session| session.protocol.peer());
-        let peer_has_tcp = peer_has_tcp.is_some_and(|peer| peer.fabrics & fabrics::TCP != 0);
+        let peer_has_tcp = peer_has_tcp.is_some_and(|peer| peer.fabrics & TCP != 0);
         let can_be_taken = |step: Step| step != Step::Tcp || (request.fallback.is_some() && peer_has_tcp);
         let next_step = next_step.filter(|step| *step > request.first_step && can_be_taken(*step));
         request.failed.get_or_insert(error);

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use mio::Token as PollToken;
+use railweave_identity::random;
 use railweave_transport::{
     Cause, Ended, Error, Event, Frame, Hello, Limit, Lost, Preface, Session as Protocol, SessionAction, SocketEnd,
     SocketEndKind, Unwelcome,
@@ -19,7 +20,6 @@ use super::strangers::Kind;
 use super::stream::{Fill, Stream, is_closed};
 use crate::comm::Route;
 use crate::descriptors;
-use crate::identity::random;
 use crate::log;
 
 /// The number of reads from a session that can no longer send. A correct peer has left less input than these reads

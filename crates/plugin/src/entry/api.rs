@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use railweave_abi::net::{HANDLE_MAX_BYTES, MAX_DEVICES_PER_NIC, PTR_CUDA, PTR_DMABUF, PTR_HOST};
 use railweave_fabric::{Memory, MemoryKind, Step};
+use railweave_identity::random_u64;
 use railweave_transport::{Error, Handle, MAX_BUFFERS, MAX_MESSAGE_BYTES};
 
 use super::guard::{null, put};
 use crate::comm::{Comm, ControlHandle, Established, MemoryHandle};
 use crate::control::ConnectRequest;
-use crate::identity::random_u64;
 use crate::listen_comm::ListenComm;
 use crate::listener::Listener;
 use crate::log;

@@ -3,13 +3,12 @@
 mod tcp;
 mod verbs;
 
-pub(crate) use tcp::BIT as TCP;
-
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use railweave_discovery::{Found, FoundFabric, Note, OutOfBand};
-use railweave_fabric::{EventSource, Fabric, LinkLayer, Mode, PointerSupport, SettingId};
+use railweave_discovery::{Fallback, Found, FoundFabric, Note, OutOfBand};
+use railweave_fabric::{EventSource, Fabric, LinkLayer, Mode, SettingId};
+use railweave_identity::{TCP, VERBS};
 use railweave_options::{AdaptiveRouting, Options, Weights};
 use railweave_topology::{ChosenPort, Device};
 use railweave_transport::{Error, HandleAddress};
@@ -47,16 +46,12 @@ pub(crate) fn open(options: &Options, forces_flushes: bool) -> Result<InUse, Err
     let (network, fallback, fabrics, events) = match fabric {
         FoundFabric::Tcp => {
             let registrations = tcp::registrations(options, ports.len());
-            (network(options, mode, ports, devices, registrations), None, tcp::BIT, Vec::new())
+            (network(options, mode, ports, devices, registrations), None, TCP, Vec::new())
         }
         FoundFabric::Verbs(open) => {
             let events = verbs::events(&open);
-            let takes_host_memory_only = devices.iter().all(|device| device.pointers == PointerSupport::default());
-            // Whoever asks for RDMA alone gets RDMA alone.
-            let is_welcome = options.hybrid.value || options.fabric.value == railweave_options::Fabric::Auto;
-            let may_fall_back = takes_host_memory_only && is_welcome;
-            let fallback = if may_fall_back { fallback(options, listens_on.as_deref())? } else { None };
-            let fabrics = verbs::BIT | if fallback.is_some() { tcp::BIT } else { 0 };
+            let fallback = fallback(options, &devices, listens_on.as_deref())?;
+            let fabrics = VERBS | if fallback.is_some() { TCP } else { 0 };
             (network(options, mode, ports, devices, verbs::registrations(options, open)), fallback, fabrics, events)
         }
     };
@@ -64,12 +59,17 @@ pub(crate) fn open(options: &Options, forces_flushes: bool) -> Result<InUse, Err
     Ok(InUse { network, fallback, mode, fabrics, out_of_band: out_of_band.map(handle_address), listens_on, events })
 }
 
-/// Returns TCP over all addresses of this host, for the peers that RDMA does not reach; `None` if there is no address.
-fn fallback(options: &Options, listens_on: Option<&[IpAddr]>) -> Result<Option<Arc<dyn Network>>, Error> {
-    let ports = railweave_discovery::fallback_ports(options, listens_on).map_err(error)?;
-    let devices = railweave_topology::devices(&ports, Mode::Fused);
-    let registrations = tcp::registrations(options, ports.len());
-    Ok((!ports.is_empty()).then(|| network(options, Mode::Fused, ports, devices, registrations)))
+/// Returns TCP over all addresses of this host, for the peers that RDMA does not reach, if it may be used.
+fn fallback(
+    options: &Options,
+    rdma: &[Device],
+    listens_on: Option<&[IpAddr]>,
+) -> Result<Option<Arc<dyn Network>>, Error> {
+    let found = railweave_discovery::fallback(options, rdma, listens_on).map_err(error)?;
+    Ok(found.map(|Fallback { ports, devices }| {
+        let registrations = tcp::registrations(options, ports.len());
+        network(options, Mode::Fused, ports, devices, registrations)
+    }))
 }
 
 fn log_note(note: Note) {

@@ -7,9 +7,6 @@ use railweave_options::Options;
 
 use crate::comm::Registrations;
 
-/// HELLO's bit for TCP.
-pub(crate) const BIT: u8 = 1;
-
 /// Returns the registrations of this many ports.
 pub(super) fn registrations(options: &Options, ports: usize) -> Vec<Arc<Registrations<Tcp>>> {
     let config = TcpConfig {

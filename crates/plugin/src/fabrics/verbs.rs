@@ -9,9 +9,6 @@ use railweave_options::Options;
 use crate::comm::Registrations;
 use crate::log;
 
-/// HELLO's bit for verbs.
-pub(super) const BIT: u8 = 2;
-
 /// Returns the registrations of each port.
 pub(super) fn registrations(options: &Options, ports: Vec<OpenPort>) -> Vec<Arc<Registrations<Verbs>>> {
     let registrations = |port: OpenPort| {

@@ -1,4 +1,5 @@
 //! The key that all processes of a job share (`RAILWEAVE_KEY_FILE`), and the proof that a peer has it.
+#![allow(unsafe_code)] // geteuid, which std does not have
 
 use std::fs::OpenOptions;
 use std::io::Read;
@@ -18,14 +19,14 @@ const FEWEST_DIFFERENT: usize = 5;
 
 /// A shared key.
 #[derive(Clone)]
-pub(crate) struct Key(Hmac<Sha256>);
+pub struct Key(Hmac<Sha256>);
 
 impl Key {
     /// Reads the key.
     ///
     /// # Errors
     /// If the file cannot be read, others have access to it, or the key is too short, too long or easy to guess.
-    pub(crate) fn read(path: &Path) -> Result<Self, Error> {
+    pub fn read(path: &Path) -> Result<Self, Error> {
         let wrong = |what: String| Error::configuration(format!("RAILWEAVE_KEY_FILE={}: {what}", path.display()));
         let unreadable = |error: std::io::Error| wrong(format!("{error}; give a file that this user can read"));
         // Without O_NONBLOCK, opening a pipe that has no writer would wait forever. It does not affect reads of a file.
@@ -67,13 +68,13 @@ impl Key {
     }
 
     /// Returns the proof that the dialler of a lane sends with its token.
-    pub(crate) fn lane_proof(&self, token: Token, rail: u8, lane: u8) -> [u8; LANE_PROOF_BYTES] {
+    pub fn lane_proof(&self, token: Token, rail: u8, lane: u8) -> [u8; LANE_PROOF_BYTES] {
         let mac = self.lane_mac(token, rail, lane).finalize().into_bytes();
         std::array::from_fn(|at| mac[at])
     }
 
     /// Returns true if a lane's dialler has the key. Takes the same time whatever is wrong with the proof.
-    pub(crate) fn is_lane(&self, lane: &LanePreface) -> bool {
+    pub fn is_lane(&self, lane: &LanePreface) -> bool {
         self.lane_mac(lane.token, lane.rail, lane.lane).verify_truncated_left(&lane.proof).is_ok()
     }
 

@@ -1,4 +1,4 @@
-//! The identity of this process, as its peers see it.
+//! The HELLO of this process, and random bytes.
 
 use std::env;
 use std::fs;
@@ -7,8 +7,17 @@ use std::os::unix::fs::MetadataExt;
 
 use railweave_transport::{Hello, PROTOCOL_VERSION, ProcessId};
 
+/// The bit of TCP in HELLO's fabrics.
+pub const TCP: u8 = 1;
+
+/// The bit of verbs in HELLO's fabrics.
+pub const VERBS: u8 = 2;
+
 /// Returns random bytes from the kernel.
-pub(crate) fn random<const N: usize>() -> [u8; N] {
+///
+/// # Panics
+/// If the kernel has none, neither by getrandom(2) nor in /dev/urandom.
+pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     // Fails only if neither getrandom(2) nor /dev/urandom can be used. Before the kernel's generator is seeded at boot,
     // the call waits.
@@ -17,12 +26,13 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
 }
 
 /// Returns a random number.
-pub(crate) fn random_u64() -> u64 {
+pub fn random_u64() -> u64 {
     u64::from_le_bytes(random())
 }
 
-/// Returns this process's HELLO, except the nonce and the wanted process, which each session fills in.
-pub(crate) fn hello(mode: u8, fabrics: u8, keyed: bool) -> Hello {
+/// Returns this process's HELLO, except the nonce and the wanted process, which each session fills in. `mode` is 0 if
+/// each port is a device, 1 if Railweave fuses them; `fabrics` has the bits [`TCP`] and [`VERBS`].
+pub fn hello(mode: u8, fabrics: u8, keyed: bool) -> Hello {
     Hello {
         protocol_min: PROTOCOL_VERSION,
         protocol_max: PROTOCOL_VERSION,
