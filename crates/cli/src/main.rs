@@ -16,6 +16,7 @@ mod network;
 mod output;
 mod rank;
 mod size;
+mod topo;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -36,7 +37,7 @@ enum Command {
     Bench(commands::bench::Arguments),
     /// Shows every setting, its value here, and the origin of the value
     Options(commands::options::Arguments),
-    /// Shows the ports, devices and rails of this machine, and the reason for each that is left out
+    /// Shows the ports, devices and rails of this machine, or their pairing with another host's
     Topo(commands::topo::Arguments),
     /// The process of one rank, started by demo and bench
     #[command(name = job::SUBCOMMAND, hide = true)]

@@ -1,56 +1,61 @@
-//! `railweave topo`: the ports, devices and rails of this machine, and the ports that are left out, with the reasons.
+//! The ports, devices and rails of this machine, and the ports that are left out, with the reasons.
 
-use crate::environment;
-use crate::network;
 use crate::output::{print, table};
-use clap::Args;
+use crate::topo::half::interface;
+use crate::topo::svg::{self, DeviceBox, HostBox, PortBox};
+use crate::topo::view::subnet;
 use railweave_discovery::Found;
 use railweave_options::Options;
+use railweave_topology::NetworkAddress;
 use serde::Serialize;
-use std::error::Error;
-
-/// Arguments of `railweave topo`.
-#[derive(Args, Debug)]
-pub(crate) struct Arguments {
-    /// Prints the topology as JSON
-    #[arg(long)]
-    json: bool,
-}
 
 /// The output of `--json`.
 #[derive(Serialize)]
-struct Topology {
+pub(crate) struct Topology {
+    /// The host's name.
+    pub(crate) host: String,
     /// The fabric in use.
-    fabric: &'static str,
+    pub(crate) fabric: &'static str,
+    /// The mode in which ports became devices.
+    mode: &'static str,
     /// The devices as NCCL sees and numbers them.
-    devices: Vec<Device>,
+    pub(crate) devices: Vec<Device>,
+    /// The addresses by which TCP reaches peers that RDMA does not, if it may be used.
+    tcp_addresses: Vec<String>,
     /// The ports that were found but are not used.
-    left_out: Vec<LeftOut>,
+    pub(crate) left_out: Vec<LeftOut>,
     /// The address for control sessions if no port reaches the peer.
     out_of_band: Option<String>,
 }
 
 #[derive(Serialize)]
-struct Device {
-    name: String,
-    speed_mbps: u32,
-    rails: Vec<Rail>,
+pub(crate) struct Device {
+    pub(crate) name: String,
+    pub(crate) speed_mbps: u32,
+    pub(crate) rails: Vec<Rail>,
 }
 
 /// A port, which becomes a rail of each connection of its device.
 #[derive(Serialize)]
-struct Rail {
-    port: String,
-    address: String,
-    link_layer: &'static str,
-    speed_mbps: Option<u32>,
+pub(crate) struct Rail {
+    pub(crate) port: String,
+    /// The network interface of the address, if known.
+    pub(crate) interface: Option<String>,
+    pub(crate) address: String,
+    pub(crate) subnet: String,
+    pub(crate) link_layer: &'static str,
+    pub(crate) speed_mbps: Option<u32>,
+    /// The part of the device's traffic in Mbit/s.
+    carries_mbps: f64,
     mtu: u32,
     /// The directory of the PCI device.
-    pci: Option<String>,
+    pub(crate) pci: Option<String>,
+    /// The number of the port on its adapter.
+    adapter_port: u8,
     rail_id: Option<i16>,
     plane_id: Option<i16>,
     /// The share of the device's traffic, 0 to 1, if the other end is as fast.
-    share: f64,
+    pub(crate) share: f64,
     lanes: u8,
     /// The ways to GPU memory.
     gpu_memory: Vec<&'static str>,
@@ -59,7 +64,7 @@ struct Rail {
 }
 
 #[derive(Serialize)]
-struct Gid {
+pub(crate) struct Gid {
     /// Its index in the port's table.
     index: u32,
     address: String,
@@ -69,24 +74,29 @@ struct Gid {
 }
 
 #[derive(Serialize)]
-struct LeftOut {
-    name: String,
-    reason: String,
+pub(crate) struct LeftOut {
+    pub(crate) name: String,
+    pub(crate) reason: String,
 }
 
 impl Topology {
-    fn new(found: &Found, options: &Options) -> Self {
+    /// Returns the topology of this host. `tcp_addresses` are those by which TCP may stand in for RDMA.
+    pub(crate) fn new(found: &Found, options: &Options, host: &str, tcp_addresses: Vec<String>) -> Self {
         let devices = found.devices.iter().map(|device| {
             let shares = found.shares(device, options.weights.value);
             let rails = device.ports.iter().zip(shares).enumerate();
-            let rails =
-                rails.map(|(place, (port, share))| Rail::new(found, *port, share, options.lanes.value.on(place)));
+            let rails = rails.map(|(place, (port, share))| {
+                Rail::new(found, device.speed_mbps, *port, share, options.lanes.value.on(place))
+            });
             Device { name: device.name.clone(), speed_mbps: device.speed_mbps, rails: rails.collect() }
         });
         let left_out = found.left_out.iter();
         let left_out = left_out.map(|port| LeftOut { name: port.name.clone(), reason: port.reason.clone() });
         Self {
+            host: host.to_owned(),
             fabric: found.fabric_name(),
+            mode: found.mode.name(),
+            tcp_addresses,
             devices: devices.collect(),
             left_out: left_out.collect(),
             out_of_band: found.out_of_band.map(|found| found.address.to_string()),
@@ -95,8 +105,16 @@ impl Topology {
 }
 
 impl Rail {
+    /// Returns the name of the port with its interface, if that has another name.
+    fn name(&self) -> String {
+        match &self.interface {
+            Some(interface) if !self.port.starts_with(interface.as_str()) => format!("{} ({interface})", self.port),
+            _ => self.port.clone(),
+        }
+    }
+
     /// Returns the rail of the port with this index.
-    fn new(found: &Found, port: usize, share: f64, lanes: u8) -> Self {
+    fn new(found: &Found, device_mbps: u32, port: usize, share: f64, lanes: u8) -> Self {
         let chosen = &found.ports[port];
         let facts = &chosen.facts;
         let gids = found.gids(port).iter().map(|gid| Gid {
@@ -107,6 +125,10 @@ impl Rail {
         });
         Self {
             port: facts.name.clone(),
+            interface: interface(found, port),
+            subnet: subnet(&NetworkAddress::from(facts), facts.prefix_len),
+            carries_mbps: f64::from(device_mbps) * share,
+            adapter_port: facts.port_number,
             address: format!("{}/{}", facts.address, facts.prefix_len),
             link_layer: facts.link_layer.name(),
             speed_mbps: facts.speed_mbps,
@@ -125,32 +147,28 @@ impl Rail {
     }
 }
 
-/// Shows what the plugin would use here, with this environment.
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let options = environment::options()?;
-    let topology = Topology::new(&network::look(&options)?, &options);
-    if arguments.json {
-        return Ok(print(serde_json::to_string_pretty(&topology)?)?);
-    }
-    show(&topology)?;
-    Ok(())
-}
-
-fn show(topology: &Topology) -> std::io::Result<()> {
+/// Prints the topology.
+pub(crate) fn show(topology: &Topology) -> std::io::Result<()> {
+    print(format_args!("host {}, mode {}", topology.host, topology.mode))?;
     for (number, device) in topology.devices.iter().enumerate() {
         print(format_args!("device {number}: {} over {}, {} Mbit/s", device.name, topology.fabric, device.speed_mbps))?;
-        let mut rails = table(&["rail", "port", "address", "PCI device", "Mbit/s", "MTU", "lanes", "share"], 4);
+        let mut rails = table(
+            &["rail", "port", "address", "subnet", "PCI device", "Mbit/s", "MTU", "lanes", "share", "carries"],
+            5,
+        );
         for (rail, port) in device.rails.iter().enumerate() {
             let last = |path: &String| path.rsplit('/').next().unwrap_or_default().to_owned();
             rails.add_row([
                 rail.to_string(),
-                port.port.clone(),
+                port.name(),
                 port.address.clone(),
+                port.subnet.clone(),
                 port.pci.as_ref().map_or_else(|| "-".to_owned(), last),
                 port.speed_mbps.map_or_else(|| "unknown".to_owned(), |speed| speed.to_string()),
                 port.mtu.to_string(),
                 port.lanes.to_string(),
                 format!("{:.1} %", 100.0 * port.share),
+                format!("{:.0} Mbit/s", port.carries_mbps),
             ]);
         }
         print(rails)?;
@@ -160,6 +178,10 @@ fn show(topology: &Topology) -> std::io::Result<()> {
     }
     if let Some(address) = &topology.out_of_band {
         print(format_args!("control sessions use {address} if no rail's address reaches the peer"))?;
+    }
+    if !topology.tcp_addresses.is_empty() {
+        let addresses = topology.tcp_addresses.join(", ");
+        print(format_args!("TCP stands by for peers that RDMA does not reach: {addresses}"))?;
     }
     for port in &topology.left_out {
         print(format_args!("left out: {}: {}", port.name, port.reason))?;
@@ -178,4 +200,31 @@ fn show_rdma(port: &Rail) -> std::io::Result<()> {
     let gids: Vec<String> = port.gids.iter().map(gid).collect();
     let memory = if port.gpu_memory.is_empty() { "none".to_owned() } else { port.gpu_memory.join(" and ") };
     print(format_args!("{}: {}; GID {}; way to GPU memory: {memory}", port.port, port.link_layer, gids.join(", GID ")))
+}
+
+/// Returns the drawing.
+pub(crate) fn svg(topology: &Topology) -> String {
+    let port_box = |rail: &Rail| {
+        let speed = rail.speed_mbps.map_or_else(|| "unknown".to_owned(), |speed| format!("{speed} Mbit/s"));
+        let pci = rail.pci.as_ref().and_then(|path| path.rsplit('/').next()).unwrap_or("none");
+        let lines = vec![
+            format!("{} on {}", rail.address, rail.subnet),
+            format!("{}, speed {speed}, MTU {}", rail.link_layer, rail.mtu),
+            format!("adapter {pci}, port {}", rail.adapter_port),
+            format!("carries {:.0} Mbit/s, {:.1} %", rail.carries_mbps, 100.0 * rail.share),
+        ];
+        PortBox::new(rail.name(), lines, None)
+    };
+    let device = |(number, device): (usize, &Device)| DeviceBox {
+        title: format!("device {number}: {}, {} Mbit/s", device.name, device.speed_mbps),
+        ports: device.rails.iter().map(port_box).collect(),
+    };
+    let mut devices: Vec<DeviceBox> = topology.devices.iter().enumerate().map(device).collect();
+    if !topology.left_out.is_empty() {
+        let port = |port: &LeftOut| PortBox::new(port.name.clone(), Vec::new(), Some(port.reason.clone()));
+        let ports = topology.left_out.iter().map(port).collect();
+        devices.push(DeviceBox { title: "not used".to_owned(), ports });
+    }
+    let title = format!("{} over {}, mode {}", topology.host, topology.fabric, topology.mode);
+    svg::one_host(&title, &HostBox { title: topology.host.clone(), devices })
 }

@@ -1,0 +1,315 @@
+//! `railweave topo --routes`: each host's commands by which all reach each other without a switch, and what of it this
+//! host has already. Nothing is changed.
+
+use crate::output::print;
+use crate::topo::half::{Half, Own};
+use crate::topo::plan::{HostPlan, Plan, PlanHost, PlanPort, PlannedRoute, plan};
+use railweave_fabric::Route;
+use serde::Serialize;
+use std::error::Error;
+use std::net::{IpAddr, Ipv6Addr};
+use std::process::Command;
+
+/// The state of a command's effect on its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Status {
+    /// It is so already.
+    Ok,
+    /// It is not so.
+    Missing,
+    /// This host cannot tell.
+    Unchecked,
+}
+
+/// A command of the plan.
+#[derive(Debug, Serialize)]
+struct Line {
+    command: String,
+    status: Status,
+    /// The reason why it is needed, or why it is not checked.
+    note: String,
+}
+
+/// The commands of a host.
+#[derive(Debug, Serialize)]
+struct HostLines {
+    host: String,
+    /// True for the host on which this runs.
+    is_here: bool,
+    lines: Vec<Line>,
+}
+
+/// The output of `--json`.
+#[derive(Debug, Serialize)]
+struct Output {
+    hosts: Vec<HostLines>,
+    /// The pairs of hosts between which no cables lead.
+    apart: Vec<[String; 2]>,
+    /// True if every two hosts share a subnet.
+    is_complete: bool,
+}
+
+/// Prints the plan for this host and its peers.
+pub(crate) fn run(own: &Own, halves: &[(Half, Half)], json: bool) -> Result<(), Box<dyn Error>> {
+    let all: Vec<&Half> = std::iter::once(own.half()).chain(halves.iter().map(|(_, there)| there)).collect();
+    let names = names(&all);
+    let hosts: Vec<PlanHost> = all.iter().zip(&names).map(|(half, name)| plan_host(half, name)).collect();
+    let plan = plan(&hosts);
+    let output = Output::new(own, &all, &hosts, &plan, &Firewall::read());
+    if json { Ok(print(serde_json::to_string_pretty(&output)?)?) } else { Ok(show(&output)?) }
+}
+
+/// Returns the hosts' names, with a number where two have the same.
+fn names(all: &[&Half]) -> Vec<String> {
+    let name = |(place, half): (usize, &&Half)| match all.iter().filter(|other| other.host == half.host).count() {
+        1 => half.host.clone(),
+        _ => format!("{} ({})", half.host, place + 1),
+    };
+    all.iter().enumerate().map(name).collect()
+}
+
+fn plan_host(half: &Half, name: &str) -> PlanHost {
+    let mut ports: Vec<PlanPort> = Vec::new();
+    for port in half.devices.iter().flat_map(|device| &device.ports) {
+        if ports.iter().all(|other| other.network != port.network()) {
+            let (network, prefix_len) = (port.network(), port.offer.prefix_len);
+            ports.push(PlanPort { network, prefix_len, interface: port.interface.clone() });
+        }
+    }
+    PlanHost { name: name.to_owned(), ports }
+}
+
+impl Output {
+    fn new(own: &Own, all: &[&Half], hosts: &[PlanHost], plan: &Plan, firewall: &Firewall) -> Self {
+        let lines = |(number, planned): (usize, &HostPlan)| {
+            let is_here = number == 0;
+            let host = &hosts[number];
+            let mut lines: Vec<Line> =
+                planned.routes.iter().map(|route| route_line(route, host, is_here.then_some(own))).collect();
+            lines.extend(forwarding_lines(planned, host, all[number].forwards));
+            lines.extend(firewall_lines(planned, host, is_here.then_some(firewall)));
+            HostLines { host: host.name.clone(), is_here, lines }
+        };
+        Self {
+            hosts: plan.hosts.iter().enumerate().map(lines).collect(),
+            apart: plan.apart.iter().map(|pair| pair.map(|host| hosts[host].name.clone())).collect(),
+            is_complete: plan.is_complete,
+        }
+    }
+}
+
+fn mapped(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    }
+}
+
+/// Returns the command of a route. `own` is this host, if the route is its.
+fn route_line(route: &PlannedRoute, host: &PlanHost, own: Option<&Own>) -> Line {
+    let port = &host.ports[route.port];
+    let family = if route.via.is_ipv4() { "" } else { "-6 " };
+    let device = port.interface.as_ref().map_or_else(String::new, |name| format!(" dev {name}"));
+    let command =
+        format!("ip {family}route replace {}/{} via {}{device}", route.to.address(), route.prefix_len, route.via);
+    let (status, note) = match own {
+        None => (Status::Unchecked, "run this there to check it".to_owned()),
+        Some(own) => {
+            let targets: Vec<Ipv6Addr> = route.reaches.iter().map(|address| mapped(*address)).collect();
+            let half = own.towards(&targets);
+            let ports = half.devices.iter().flat_map(|device| &device.ports);
+            let known = ports.filter(|known| known.network() == port.network);
+            let answers: Vec<Route> = known.flat_map(|port| targets.iter().map(|target| port.route(*target))).collect();
+            match &answers[..] {
+                [] => (Status::Unchecked, "the port is not known".to_owned()),
+                all if all.iter().all(|it| *it == Route::Leaves) => {
+                    (Status::Ok, "packets leave by this port".to_owned())
+                }
+                all if all.contains(&Route::Elsewhere) => {
+                    (Status::Missing, "packets do not leave by this port".to_owned())
+                }
+                _ => (Status::Unchecked, "the kernel does not say".to_owned()),
+            }
+        }
+    };
+    Line { command, status, note }
+}
+
+fn forwarding_lines(planned: &HostPlan, host: &PlanHost, forwards: Option<bool>) -> Vec<Line> {
+    let is_v4 = |(port, _): &(usize, usize)| host.ports[*port].network.address().is_ipv4();
+    let mut lines = Vec::new();
+    if planned.passes.iter().any(is_v4) {
+        let status = forwards.map_or(Status::Unchecked, |is_on| if is_on { Status::Ok } else { Status::Missing });
+        let note = "it forwards between its neighbours; a file in /etc/sysctl.d keeps it after a restart".to_owned();
+        lines.push(Line { command: "sysctl -w net.ipv4.ip_forward=1".to_owned(), status, note });
+    }
+    if !planned.passes.iter().all(is_v4) {
+        let note = "it forwards between its neighbours".to_owned();
+        let command = "sysctl -w net.ipv6.conf.all.forwarding=1".to_owned();
+        lines.push(Line { command, status: Status::Unchecked, note });
+    }
+    lines
+}
+
+/// Returns the rules by which a host's firewall lets packets of others through. `firewall` is that of this host.
+fn firewall_lines(planned: &HostPlan, host: &PlanHost, firewall: Option<&Firewall>) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for (into, out) in &planned.passes {
+        let ports = [&host.ports[*into], &host.ports[*out]];
+        let tool = if ports[0].network.address().is_ipv4() { "iptables" } else { "ip6tables" };
+        let [from, to] = ports.map(|port| port.interface.clone());
+        // Without its name, the interface is that of the port's address.
+        let named = |interface: Option<String>, port: &PlanPort| {
+            interface.unwrap_or_else(|| format!("INTERFACE-OF-{}", port.network.address()))
+        };
+        let (from, to) = (named(from, ports[0]), named(to, ports[1]));
+        for chain in ["FORWARD", "DOCKER-USER"] {
+            let (status, note) = match firewall {
+                None if chain == "DOCKER-USER" => (Status::Unchecked, "only if Docker runs there"),
+                None => (Status::Unchecked, "run this there to check it"),
+                Some(_) if tool == "ip6tables" => (Status::Unchecked, "IPv6 rules are not read"),
+                Some(firewall) => match firewall.status(chain, &from, &to) {
+                    Some(answer) => answer,
+                    None => continue,
+                },
+            };
+            let command = format!("{tool} -I {chain} -i {from} -o {to} -j ACCEPT");
+            lines.push(Line { command, status, note: note.to_owned() });
+        }
+    }
+    lines
+}
+
+/// The rules of this host's firewall about packets of others, as far as they can be read.
+struct Firewall {
+    /// The lines of `iptables -S` for both chains; `None` if they cannot be read.
+    forward: Option<String>,
+    docker: Option<String>,
+    /// True if there is no tool.
+    has_no_tool: bool,
+}
+
+impl Firewall {
+    fn read() -> Self {
+        let rules = |chain: &str| Command::new("iptables").args(["-S", chain]).output();
+        let text = |chain: &str| {
+            let output = rules(chain).ok().filter(|output| output.status.success())?;
+            Some(String::from_utf8_lossy(&output.stdout).into_owned())
+        };
+        let has_no_tool = rules("FORWARD").is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+        Self { forward: text("FORWARD"), docker: text("DOCKER-USER"), has_no_tool }
+    }
+
+    /// Returns the state of a chain for packets between two interfaces; `None` if it is of no account.
+    fn status(&self, chain: &str, from: &str, to: &str) -> Option<(Status, &'static str)> {
+        let accepts = |rules: &str| {
+            let rule = format!("-A {chain} -i {from} -o {to} -j ACCEPT");
+            rules.lines().any(|line| line.trim() == rule)
+        };
+        if chain == "DOCKER-USER" {
+            let rules = self.docker.as_ref()?;
+            let note = "Docker drops what it does not know, which looks like a dead cable";
+            return Some(if accepts(rules) { (Status::Ok, "the rule is there") } else { (Status::Missing, note) });
+        }
+        let Some(rules) = &self.forward else {
+            let note = if self.has_no_tool { "there is no iptables here" } else { "root may read the rules" };
+            return Some((Status::Unchecked, note));
+        };
+        let lets_all_through = rules.lines().any(|line| line.trim() == "-P FORWARD ACCEPT")
+            && !rules.lines().any(|line| line.contains("-j DROP") || line.contains("-j REJECT"));
+        // Docker's own chain comes before the policy that Docker sets.
+        match (accepts(rules), lets_all_through, &self.docker) {
+            (true, ..) => Some((Status::Ok, "the rule is there")),
+            (_, true, _) => Some((Status::Ok, "the chain lets everything through")),
+            (.., Some(docker)) if accepts(&docker.replace("DOCKER-USER", "FORWARD")) => {
+                Some((Status::Ok, "Docker's chain has the rule"))
+            }
+            _ => Some((Status::Missing, "the chain drops packets of others")),
+        }
+    }
+}
+
+fn show(output: &Output) -> std::io::Result<()> {
+    if output.is_complete {
+        print("every two hosts share a subnet: they connect without any of this, which only adds ways round")?;
+    }
+    for [one, other] in &output.apart {
+        print(format_args!(
+            "no cables lead from {one} to {other}, not even through other hosts: give them a common subnet"
+        ))?;
+    }
+    for host in &output.hosts {
+        let here = if host.is_here { " (this host)" } else { "" };
+        print(format_args!("\n{}{here}", host.host))?;
+        if host.lines.is_empty() {
+            print("  nothing is needed")?;
+        }
+        for Line { command, status, note } in &host.lines {
+            let status = match status {
+                Status::Ok => "ok",
+                Status::Missing => "missing",
+                Status::Unchecked => "?",
+            };
+            print(format_args!("  {status:<8}{command}    # {note}"))?;
+        }
+    }
+    print("\nnothing was changed: run the missing commands as root on the host that they stand under")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn firewall(forward: &str, docker: Option<&str>) -> Firewall {
+        Firewall { forward: Some(forward.to_owned()), docker: docker.map(str::to_owned), has_no_tool: false }
+    }
+
+    #[test]
+    fn the_firewalls_rules_are_told_from_those_that_are_missing() {
+        let status =
+            |firewall: &Firewall, chain: &str| firewall.status(chain, "eth0", "eth1").map(|(status, _)| status);
+        let open = firewall("-P FORWARD ACCEPT\n", None);
+        assert_eq!((status(&open, "FORWARD"), status(&open, "DOCKER-USER")), (Some(Status::Ok), None));
+        let closed = firewall("-P FORWARD DROP\n", None);
+        assert_eq!(status(&closed, "FORWARD"), Some(Status::Missing));
+        let dropping = firewall("-P FORWARD ACCEPT\n-A FORWARD -i eth0 -j DROP\n", None);
+        assert_eq!(status(&dropping, "FORWARD"), Some(Status::Missing));
+        let ruled = firewall("-P FORWARD DROP\n-A FORWARD -i eth0 -o eth1 -j ACCEPT\n", None);
+        assert_eq!(status(&ruled, "FORWARD"), Some(Status::Ok));
+        assert_eq!(ruled.status("FORWARD", "eth1", "eth0").unwrap().0, Status::Missing, "the other direction");
+        let docker = firewall("-P FORWARD DROP\n", Some("-A DOCKER-USER -i eth0 -o eth1 -j ACCEPT\n"));
+        assert_eq!((status(&docker, "FORWARD"), status(&docker, "DOCKER-USER")), (Some(Status::Ok), Some(Status::Ok)));
+        let bare = firewall("-P FORWARD ACCEPT\n", Some("-N DOCKER-USER\n-A DOCKER-USER -j RETURN\n"));
+        assert_eq!(status(&bare, "DOCKER-USER"), Some(Status::Missing));
+        let unknown = Firewall { forward: None, docker: None, has_no_tool: true };
+        assert_eq!(status(&unknown, "FORWARD"), Some(Status::Unchecked));
+    }
+
+    #[test]
+    fn commands_name_the_subnet_the_next_hop_and_the_interface() {
+        let port = |interface: Option<&str>| PlanPort {
+            network: railweave_topology::NetworkAddress::new([10, 0, 0, 1].into(), 24),
+            prefix_len: 24,
+            interface: interface.map(str::to_owned),
+        };
+        let host = |interface| PlanHost { name: "a".into(), ports: vec![port(interface), port(Some("eth1"))] };
+        let route = PlannedRoute {
+            to: railweave_topology::NetworkAddress::new([10, 0, 1, 0].into(), 24),
+            prefix_len: 24,
+            via: [10, 0, 0, 2].into(),
+            port: 0,
+            reaches: Vec::new(),
+        };
+        let command = |interface| route_line(&route, &host(interface), None).command;
+        assert_eq!(command(Some("eth0")), "ip route replace 10.0.1.0/24 via 10.0.0.2 dev eth0");
+        assert_eq!(command(None), "ip route replace 10.0.1.0/24 via 10.0.0.2");
+        let passes = HostPlan { routes: Vec::new(), passes: [(0, 1)].into() };
+        let lines = firewall_lines(&passes, &host(Some("eth0")), None);
+        assert_eq!(lines[0].command, "iptables -I FORWARD -i eth0 -o eth1 -j ACCEPT");
+        assert_eq!(lines[1].command, "iptables -I DOCKER-USER -i eth0 -o eth1 -j ACCEPT");
+        assert_eq!(forwarding_lines(&passes, &host(None), Some(true))[0].status, Status::Ok);
+        assert_eq!(forwarding_lines(&passes, &host(None), Some(false))[0].status, Status::Missing);
+        assert!(forwarding_lines(&HostPlan::default(), &host(None), Some(false)).is_empty());
+    }
+}
