@@ -1,12 +1,15 @@
 //! `railweave topo` between two processes, and with peers that are not what they should be.
 
+use railweave_fabric::{Fault, LinkLayer};
 use railweave_fake_ibverbs::build;
 use railweave_patience::until;
-use railweave_transport::{Frame, Hello, Message, PREFACE_BYTES, PROTOCOL_VERSION, Preface, ProcessId};
+use railweave_transport::{
+    Frame, Hello, Message, Offer, PREFACE_BYTES, PROTOCOL_VERSION, PortOffer, Preface, ProcessId, Ways,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -153,6 +156,60 @@ fn a_rail_that_only_one_side_has_is_named_on_both_with_its_reason() {
 }
 
 #[test]
+fn a_peer_dials_from_an_address_at_which_it_can_be_dialled_back() {
+    // Loopback rails alone: neither process listens anywhere else.
+    let listening = Listening::start(&[("RAILWEAVE_RAILS", "127.0.0.1")], &[]);
+    let output = listening.peer(&[("RAILWEAVE_RAILS", "127.0.0.2")], &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8(output.stdout).unwrap().contains("lo@127.0.0.2"));
+}
+
+#[test]
+fn a_peer_that_cannot_be_dialled_back_is_told_so() {
+    let listening = Listening::start(&[], &["--timeout", "1"]);
+    let mut peer = TcpStream::connect(listening.address()).unwrap();
+    peer.set_read_timeout(Some(railweave_patience::LIMIT)).unwrap();
+    let [low, high] = free_port().to_le_bytes();
+    let port = PortOffer {
+        link_layer: LinkLayer::Tcp,
+        prefix_len: 8,
+        lanes: 1,
+        speed_mbps: 1,
+        mtu: 1500,
+        rail_id: -1,
+        plane_id: -1,
+        address: Ipv4Addr::LOCALHOST.to_ipv6_mapped(),
+    };
+    let offer = Offer {
+        nonce: u64::from_le_bytes([b'R', b'W', b'T', 1, low, high, 0, 1]),
+        striped: false,
+        traffic_class: None,
+        ports: vec![port],
+        ways: Ways::default(),
+    };
+    let reason = "railweave topo: device=x port=x/x/-".to_owned();
+    peer.write_all(&Preface::Session.encode()).unwrap();
+    peer.write_all(&frame(0, Message::Hello(hello(PROTOCOL_VERSION).encode()))).unwrap();
+    peer.write_all(&frame(1, Message::Offer(offer))).unwrap();
+    peer.write_all(&frame(1, Message::Refuse { fault: Fault::Local, reason })).unwrap();
+    let mut input = Vec::new();
+    let told = loop {
+        match Frame::decode(&input).unwrap() {
+            Some((Frame { message: Message::Refuse { reason, .. }, .. }, _)) => break reason,
+            Some((_, length)) => drop(input.drain(..length)),
+            None => {
+                let mut chunk = [0; 4096];
+                let count = railweave_patience::in_time(peer.read(&mut chunk), "the refusal");
+                assert!(count > 0, "the listener closed the session");
+                input.extend_from_slice(&chunk[..count]);
+            }
+        }
+    };
+    assert!(told.contains("go both ways") && told.contains("RAILWEAVE_CONTROL_PORT"), "{told}");
+    listening.says("cannot be dialled back");
+}
+
+#[test]
 fn with_a_key_both_ends_need_it() {
     let one = key("one", b"one key of thirty-two characters");
     let other = key("other", b"two keys: sixteen or more");
@@ -255,16 +312,13 @@ fn peers_that_do_not_answer_as_they_should_are_errors_with_a_remedy() {
     let plugin = ask(fake_peer(|socket| {
         socket.write_all(&frame(0, Message::Hello(hello(PROTOCOL_VERSION).encode()))).unwrap();
         let reason = "there is no such listener".to_owned();
-        let refuse = Message::Refuse { fault: railweave_fabric::Fault::Protocol, reason };
+        let refuse = Message::Refuse { fault: Fault::Protocol, reason };
         socket.write_all(&frame(1, refuse)).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(300));
         socket
             .write_all(&frame(
                 1,
-                Message::Refuse {
-                    fault: railweave_fabric::Fault::Protocol,
-                    reason: "there is no such listener".to_owned(),
-                },
+                Message::Refuse { fault: Fault::Protocol, reason: "there is no such listener".to_owned() },
             ))
             .unwrap();
     }));

@@ -7,7 +7,7 @@ use super::link::{Link, News};
 use super::received::Received;
 use railweave_fabric::{Fault, Step};
 use railweave_transport::{Hello, Message, Offer, ProcessId, SessionAction, SessionConfig, Unreachable, Ways};
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 /// The most addresses of a peer in an offer.
@@ -50,11 +50,12 @@ impl Exchange {
     pub(crate) fn dial(
         config: &Arc<SessionConfig>,
         addresses: Vec<SocketAddr>,
+        sources: Option<&[IpAddr]>,
         port: u16,
         now_ns: u64,
         limit_ns: u64,
     ) -> Self {
-        let link = Link::open(Arc::clone(config), ProcessId::default(), addresses, now_ns);
+        let link = Link::open(Arc::clone(config), ProcessId::default(), addresses, now_ns).dialling_from(sources);
         // The session has a limit of its own for each of its parts, which says more.
         Self::new(true, Some(link), None, port, now_ns.saturating_add(2 * limit_ns))
     }

@@ -7,7 +7,7 @@ use railweave_transport::{
 use rustix::event::{PollFd, PollFlags};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 
 /// Bytes that are read in one turn.
@@ -40,6 +40,8 @@ pub(crate) struct Link {
     /// The other end of an accepted socket.
     pub(crate) address: SocketAddr,
     config: Arc<SessionConfig>,
+    /// The addresses of this host at which the peer may dial it back; `None` for all.
+    sources: Option<Vec<IpAddr>>,
     stage: Stage,
     socket: Option<TcpStream>,
     input: Vec<u8>,
@@ -67,6 +69,11 @@ impl Link {
         Self { preface_until_ns, ..Self::new(None, address, config, stage, socket) }
     }
 
+    /// Has this end dial from one of these addresses, at which the peer will dial it back.
+    pub(crate) fn dialling_from(self, sources: Option<&[IpAddr]>) -> Self {
+        Self { sources: sources.map(<[IpAddr]>::to_vec), ..self }
+    }
+
     /// Opens a session to a process at these addresses; the default id stands for any process.
     pub(crate) fn open(config: Arc<SessionConfig>, wanted: ProcessId, addresses: Vec<SocketAddr>, now_ns: u64) -> Self {
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
@@ -83,7 +90,8 @@ impl Link {
     ) -> Self {
         let (input, output) = (Vec::new(), Vec::new());
         let (end, heard, preface_until_ns) = (None, false, u64::MAX);
-        Self { session, address, config, stage, socket, input, output, end, heard, preface_until_ns }
+        let sources = None;
+        Self { session, address, config, sources, stage, socket, input, output, end, heard, preface_until_ns }
     }
 
     /// Returns true if nothing is left of the socket and the session.
@@ -151,6 +159,9 @@ impl Link {
         let begin = || {
             let kind = Type::STREAM.nonblocking().cloexec();
             let socket = Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))?;
+            if let Some(source) = other_source(address, self.sources.as_deref()) {
+                socket.bind(&SockAddr::from(SocketAddr::new(source, 0)))?;
+            }
             match socket.connect(&SockAddr::from(address)) {
                 Err(error) if error.raw_os_error() != Some(rustix::io::Errno::INPROGRESS.raw_os_error()) => Err(error),
                 _ => Ok(TcpStream::from(socket)),
@@ -203,7 +214,7 @@ impl Link {
     /// Reads, and handles frames up to one that has an action for the caller: the session must know what became of that
     /// before it sees the next frame.
     fn read(&mut self, now_ns: u64, news: &mut News) {
-        // What one turn leaves, the next ones handle before they read more.
+        // The rest of one turn is handled by the next ones, before they read more.
         if self.end.is_none() && self.input.len() < MOST_READ {
             self.end = self.fill();
         }
@@ -316,4 +327,16 @@ impl Link {
             (self.socket, self.stage) = (None, Stage::Closed);
         }
     }
+}
+
+/// Returns the address to dial from, if the kernel's choice is not one of these.
+fn other_source(to: SocketAddr, sources: Option<&[IpAddr]>) -> Option<IpAddr> {
+    let sources = sources?;
+    let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    // A datagram socket that is connected sends nothing, but has the address from which it would.
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect(to).ok()?;
+    let chosen = socket.local_addr().ok()?.ip();
+    let of_family = || sources.iter().copied().find(|source| source.is_ipv4() == to.is_ipv4());
+    if sources.contains(&chosen) { None } else { of_family() }
 }

@@ -30,6 +30,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// The listening sockets and the exchanges.
 pub(crate) struct Table {
     listeners: Vec<TcpListener>,
+    /// Their addresses; `None` for all.
+    addresses: Option<Vec<IpAddr>>,
     port: u16,
     config: Arc<SessionConfig>,
     limit_ns: u64,
@@ -60,6 +62,7 @@ impl Table {
         let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX / 4);
         Ok(Self {
             listeners,
+            addresses: addresses.map(<[IpAddr]>::to_vec),
             port,
             config: Arc::new(config),
             limit_ns,
@@ -105,7 +108,8 @@ impl Table {
     /// If that is not possible: the reason.
     pub(crate) fn meet(&mut self, own: &Own, addresses: Vec<SocketAddr>) -> Result<(Half, Half), Box<dyn Error>> {
         let now_ns = self.now_ns();
-        self.exchanges.push(Exchange::dial(&self.config, addresses, self.port, now_ns, self.limit_ns));
+        let sources = self.addresses.as_deref();
+        self.exchanges.push(Exchange::dial(&self.config, addresses, sources, self.port, now_ns, self.limit_ns));
         loop {
             self.turn(own, false);
             match self.exchanges.last_mut().and_then(Exchange::report) {
