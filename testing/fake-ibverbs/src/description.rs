@@ -45,11 +45,12 @@ pub(crate) struct DeviceFacts {
     pub(crate) name: String,
     #[serde(deserialize_with = "profile")]
     profile: Option<&'static Profile>,
-    /// 0 until [`Self::complete`] if none is given; the same holds for `system_guid`.
+    /// 0 until [`Self::complete`] if none is given.
     #[serde(deserialize_with = "guid")]
     pub(crate) guid: u64,
-    #[serde(deserialize_with = "guid")]
-    pub(crate) system_guid: u64,
+    /// `None` until [`Self::complete`] if none is given; some drivers report 0.
+    #[serde(deserialize_with = "system_guid")]
+    pub(crate) system_guid: Option<u64>,
     #[serde(deserialize_with = "transport")]
     pub(crate) transport: c_int,
     /// The vendor's IEEE number, which has 24 bits (ibv_query_device(3)).
@@ -211,9 +212,7 @@ impl DeviceFacts {
         if self.guid == 0 {
             self.guid = 0x0002_c903_0000_0000 + 0x100 * (index as u64 + 1);
         }
-        if self.system_guid == 0 {
-            self.system_guid = self.guid;
-        }
+        self.system_guid.get_or_insert(self.guid);
         for (number, port) in self.ports.iter_mut().enumerate() {
             port.complete(self.guid, index, number);
         }
@@ -313,13 +312,22 @@ fn profile<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'static
     Profile::named(&name).map(Some).map_err(D::Error::custom)
 }
 
-/// Reads a GUID. TOML's integers end at 2^63, and the GUIDs of many adapters lie above.
 fn guid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    guid_from(deserializer, 1)
+}
+
+fn system_guid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    guid_from(deserializer, 0).map(Some)
+}
+
+/// Reads a GUID of at least `least`. TOML's integers end at 2^63, and the GUIDs of many adapters lie above.
+fn guid_from<'de, D: Deserializer<'de>>(deserializer: D, least: u64) -> Result<u64, D::Error> {
     let most = i64::MAX as u64;
-    let allowed = format!("a number from 1 to {most:#x}, or a larger one as a string, such as '0xb8599f0300a1b2c4'");
+    let allowed =
+        format!("a number from {least} to {most:#x}, or a larger one as a string, such as '0xb8599f0300a1b2c4'");
     value(deserializer, allowed, |value| match value.as_str() {
-        Some(text) => u64::from_str_radix(text.strip_prefix("0x")?, 16).ok().filter(|guid| *guid > 0),
-        None => number(value, 1, most),
+        Some(text) => u64::from_str_radix(text.strip_prefix("0x")?, 16).ok().filter(|guid| *guid >= least),
+        None => number(value, least, most),
     })
 }
 
@@ -419,7 +427,7 @@ mod tests {
         );
         assert_eq!(machine.faults.len(), 1);
         let device = &machine.devices[0];
-        assert_eq!((device.guid, device.system_guid, device.transport), (0x1234, 0x99, 1));
+        assert_eq!((device.guid, device.system_guid, device.transport), (0x1234, Some(0x99), 1));
         assert_eq!((device.max_qp, device.max_qp_wr, device.max_sge, device.max_inline), (3, 64, 2, 0));
         assert_eq!((device.max_cq, device.max_cqe, device.max_mr), (4, 100, 5));
         assert_eq!((device.max_pd, device.max_srq, device.max_srq_wr, device.max_rd_atomic), (6, 0, 7, 1));
@@ -439,7 +447,10 @@ mod tests {
     #[test]
     fn a_guid_of_64_bits_is_a_string() {
         let machine = machine("[[device]]\nname = 'a'\nguid = '0xb8599f0300a1b2c4'\nsystem_guid = '0x99'\n");
-        assert_eq!((machine.devices[0].guid, machine.devices[0].system_guid), (0xb859_9f03_00a1_b2c4, 0x99));
+        assert_eq!((machine.devices[0].guid, machine.devices[0].system_guid), (0xb859_9f03_00a1_b2c4, Some(0x99)));
+        let machine =
+            self::machine("[[device]]\nname = 'a'\nguid = 7\nsystem_guid = 0\n[[device]]\nname = 'b'\nguid = 7\n");
+        assert_eq!([0, 1].map(|index| machine.devices[index].system_guid), [Some(0), Some(7)]);
     }
 
     #[test]

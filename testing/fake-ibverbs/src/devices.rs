@@ -97,7 +97,7 @@ impl World {
         let mut attributes: sys::DeviceAttributes = unsafe { zeroed() };
         write_text(&mut attributes.fw_ver, "1.0.0");
         attributes.node_guid = facts.guid.to_be();
-        attributes.sys_image_guid = facts.system_guid.to_be();
+        attributes.sys_image_guid = facts.system_guid.unwrap_or(facts.guid).to_be();
         attributes.max_mr_size = u64::MAX;
         attributes.page_size_cap = 4096;
         attributes.vendor_id = facts.vendor_id;
