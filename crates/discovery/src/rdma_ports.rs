@@ -109,7 +109,8 @@ impl VerbsDiscovery {
             root,
             sysfs: RdmaDevice { root, name: device.name() },
             device,
-            guid: u64::from_be(attributes.sys_image_guid),
+            // In the byte order of libibverbs, as NCCL's own transport has it: NCCL's topology files show it.
+            guid: attributes.sys_image_guid,
             has_several_ports: attributes.phys_port_cnt > 1,
             pointers: PointerSupport {
                 cuda: has_peer_memory(root),

@@ -27,8 +27,8 @@ pub struct Device {
     /// The identifier of the first port's adapter on RDMA; the device's index on TCP or if the adapter has none. NCCL
     /// lets devices of equal guid share one adapter's bandwidth.
     pub guid: u64,
-    /// The first port's number, or a higher one if another function of the same adapter has it already: NCCL treats
-    /// devices of equal guid and number as the same port.
+    /// The first port's number, plus one for each earlier device on the same PCI device: NCCL treats devices of equal
+    /// guid and number as the same port.
     pub port_number: u8,
     /// The kinds of memory that all its ports support; `data_direct` is true if it is true for any of them.
     pub pointers: PointerSupport,
@@ -59,7 +59,7 @@ fn device(ports: &[ChosenPort], members: Vec<usize>, earlier: &[Device]) -> Devi
     let first = &ports[members[0]];
     let is_rdma = first.facts.link_layer != LinkLayer::Tcp && first.facts.guid != 0;
     let guid = if is_rdma { first.facts.guid } else { earlier.len() as u64 };
-    let port_number = free_port_number(first, guid, earlier);
+    let port_number = port_number(first, earlier);
     joined(ports, members, guid, port_number)
 }
 
@@ -89,22 +89,24 @@ pub(crate) fn joined(ports: &[ChosenPort], members: Vec<usize>, guid: u64, port_
     }
 }
 
-/// Returns the port's number, or the next one that is free. On an adapter with several ports, each is often a PCI
-/// function of its own, with port number 1. Functions of one adapter on different PCI buses may be the same port (both
-/// halves of a split link), so they may share a number, as in NCCL's own transport.
-fn free_port_number(port: &ChosenPort, guid: u64, earlier: &[Device]) -> u8 {
-    let bus = pci_bus(port.facts.pci_path.as_deref());
-    let is_taken = |number: u8| {
-        let same = |device: &Device| device.guid == guid && pci_bus(device.pci_path.as_deref()) == bus;
-        earlier.iter().any(|device| device.port_number == number && same(device))
-    };
-    (port.facts.port_number..=u8::MAX).find(|number| !is_taken(*number)).unwrap_or(port.facts.port_number)
+/// Returns the port's number, plus one for each earlier device on the same PCI device, as in NCCL's own transport. On
+/// an adapter with several ports, each is often a PCI function of its own, with port number 1. Functions of one adapter
+/// on different PCI buses may be the same port (both halves of a split link), so they share a number.
+fn port_number(port: &ChosenPort, earlier: &[Device]) -> u8 {
+    let own = port.facts.port_number;
+    let place = pci_device(port.facts.pci_path.as_deref());
+    // Devices of TCP have unlike guids.
+    if port.facts.link_layer == LinkLayer::Tcp || place.is_none() {
+        return own;
+    }
+    let neighbours = earlier.iter().filter(|device| pci_device(device.pci_path.as_deref()) == place).count();
+    own.saturating_add(u8::try_from(neighbours).unwrap_or(u8::MAX))
 }
 
-/// Returns a PCI path up to the bus, without device and function.
-fn pci_bus(path: Option<&Path>) -> Option<&str> {
+/// Returns a PCI path without the function.
+fn pci_device(path: Option<&Path>) -> Option<&str> {
     let path = path?.to_str()?;
-    Some(path.rsplit_once(':').map_or(path, |(bus, _)| bus))
+    Some(path.rsplit_once('.').map_or(path, |(device, _)| device))
 }
 
 /// Cuts a name that is too long, and appends a checksum of the whole name, so that cut names stay different.
@@ -223,15 +225,17 @@ mod tests {
     }
 
     #[test]
-    fn ports_of_one_adapter_have_different_numbers() {
+    fn ports_of_one_pci_device_have_different_numbers() {
         let functions = [rdma("a", "0000:01:00.0", 7, 1), rdma("b", "0000:01:00.1", 7, 1)];
         assert_eq!(ids(&devices(&functions, Mode::Ports)), [(7, 1), (7, 2)]);
         let ports = [rdma("a", "0000:01:00.0", 7, 1), rdma("a2", "0000:01:00.0", 7, 2)];
-        assert_eq!(ids(&devices(&ports, Mode::Ports)), [(7, 1), (7, 2)]);
+        assert_eq!(ids(&devices(&ports, Mode::Ports)), [(7, 1), (7, 3)], "NCCL counts such a port twice");
         let halves = [rdma("a", "0000:01:00.0", 7, 1), rdma("b", "0002:01:00.0", 7, 1)];
         assert_eq!(ids(&devices(&halves, Mode::Ports)), [(7, 1), (7, 1)]);
         let adapters = [rdma("a", "0000:01:00.0", 7, 1), rdma("b", "0000:01:00.1", 8, 1)];
-        assert_eq!(ids(&devices(&adapters, Mode::Ports)), [(7, 1), (8, 1)]);
+        assert_eq!(ids(&devices(&adapters, Mode::Ports)), [(7, 1), (8, 2)], "whatever their guids");
+        let apart = [rdma("a", "0000:01:02.0", 7, 1), rdma("b", "0000:01:03.0", 7, 1), rdma("c", "0000:01:02.0", 7, 1)];
+        assert_eq!(ids(&devices(&apart, Mode::Ports)), [(7, 1), (7, 1), (7, 2)], "virtual functions kept apart");
         let nameless = [rdma("a", "0000:01:00.0", 0, 1), rdma("b", "0000:02:00.0", 0, 1)];
         assert_eq!(ids(&devices(&nameless, Mode::Ports)), [(0, 1), (1, 1)]);
     }

@@ -49,17 +49,21 @@ impl fmt::Display for NotFused {
 
 impl std::error::Error for NotFused {}
 
-/// Returns the device over the ports of `members`, which are indices into `devices`. Its identity (PCI device, guid,
-/// port number) is that of its first member, as in NCCL's own transport (2.30, `net_ib/init.cc`).
+/// Returns the device over the ports of `members`, which are indices into `devices`. As in NCCL's own transport (seen
+/// with 2.32), the order in which they are named makes no difference: members of lower planes come first, and in one
+/// plane those of lower indices. The device's identity (PCI device, guid, port number) is that of its first member.
 ///
 /// # Errors
 /// If the members cannot be rails of one connection.
 pub fn virtual_device(ports: &[ChosenPort], devices: &[&Device], members: &[usize]) -> Result<Device, NotFused> {
+    let mut members = members.to_vec();
+    let plane = |member: usize| devices.get(member).and_then(|device| device.plane_id);
+    members.sort_by_key(|&member| (plane(member), member));
     if !(1..=MAX_RAILS).contains(&members.len()) {
         return Err(NotFused::Count(members.len()));
     }
     let mut joined_ports: Vec<usize> = Vec::with_capacity(members.len());
-    for &member in members {
+    for &member in &members {
         let device = devices.get(member).ok_or(NotFused::Missing(member, devices.len()))?;
         let &[port] = device.ports.as_slice() else {
             return Err(NotFused::Several(device.name.clone()));
@@ -75,7 +79,30 @@ pub fn virtual_device(ports: &[ChosenPort], devices: &[&Device], members: &[usiz
         }
     }
     let first = devices[members[0]];
-    Ok(joined(ports, joined_ports, first.guid, first.port_number))
+    let device = joined(ports, joined_ports, first.guid, first.port_number);
+    let plane_id = if members.len() > 1 { virtual_plane(ports, &device.ports) } else { device.plane_id };
+    Ok(Device { plane_id, ..device })
+}
+
+/// The bit of a plane id that says that it is that of a virtual device.
+const VIRTUAL_PLANE: i16 = 1 << 14;
+
+/// Returns the plane id of a virtual device, in which each plane of the host has a bit; `None` if there are more planes
+/// than bits, where NCCL's own transport (2.30, `net_ib/init.cc`) refuses to start. NCCL lets no device of one plane
+/// connect with one of another, so it keeps virtual devices apart from ports.
+fn virtual_plane(ports: &[ChosenPort], members: &[usize]) -> Option<i16> {
+    // Bit 0 is for ports without a plane, the others are in the order of the ports.
+    let mut planes = vec![None];
+    for port in ports {
+        if !planes.contains(&port.plane_id) {
+            planes.push(port.plane_id);
+        }
+    }
+    members.iter().try_fold(VIRTUAL_PLANE, |id, member| {
+        let place = planes.iter().position(|plane| *plane == ports[*member].plane_id)?;
+        // The last bit below that of virtual devices stays free, as in NCCL's own transport.
+        (place < VIRTUAL_PLANE.trailing_zeros() as usize - 1).then(|| id | 1 << place)
+    })
 }
 
 #[cfg(test)]
@@ -122,21 +149,59 @@ mod tests {
 
     #[test]
     fn a_virtual_device_is_its_first_member_with_all_their_ports_and_speeds() {
-        let device = fused(&[1, 0, 2]).unwrap();
         let expected = Device {
-            name: "b+a+c".to_owned(),
-            ports: vec![1, 0, 2],
+            name: "a+b+c".to_owned(),
+            ports: vec![0, 1, 2],
             speed_mbps: 135_000,
-            pci_path: Some("/sys/devices/pci0000:00/b".into()),
+            pci_path: Some("/sys/devices/pci0000:00/a".into()),
             guid: 7,
-            port_number: devices(&machine(), Mode::Ports)[1].port_number,
+            port_number: devices(&machine(), Mode::Ports)[0].port_number,
             pointers: PointerSupport { cuda: true, dma_buf: false, data_direct: true },
             rail_id: None,
-            plane_id: Some(3),
+            plane_id: Some(0x4002),
         };
-        assert_eq!(device, expected);
+        assert_eq!(fused(&[0, 1, 2]).unwrap(), expected);
+        assert_eq!(fused(&[1, 0, 2]).unwrap(), expected, "the order in the request makes no difference");
         assert_eq!(fused(&[0, 1]).unwrap().rail_id, Some(1), "a rail that all members share");
         assert_eq!(fused(&[3]).unwrap(), devices(&machine(), Mode::Ports)[3], "one member alone");
+    }
+
+    /// Returns the names and plane ids of virtual devices, on a machine whose ports a, b and so on have these planes.
+    fn in_planes(planes: &[Option<i16>], requests: &[&[usize]]) -> Vec<(String, Option<i16>)> {
+        let letters = ('a'..='z').map(String::from);
+        let port = |(name, plane_id): (String, &Option<i16>)| ChosenPort {
+            plane_id: *plane_id,
+            ..port(&name, LinkLayer::Roce, None, None)
+        };
+        let ports: Vec<_> = letters.zip(planes).map(port).collect();
+        let made = devices(&ports, Mode::Ports);
+        let made: Vec<&Device> = made.iter().collect();
+        let name_and_plane = |members: &&[usize]| {
+            let device = virtual_device(&ports, &made, members).unwrap();
+            (device.name, device.plane_id)
+        };
+        requests.iter().map(name_and_plane).collect()
+    }
+
+    /// Each of these was seen in NCCL 2.32.3 (docs/nccl-view.md), except that it does not start with too many planes.
+    #[test]
+    fn members_are_sorted_by_plane_and_planes_are_bits() {
+        let named = |all: &[(&str, i16)]| -> Vec<(String, Option<i16>)> {
+            all.iter().map(|(name, plane)| ((*name).to_owned(), Some(*plane))).collect()
+        };
+        let none = in_planes(&[None, None, None], &[&[0, 1], &[1, 0], &[2, 0, 1]]);
+        assert_eq!(none, named(&[("a+b", 0x4001), ("a+b", 0x4001), ("a+b+c", 0x4001)]));
+        let descending = in_planes(&[Some(9), Some(5), Some(7)], &[&[0, 1], &[1, 0], &[0, 1, 2]]);
+        assert_eq!(descending, named(&[("b+a", 0x4006), ("b+a", 0x4006), ("b+c+a", 0x400e)]));
+        let some = in_planes(&[Some(9), None, Some(7)], &[&[0, 1], &[2, 0, 1]]);
+        assert_eq!(some, named(&[("b+a", 0x4003), ("b+c+a", 0x4007)]));
+        let ties = in_planes(&[Some(9), Some(5), Some(9), Some(5)], &[&[2, 0, 3, 1]]);
+        assert_eq!(ties, named(&[("b+d+a+c", 0x4006)]));
+        let many: Vec<_> = (0..14).map(Some).collect();
+        let last = in_planes(&many[..12], &[&[0, 11]]);
+        assert_eq!(last, named(&[("a+l", 0x5002)]), "twelve planes of the user's");
+        assert_eq!(in_planes(&many, &[&[0, 12], &[0, 11], &[13]])[0].1, None, "the thirteenth has no bit");
+        assert_eq!(in_planes(&many, &[&[13]]), named(&[("n", 13)]), "a port alone keeps its own");
     }
 
     #[test]

@@ -110,7 +110,7 @@ fn facts_come_from_the_library_and_from_sysfs() {
         mtu: 4096,
         pci_path: Some("/sys/devices/pci0000:00/0000:3b:00.0".into()),
         bus_id: Some("0000:3b:00.1".to_owned()),
-        guid: 0x1070_fd03_00a1_b2c0,
+        guid: 0xc0b2_a100_03fd_7010,
         port_number: 1,
         pointers: PointerSupport { cuda: false, dma_buf: true, data_direct: false },
     };
