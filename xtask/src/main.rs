@@ -29,6 +29,7 @@ mod suite;
 mod test;
 mod tidy;
 mod tools;
+mod view;
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -78,6 +79,8 @@ enum Chore {
     Instructions(instructions::Messages),
     /// Measure the cost of many RDMA connections, ours next to NCCL's
     Connections(instructions::Connections),
+    /// Compare what NCCL sees of a host through its own transport and through Railweave, and write docs/nccl-view.md
+    View(view::Arguments),
     /// Write the pages in docs/ that are generated from the code
     Docs,
 }
@@ -123,6 +126,7 @@ fn run(chore: Chore) -> Result<ExitCode, String> {
         Chore::Gpu(passed) => gpu::run(&passed.arguments),
         Chore::Instructions(messages) => instructions::count_messages(&messages),
         Chore::Connections(connections) => instructions::measure_connections(&connections),
+        Chore::View(arguments) => view::run_view(&arguments),
         Chore::Docs => docs::write().map(|()| ExitCode::SUCCESS),
     }
 }
@@ -165,6 +169,8 @@ mod tests {
             "instructions",
             "instructions --fetch --functions 1000 --json",
             "connections --nccl a/libnccl.so.2 --count 100000 --profile rxe --profile mana",
+            "view",
+            "view --fetch",
         ] {
             assert!(read(line).is_ok(), "{line}");
         }
@@ -175,6 +181,7 @@ mod tests {
             ("instructions --functions 0", "0 is not in 1..=1000"),
             ("instructions --functions many", "invalid value 'many'"),
             ("instructions --quick", "unexpected argument '--quick'"),
+            ("view --fetch --nccl a", "cannot be used with"),
             ("connections --count 0", "0 is not in 1..=100000"),
             ("connections --nccl", "a value is required"),
         ] {

@@ -15,10 +15,10 @@ const LIBRARY: &str = "nvidia/nccl/lib/libnccl.so.2";
 #[derive(Debug, Args)]
 #[group(multiple = false)]
 pub(crate) struct Nccl {
-    /// Also measure NCCL's own transport, in this libnccl.so.2
+    /// Also run NCCL's own transport, in this libnccl.so.2
     #[arg(long, value_name = "PATH")]
     nccl: Option<PathBuf>,
-    /// Also measure NCCL's own transport, in the library that pip fetches
+    /// Also run NCCL's own transport, in the library that pip fetches
     #[arg(long)]
     fetch: bool,
 }
