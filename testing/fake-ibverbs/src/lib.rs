@@ -31,6 +31,7 @@
 //! name = 'mlx5_0'
 //! profile = 'connectx-7'         # a kind of adapter, see below; the other keys override its values
 //! guid = 0x1070fd0300a1b2c4      # from 2^63 on a string: '0xb8599f0300a1b2c4'; also the default of system_guid
+//! system_guid = 0                # that of the whole adapter; some drivers report 0
 //! transport = 'ib'               # ib, iwarp
 //! vendor_id = 0x15b3             # vendor_part_id
 //! max_inline = 220               # max_qp, max_qp_wr, max_sge (up to 32), max_cq, max_cqe, max_mr, max_pd, max_srq,

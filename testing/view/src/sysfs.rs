@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::fixture::{Fixture, Rdma};
 
@@ -21,6 +21,9 @@ fn fill(fixture: &Fixture, root: &Path) -> io::Result<()> {
     for folder in ["class/infiniband", "class/net", "devices/virtual"] {
         fs::create_dir_all(root.join(folder))?;
     }
+    for version in ["IB/RoCE v1", "RoCE v2"] {
+        fs::write(shared(root, version), format!("{version}\n"))?;
+    }
     for device in &fixture.rdma {
         rdma(device, root)?;
     }
@@ -32,7 +35,7 @@ fn fill(fixture: &Fixture, root: &Path) -> io::Result<()> {
         }
         for member in &interface.members {
             let master = root.join("class/net").join(member).join("master");
-            symlink(root.join(&own), master)?;
+            symlink(Path::new("/sys").join(&own), master)?;
         }
     }
     fixture.files.iter().try_for_each(|(path, text)| file(root, path, text))
@@ -67,13 +70,21 @@ fn rdma(device: &Rdma, root: &Path) -> io::Result<()> {
 /// reading fails there; NCCL's transport gives up if a file is missing.
 fn ports(device: &Rdma, own: &str, root: &Path) -> io::Result<()> {
     for port in 1..=device.ports {
+        let types = root.join(format!("{own}/ports/{port}/gid_attrs/types"));
+        fs::create_dir_all(&types)?;
         for index in 0..device.gid_places {
             // A port of both versions has each address twice, first for version 1.
-            let text = if device.roce_v2_only || index % 2 == 1 { "RoCE v2" } else { "IB/RoCE v1" };
-            file(root, &format!("{own}/ports/{port}/gid_attrs/types/{index}"), text)?;
+            let version = if device.roce_v2_only || index % 2 == 1 { "RoCE v2" } else { "IB/RoCE v1" };
+            // Links, because thousands of new files cost seconds.
+            fs::hard_link(shared(root, version), types.join(index.to_string()))?;
         }
     }
     Ok(())
+}
+
+/// Returns the file next to `root` that has a version of RoCE as its text.
+fn shared(root: &Path, version: &str) -> PathBuf {
+    root.with_file_name(version.replace(['/', ' '], "-"))
 }
 
 /// Adds the folder `own` of a device, and its entry in a class.
