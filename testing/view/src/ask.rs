@@ -43,6 +43,8 @@ pub(crate) struct Question<'a> {
     pub(crate) sys: &'a Path,
     /// The fake libibverbs, and the description of its machine.
     pub(crate) verbs: (&'a Path, PathBuf),
+    /// The folder in which libmlx5 is found.
+    pub(crate) mlx5: &'a Path,
     /// The host's variables.
     pub(crate) settings: &'a [(String, String)],
     /// Further arguments of `observe`.
@@ -62,6 +64,9 @@ impl Question<'_> {
                 command.env_remove(name);
             }
         }
+        let others = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+        let folders = std::iter::once(self.mlx5.to_owned()).chain(env::split_paths(&others));
+        command.env("LD_LIBRARY_PATH", env::join_paths(folders).map_err(|error| error.to_string())?);
         command.env("NCCL_IBVERBS_LIB", self.verbs.0).env("RAILWEAVE_TEST_MACHINE", &self.verbs.1);
         command.envs([("NCCL_SOCKET_IFNAME", "lo"), ("NCCL_CONF_FILE", "/dev/null"), ("RAILWEAVE_FABRIC", "verbs")]);
         command.envs(self.settings.iter().map(|(name, value)| (name, value)));

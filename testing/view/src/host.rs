@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +73,7 @@ fn ask(
 ) -> Result<Answers, String> {
     let verbs = railweave_fake_ibverbs::link(&[]).map_err(|error| error.to_string())?;
     fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    let mlx5 = mlx5_folder(&verbs, folder)?;
     let mut all = BTreeMap::new();
     for fixture in fixtures {
         let (sys, machine) = (folder.join(&fixture.name), folder.join(format!("{}-machine", fixture.name)));
@@ -84,12 +86,36 @@ fn ask(
                 arguments.push("--fuse-adapters".to_owned());
                 arguments.extend(fixture.force_merge.iter().map(|names| format!("--fuse={}", names.join(","))));
             }
-            let question =
-                Question { side, sys: &sys, verbs: (&verbs, machine.clone()), settings: &settings, arguments };
+            let question = Question {
+                side,
+                sys: &sys,
+                verbs: (&verbs, machine.clone()),
+                mlx5: &mlx5,
+                settings: &settings,
+                arguments,
+            };
             let answer = question.ask().map_err(|error| format!("{}, {}: {error}", fixture.name, side.0))?;
             answers.insert(line(&settings), answer);
         }
         all.insert(fixture.name.clone(), answers);
     }
     Ok(Answers(all))
+}
+
+/// Makes the folder in which the dynamic linker finds the fake library in libmlx5's place, whatever this machine has.
+fn mlx5_folder(verbs: &Path, folder: &Path) -> Result<PathBuf, String> {
+    let libraries = folder.join("libraries");
+    let make = || {
+        fs::create_dir_all(&libraries)?;
+        for name in ["libmlx5.so", "libmlx5.so.1"] {
+            let link = libraries.join(name);
+            if fs::read_link(&link).ok().as_deref() != Some(verbs) {
+                let _ = fs::remove_file(&link); // it may not be there
+                symlink(verbs, &link)?;
+            }
+        }
+        std::io::Result::Ok(())
+    };
+    make().map_err(|error| format!("cannot make {}: {error}", libraries.display()))?;
+    Ok(libraries)
 }

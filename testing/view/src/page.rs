@@ -62,16 +62,22 @@ pub(crate) fn markdown(
 }
 
 fn summary(fixtures: &[Fixture], sides: &Sides, found: &Found, expected: &Expected) -> Result<String, String> {
-    let mut text = "## Summary\n\n| host | devices | fields that differ | which |\n|---|---|---|---|\n".to_owned();
+    let everywhere: Vec<&str> =
+        expected.differs.iter().filter(|rule| rule.hosts.is_none()).map(|rule| rule.field.as_str()).collect();
+    let mut text = format!(
+        "## Summary\n\n| host | devices | fields that differ | other than {} |\n|---|---|---|---|\n",
+        everywhere.join(", ")
+    );
     for fixture in fixtures {
         let name = &fixture.name;
         let answer = sides.railweave.get(&fixture.name, &line(&[]))?;
         let fields: Vec<&str> =
             found.rules(&fixture.name).into_iter().map(|rule| expected.differs[rule].field.as_str()).collect();
+        let own: Vec<&str> = fields.iter().filter(|field| !everywhere.contains(*field)).copied().collect();
         let title = &fixture.title;
         let (devices, count) = (answer.devices.len(), fields.len());
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "| {title} (`{name}`) | {devices} | {count} | {} |", fields.join(", "));
+        let _ = writeln!(text, "| {title} (`{name}`) | {devices} | {count} | {} |", own.join(", "));
     }
     text += "\n";
     text += &wrapped(SAME, "");
