@@ -41,7 +41,11 @@ const PARTS: &[Part] = &[
     },
     Part { name: "asan", why: "the same and the other edge tests under AddressSanitizer", run: asan },
     Part { name: "valgrind", why: "fewer of NCCL's threads, and connections, under valgrind", run: valgrind },
-    Part { name: "table", why: "the effects of hostile peers, for docs/edge.md", run: table },
+    Part {
+        name: "table",
+        why: "the effects of hostile peers, for docs/edge.md, and the refusals of init, for docs/refusals.md",
+        run: table,
+    },
 ];
 
 /// The arguments of the chore.
@@ -125,15 +129,16 @@ fn table() -> Result<(), String> {
     if path.exists() {
         fs::remove_file(&path).map_err(cannot)?;
     }
-    for (test, head) in [
-        ("hostile", ""),
+    for (programs, head) in [
+        (&["hostile"][..], ""),
+        (&["refusals", "fabrics", "keys"], ""),
         (
-            "floods",
+            &["floods"],
             "| flood | control thread | memory | descriptors | honest connect | longest pause | lines a minute |\n\
              |---|---|---|---|---|---|---|\n",
         ),
     ] {
-        let mut command = tests(&[test]);
+        let mut command = tests(programs);
         command.env("RAILWEAVE_TEST_TABLE", &path);
         run_command(command)?;
         let rows = fs::read_to_string(&path).map_err(cannot)?;

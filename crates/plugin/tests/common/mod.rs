@@ -10,6 +10,7 @@ mod namespace;
 mod pair;
 mod process;
 mod random;
+mod refused;
 mod relay;
 mod stranger;
 
@@ -21,6 +22,7 @@ pub(crate) use pair::{Pair, Received, accept, connect, listen};
 pub(crate) use process::{Peer, UNSET, alone, each, with_peer};
 pub(crate) use railweave_patience::{in_time, until, until_freed, until_within};
 pub(crate) use random::{Random, noise};
+pub(crate) use refused::init_refused;
 pub(crate) use relay::Relay;
 pub(crate) use stranger::{OUR_VERSIONS, Stranger};
 
