@@ -89,8 +89,10 @@ impl PortFacts {
 /// The purpose of an address that a host announces to its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressPurpose {
-    /// The address of a port.
+    /// The address of a port of the device.
     Port,
+    /// The address of another port of the host, which may be the only one that reaches it.
+    OtherPort,
     /// An address for control sessions, which may also be the address of a port.
     OutOfBand,
     /// Like [`Self::OutOfBand`], but named by the user of the announcing host, whose ports are RDMA ports. It is

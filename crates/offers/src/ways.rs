@@ -6,20 +6,18 @@ use railweave_fabric::{LinkLayer, Route, Step};
 use railweave_topology::NetworkAddress;
 use railweave_transport::{HandleAddress, MAX_TARGETS, PortOffer, Ways};
 
-/// Returns the entries of a handle for the ports of a device, in their order. `is_heard` returns true for an address
-/// that the control port listens on.
-pub fn handle_addresses<'a>(
-    ports: impl IntoIterator<Item = &'a PortOffer>,
-    is_heard: impl Fn(IpAddr) -> bool,
-) -> Vec<HandleAddress> {
-    let ports = ports.into_iter().enumerate();
+/// Returns the entries of a handle for the ports of an offer, in their order; the last `others` do not belong to the
+/// device. `is_heard` returns true for an address that the control port listens on.
+pub fn handle_addresses(ports: &[PortOffer], others: usize, is_heard: impl Fn(IpAddr) -> bool) -> Vec<HandleAddress> {
+    let of_device = ports.len() - others;
+    let ports = ports.iter().enumerate();
     // An InfiniBand GID identifies a port of an adapter; it is not an address that a socket can reach.
     let ports = ports.filter(|(_, port)| port.link_layer != LinkLayer::InfiniBand);
     ports
         .map(|(place, port)| HandleAddress {
             address: port.address.to_canonical(),
             prefix_len: port.prefix_len,
-            port: place as u8,
+            port: if place < of_device { place as u8 } else { HandleAddress::OTHER_PORT },
         })
         .filter(|entry| is_heard(entry.address))
         .collect()
@@ -36,7 +34,7 @@ pub fn ways<K: Fn(usize, IpAddr) -> Route>(
     first_step: Step,
     kernel: impl FnOnce() -> Option<K>,
 ) -> Ways {
-    let entries = || to.iter().filter(|entry| !entry.is_out_of_band());
+    let entries = || to.iter().filter(|entry| entry.is_of_device());
     let mut of_device = offered[..offered.len() - others].iter();
     let is_near = of_device.any(|port| {
         let ours = NetworkAddress::new(port.address.into(), port.prefix_len);
@@ -84,7 +82,7 @@ mod tests {
     #[test]
     fn the_kernel_is_asked_only_where_no_subnet_is_shared() {
         let ours = [port("10.0.0.1"), port("10.1.0.1")];
-        let to = |address: &str| handle_addresses(&[port(address)], |_| true);
+        let to = |address: &str| handle_addresses(&[port(address)], 0, |_| true);
         let ask = |others: usize, to: &[HandleAddress], step: Step| {
             ways(&ours, others, to, step, || Some(|place: usize, _: IpAddr| [Route::Leaves, Route::Elsewhere][place]))
         };
@@ -105,7 +103,13 @@ mod tests {
         let ports = [infiniband, port("10.0.0.2"), port("10.0.0.3")];
         let not_3 = |address: IpAddr| address != IpAddr::from([10, 0, 0, 3]);
         let entries: Vec<_> =
-            handle_addresses(&ports, not_3).iter().map(|it| (it.address.to_string(), it.port)).collect();
+            handle_addresses(&ports, 0, not_3).iter().map(|it| (it.address.to_string(), it.port)).collect();
         assert_eq!(entries, [("10.0.0.2".to_owned(), 1)]);
+        let with_others = handle_addresses(&ports, 1, |_| true);
+        assert_eq!(with_others.iter().map(HandleAddress::is_of_device).collect::<Vec<_>>(), [true, false]);
+        // The ways lead to the device's ports.
+        let far =
+            ways(&[port("10.9.0.1")], 0, &with_others, Step::Subnet, || Some(|_: usize, _: IpAddr| Route::Leaves));
+        assert_eq!(far.targets, [port("10.0.0.2").address]);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use railweave_fabric::{EventSource, LinkLayer};
 use railweave_identity::{self as identity, Key};
-use railweave_offers::{handle_addresses, port_offer};
+use railweave_offers::{Offered, handle_addresses, offered, port_offer};
 use railweave_options::Options;
 use railweave_topology::{DialAddress, NetworkAddress, dial_order};
 use railweave_transport::{ConnectionConfig, Error, Handle, HandleAddress, Hello};
@@ -133,25 +133,26 @@ impl Process {
 
     /// Returns the handle of a new listener of a device.
     pub(crate) fn handle(&self, device: usize, nonce: u64, control_port: u16) -> Handle {
-        let device = self.network.devices().at(device);
+        let Offered { ports, others } = offered(&self.network.devices().at(device), self.network.ports());
         let is_heard = |address: IpAddr| self.listens_on.as_ref().is_none_or(|addresses| addresses.contains(&address));
-        let ports: Vec<_> = device.ports.iter().map(|index| port_offer(&self.network.ports()[*index], 1)).collect();
-        let mut addresses = handle_addresses(&ports, is_heard);
+        let ports: Vec<_> = ports.iter().map(|index| port_offer(&self.network.ports()[*index], 1)).collect();
+        let mut addresses = handle_addresses(&ports, others, is_heard);
         addresses.extend(self.out_of_band);
         Handle { process: self.hello.process, nonce, control_port, addresses }
     }
 
-    /// Returns the addresses of a handle in the order in which a connect from `device` tries them.
-    pub(crate) fn dial_order(&self, device: usize, handle: &Handle) -> Vec<IpAddr> {
+    /// Returns the addresses of a handle in the order in which a connect tries them.
+    pub(crate) fn dial_order(&self, handle: &Handle) -> Vec<IpAddr> {
         let theirs: Vec<_> = handle
             .addresses
             .iter()
             .map(|entry| DialAddress { address: entry.address, prefix_len: entry.prefix_len, purpose: entry.purpose() })
             .collect();
-        let device = self.network.devices().at(device);
-        let ports = device.ports.iter();
-        let own: Vec<_> = ports
-            .map(|index| &self.network.ports()[*index].facts)
+        let own: Vec<_> = self
+            .network
+            .ports()
+            .iter()
+            .map(|port| &port.facts)
             .filter(|facts| facts.link_layer != LinkLayer::InfiniBand)
             .map(|facts| NetworkAddress::new(facts.address, facts.prefix_len))
             .collect();

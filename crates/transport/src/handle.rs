@@ -19,7 +19,8 @@ pub struct HandleAddress {
     pub address: IpAddr,
     /// Length of its network's prefix in bits.
     pub prefix_len: u8,
-    /// Index of the port it belongs to, [`HandleAddress::OUT_OF_BAND`] or [`HandleAddress::NAMED_OUT_OF_BAND`].
+    /// Index of the device's port that it belongs to, [`HandleAddress::OTHER_PORT`], [`HandleAddress::OUT_OF_BAND`] or
+    /// [`HandleAddress::NAMED_OUT_OF_BAND`].
     pub port: u8,
 }
 
@@ -29,18 +30,22 @@ impl HandleAddress {
     /// The port index of an out-of-band address that the user named for RDMA ports: it is dialled first.
     pub const NAMED_OUT_OF_BAND: u8 = u8::MAX - 1;
 
+    /// The port index of the address of a port that does not belong to the device.
+    pub const OTHER_PORT: u8 = u8::MAX - 2;
+
     /// Returns its purpose, which the port index tells.
     pub fn purpose(&self) -> AddressPurpose {
         match self.port {
             Self::OUT_OF_BAND => AddressPurpose::OutOfBand,
             Self::NAMED_OUT_OF_BAND => AddressPurpose::NamedOutOfBand,
+            Self::OTHER_PORT => AddressPurpose::OtherPort,
             _ => AddressPurpose::Port,
         }
     }
 
-    /// Returns true if it belongs to no port.
-    pub fn is_out_of_band(&self) -> bool {
-        self.purpose() != AddressPurpose::Port
+    /// Returns true if it belongs to a port of the device.
+    pub fn is_of_device(&self) -> bool {
+        self.purpose() == AddressPurpose::Port
     }
 }
 
@@ -53,7 +58,7 @@ pub struct Handle {
     pub nonce: u64,
     /// TCP port of the process's control socket.
     pub control_port: u16,
-    /// The host's addresses, the ports' first, the out-of-band one last.
+    /// The host's addresses: those of the device's ports, then those of others, the out-of-band one last.
     pub addresses: Vec<HandleAddress>,
 }
 
@@ -61,13 +66,18 @@ impl Handle {
     /// Its length in bytes: `NCCL_NET_HANDLE_MAXSIZE`.
     pub const BYTES: usize = 128;
 
-    /// Returns the bytes. Addresses that do not fit are left out, those of ports before an out-of-band one.
+    /// Returns the bytes. Addresses that do not fit are left out, those of other ports first, an out-of-band one last.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut room = Self::BYTES - HEADER_BYTES;
         let mut kept: Vec<HandleAddress> = Vec::new();
         // The out-of-band address reaches the host if no other does, so it is the last to be left out.
-        let by_need = self.addresses.iter().filter(|a| a.is_out_of_band());
-        for address in by_need.chain(self.addresses.iter().filter(|a| !a.is_out_of_band())) {
+        let mut by_need: Vec<&HandleAddress> = self.addresses.iter().collect();
+        by_need.sort_by_key(|entry| match entry.purpose() {
+            AddressPurpose::OutOfBand | AddressPurpose::NamedOutOfBand => 0,
+            AddressPurpose::Port => 1,
+            AddressPurpose::OtherPort => 2,
+        });
+        for address in by_need {
             let need = if address.address.is_ipv4() { V4_BYTES } else { V6_BYTES };
             if need <= room {
                 room -= need;
@@ -168,6 +178,18 @@ mod tests {
     }
 
     #[test]
+    fn addresses_of_other_ports_are_the_first_to_be_left_out() {
+        let others = (0..8).map(|i| v4(100 + i, HandleAddress::OTHER_PORT));
+        let own = (0..10).map(|i| v4(i, i));
+        let many = handle(others.chain(own).chain([v4(99, HandleAddress::OUT_OF_BAND)]).collect());
+        let back = Handle::decode(&many.encode()).unwrap();
+        let count = |purpose| back.addresses.iter().filter(|entry| entry.purpose() == purpose).count();
+        assert_eq!(back.addresses.len(), 15);
+        assert_eq!((count(AddressPurpose::Port), count(AddressPurpose::OtherPort)), (10, 4));
+        assert_eq!(back.addresses.last().unwrap().purpose(), AddressPurpose::OutOfBand);
+    }
+
+    #[test]
     fn the_out_of_band_address_is_never_left_out() {
         for port in [HandleAddress::OUT_OF_BAND, HandleAddress::NAMED_OUT_OF_BAND] {
             let oob = v4(99, port);
@@ -179,16 +201,17 @@ mod tests {
     }
 
     #[test]
-    fn the_two_highest_port_indices_stand_for_no_port() {
-        let last = HandleAddress::NAMED_OUT_OF_BAND - 1;
+    fn the_three_highest_port_indices_stand_for_no_port_of_the_device() {
+        let last = HandleAddress::OTHER_PORT - 1;
         for (port, purpose) in [
             (0, AddressPurpose::Port),
             (last, AddressPurpose::Port),
+            (HandleAddress::OTHER_PORT, AddressPurpose::OtherPort),
             (HandleAddress::NAMED_OUT_OF_BAND, AddressPurpose::NamedOutOfBand),
             (HandleAddress::OUT_OF_BAND, AddressPurpose::OutOfBand),
         ] {
             assert_eq!(v4(1, port).purpose(), purpose, "{port}");
-            assert_eq!(v4(1, port).is_out_of_band(), port > last, "{port}");
+            assert_eq!(v4(1, port).is_of_device(), port <= last, "{port}");
         }
     }
 

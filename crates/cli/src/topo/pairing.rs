@@ -67,7 +67,8 @@ fn pair_devices<'a>(connector: &'a Half, acceptor: &'a Half, numbers: [usize; 2]
 fn made(devices: [&HalfDevice; 2], named: &HalfDevice, same_network: bool, first_step: Step) -> Answer {
     let [connector, acceptor] = devices;
     let [ours, theirs] = devices.map(|device| device.ports.iter().map(|port| port.offer).collect::<Vec<PortOffer>>());
-    let to = handle_addresses(named.own_ports().iter().map(|port| &port.offer), |_| true);
+    let named_ports: Vec<PortOffer> = named.ports.iter().map(|port| port.offer).collect();
+    let to = handle_addresses(&named_ports, named.others, |_| true);
     let ways = ways(&ours, connector.others, &to, first_step, || {
         Some(|place: usize, to: IpAddr| connector.ports[place].route(mapped(to)))
     });

@@ -18,7 +18,7 @@ pub(super) struct KnownSteps {
 
 /// Returns the key of a connect among those whose ladders are alike.
 fn key(request: &ConnectRequest) -> (usize, Vec<IpAddr>) {
-    let ports = request.handle.addresses.iter().filter(|entry| !entry.is_out_of_band());
+    let ports = request.handle.addresses.iter().filter(|entry| entry.is_of_device());
     (request.device, ports.map(|entry| entry.address).collect())
 }
 

@@ -248,7 +248,7 @@ pub(crate) unsafe fn connect(
         connects.insert(key, Arc::clone(&pending));
         let traffic_class = traffic_class.and_then(|class| u8::try_from(class).ok()).or(context.traffic_class);
         control.connect(ConnectRequest {
-            addresses: process.dial_order(device, &handle),
+            addresses: process.dial_order(&handle),
             handle,
             network: Arc::clone(&process.network),
             fallback: process.fallback.clone(),
