@@ -191,7 +191,7 @@ fn a_peer_that_cannot_be_dialled_back_is_told_so() {
     peer.write_all(&Preface::Session.encode()).unwrap();
     peer.write_all(&frame(0, Message::Hello(hello(PROTOCOL_VERSION).encode()))).unwrap();
     peer.write_all(&frame(1, Message::Offer(offer))).unwrap();
-    peer.write_all(&frame(1, Message::Refuse { fault: Fault::Local, reason })).unwrap();
+    peer.write_all(&frame(1, Message::Refuse { fault: Fault::Local, of_rails: false, reason })).unwrap();
     let mut input = Vec::new();
     let told = loop {
         match Frame::decode(&input).unwrap() {
@@ -307,18 +307,22 @@ fn peers_that_do_not_answer_as_they_should_are_errors_with_a_remedy() {
     let tongue_tied = ask(fake_peer(|socket| {
         socket.write_all(&frame(0, Message::Hello(hello(PROTOCOL_VERSION).encode()))).unwrap();
     }));
-    assert!(tongue_tied.contains("did not show its ports in time"), "{tongue_tied}");
+    assert!(tongue_tied.contains("did not dial this host back in time"), "{tongue_tied}");
     // A process of a job refuses an offer for a listener that it does not have.
     let plugin = ask(fake_peer(|socket| {
         socket.write_all(&frame(0, Message::Hello(hello(PROTOCOL_VERSION).encode()))).unwrap();
         let reason = "there is no such listener".to_owned();
-        let refuse = Message::Refuse { fault: Fault::Protocol, reason };
+        let refuse = Message::Refuse { fault: Fault::Protocol, of_rails: false, reason };
         socket.write_all(&frame(1, refuse)).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(300));
         socket
             .write_all(&frame(
                 1,
-                Message::Refuse { fault: Fault::Protocol, reason: "there is no such listener".to_owned() },
+                Message::Refuse {
+                    fault: Fault::Protocol,
+                    of_rails: false,
+                    reason: "there is no such listener".to_owned(),
+                },
             ))
             .unwrap();
     }));

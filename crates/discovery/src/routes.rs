@@ -1,5 +1,6 @@
 //! The ways from this host's ports to a peer's addresses, as the kernel would choose them (RTM_GETROUTE, rtnetlink(7)).
 
+use std::cell::Cell;
 use std::io::Read as _;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -32,6 +33,8 @@ const ROUTE_BYTES: usize = 12;
 pub struct Routes {
     socket: Socket,
     interfaces: Vec<Interface>,
+    /// The number of the last question.
+    asked: Cell<u32>,
 }
 
 /// The kernel's answer about one way.
@@ -40,7 +43,7 @@ enum Answer {
     /// There is no way.
     None,
     /// Packets leave by the interface with this index, towards a gateway or not.
-    Leaves { interface: u32, by_gateway: bool },
+    Leaves { interface: u32, gateway: Option<IpAddr> },
     /// The address is this host's own.
     Local,
 }
@@ -51,12 +54,13 @@ impl Routes {
         let protocol = Protocol::from(libc::NETLINK_ROUTE);
         let socket = Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW, Some(protocol)).ok()?;
         socket.set_read_timeout(Some(PATIENCE)).ok()?;
-        Some(Self { socket, interfaces: Interface::list().ok()? })
+        Some(Self { socket, interfaces: Interface::list().ok()?, asked: Cell::new(0) })
     }
 
     /// Returns what the kernel says about the way from a port to an address. Packets of TCP take the way that their
-    /// source address gives them. Those of RoCE leave by their port in any case: the kernel looks up a way by that port
-    /// alone, and without one takes the address for a neighbour's, so only a way through a gateway counts then.
+    /// source address gives them. Those of RoCE leave by their port: the kernel looks up the way by source and port,
+    /// and where it has none, an IPv4 address counts as a neighbour's. So a way without a gateway counts only if the
+    /// source alone gives it too.
     pub fn route(&self, port: &PortFacts, to: IpAddr) -> Route {
         let to = to.to_canonical();
         let from = port.address.to_canonical();
@@ -65,26 +69,52 @@ impl Routes {
         else {
             return Route::Unknown;
         };
-        match self.ask(to, Some(from), None) {
+        let by_source = || match self.ask(to, from, None) {
             None => Route::Unknown,
             Some(Answer::Local) if port.link_layer == LinkLayer::Tcp => Route::Leaves,
-            Some(Answer::Local) => Route::Elsewhere,
             Some(Answer::Leaves { interface, .. }) if interface == own.index => Route::Leaves,
-            Some(_) if port.link_layer == LinkLayer::Tcp => Route::Elsewhere,
-            Some(_) => match self.ask(to, None, Some(own.index)) {
-                Some(Answer::Leaves { interface, by_gateway: true }) if interface == own.index => Route::Leaves,
-                Some(_) => Route::Elsewhere,
-                None => Route::Unknown,
+            Some(_) => Route::Elsewhere,
+        };
+        if port.link_layer == LinkLayer::Tcp {
+            return by_source();
+        }
+        match self.ask(to, from, Some(own.index)) {
+            None => Route::Unknown,
+            Some(Answer::Leaves { interface, gateway }) if interface == own.index => match gateway {
+                Some(_) => Route::Leaves,
+                None => by_source(),
             },
+            Some(_) => Route::Elsewhere,
         }
     }
 
-    /// Asks for the way to an address, from a source address or by an interface. `None` if there is no answer.
-    fn ask(&self, to: IpAddr, from: Option<IpAddr>, interface: Option<u32>) -> Option<Answer> {
-        self.socket.send(&request(to, from, interface)).ok()?;
-        let mut bytes = [0; 4096];
-        let length = (&self.socket).read(&mut bytes).ok()?;
-        answer(bytes.get(..length)?)
+    /// Returns the gateway to which packets of RoCE between these addresses go, the first of this host; `None` if they
+    /// go to none, or the kernel does not say.
+    pub fn gateway(&self, from: IpAddr, to: IpAddr) -> Option<IpAddr> {
+        let (from, to) = (from.to_canonical(), to.to_canonical());
+        let own = self.interfaces.iter().find(|interface| interface.address == from)?;
+        match self.ask(to, from, Some(own.index)) {
+            Some(Answer::Leaves { interface, gateway }) if interface == own.index => gateway,
+            _ => None,
+        }
+    }
+
+    /// Asks for the way to an address from a source address, by an interface if one is given. `None` if there is no
+    /// answer.
+    fn ask(&self, to: IpAddr, from: IpAddr, interface: Option<u32>) -> Option<Answer> {
+        let number = self.asked.get().wrapping_add(1);
+        self.asked.set(number);
+        self.socket.send(&request(number, to, from, interface)).ok()?;
+        // An answer that came too late for its own question is still there.
+        for _ in 0..16 {
+            let mut bytes = [0; 4096];
+            let length = (&self.socket).read(&mut bytes).ok()?;
+            let bytes = bytes.get(..length)?;
+            if bytes.get(8..)?.first_chunk() == Some(&number.to_ne_bytes()) {
+                return answer(bytes);
+            }
+        }
+        None
     }
 }
 
@@ -96,7 +126,7 @@ fn octets(address: IpAddr) -> Vec<u8> {
 }
 
 /// Returns the bytes of a request. Netlink has the host's byte order.
-fn request(to: IpAddr, from: Option<IpAddr>, interface: Option<u32>) -> Vec<u8> {
+fn request(number: u32, to: IpAddr, from: IpAddr, interface: Option<u32>) -> Vec<u8> {
     let mut attributes = Vec::new();
     let mut add = |kind: u16, value: &[u8]| {
         attributes.extend(((4 + value.len()) as u16).to_ne_bytes());
@@ -105,9 +135,7 @@ fn request(to: IpAddr, from: Option<IpAddr>, interface: Option<u32>) -> Vec<u8> 
     };
     let bits = if to.is_ipv4() { 32 } else { 128 };
     add(RTA_DST, &octets(to));
-    if let Some(from) = from {
-        add(RTA_SRC, &octets(from));
-    }
+    add(RTA_SRC, &octets(from));
     if let Some(interface) = interface {
         add(RTA_OIF, &interface.to_ne_bytes());
     }
@@ -116,11 +144,17 @@ fn request(to: IpAddr, from: Option<IpAddr>, interface: Option<u32>) -> Vec<u8> 
     bytes.extend(((HEADER_BYTES + ROUTE_BYTES + attributes.len()) as u32).to_ne_bytes());
     bytes.extend(RTM_GETROUTE.to_ne_bytes());
     bytes.extend(NLM_F_REQUEST.to_ne_bytes());
-    bytes.extend([0; 8]);
-    bytes.extend([family as u8, bits, if from.is_some() { bits } else { 0 }]);
+    bytes.extend(number.to_ne_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend([family as u8, bits, bits]);
     bytes.extend([0; ROUTE_BYTES - 3]);
     bytes.extend(attributes);
     bytes
+}
+
+fn address(octets: &[u8]) -> Option<IpAddr> {
+    let v4 = || <[u8; 4]>::try_from(octets).ok().map(IpAddr::from);
+    <[u8; 16]>::try_from(octets).ok().map(IpAddr::from).or_else(v4)
 }
 
 /// Reads an answer. `None` if it is none.
@@ -136,14 +170,16 @@ fn answer(bytes: &[u8]) -> Option<Answer> {
     if kind != RTM_NEWROUTE {
         return None;
     }
-    let (mut interface, mut by_gateway) = (None, false);
+    let (mut interface, mut gateway) = (None, None);
     let mut attributes = body.get(ROUTE_BYTES..)?;
     while let Some(head) = attributes.first_chunk::<4>() {
         let length = usize::from(u16::from_ne_bytes([head[0], head[1]]));
         let value = attributes.get(4..length)?;
         match u16::from_ne_bytes([head[2], head[3]]) {
             RTA_OIF => interface = value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes)),
-            RTA_GATEWAY | RTA_VIA => by_gateway = true,
+            RTA_GATEWAY => gateway = Some(address(value)?),
+            // A gateway of another family follows the number of its family.
+            RTA_VIA => gateway = Some(address(value.get(2..)?)?),
             _ => {}
         }
         // Attributes begin at multiples of four bytes.
@@ -151,7 +187,7 @@ fn answer(bytes: &[u8]) -> Option<Answer> {
     }
     match body[7] {
         RTN_LOCAL => Some(Answer::Local),
-        RTN_UNICAST => interface.map(|interface| Answer::Leaves { interface, by_gateway }),
+        RTN_UNICAST => interface.map(|interface| Answer::Leaves { interface, gateway }),
         _ => Some(Answer::None),
     }
 }
@@ -199,10 +235,17 @@ mod tests {
         };
         let out = attribute(RTA_OIF, &3_u32.to_ne_bytes());
         let gateway = attribute(RTA_GATEWAY, &[10, 0, 0, 1]);
-        let direct = Some(Answer::Leaves { interface: 3, by_gateway: false });
+        let direct = Some(Answer::Leaves { interface: 3, gateway: None });
         assert_eq!(answer(&route(RTN_UNICAST, std::slice::from_ref(&out))), direct);
         let both = route(RTN_UNICAST, &[out.clone(), gateway]);
-        assert_eq!(answer(&both), Some(Answer::Leaves { interface: 3, by_gateway: true }));
+        let to = |gateway: &str| Some(Answer::Leaves { interface: 3, gateway: Some(gateway.parse().unwrap()) });
+        assert_eq!(answer(&both), to("10.0.0.1"));
+        let via: Vec<u8> = (libc::AF_INET6 as u16)
+            .to_ne_bytes()
+            .into_iter()
+            .chain("fe80::1".parse::<std::net::Ipv6Addr>().unwrap().octets())
+            .collect();
+        assert_eq!(answer(&route(RTN_UNICAST, &[out.clone(), attribute(RTA_VIA, &via)])), to("fe80::1"));
         assert_eq!(answer(&route(RTN_LOCAL, &[out])), Some(Answer::Local));
         // Type 7 is RTN_UNREACHABLE.
         assert_eq!(answer(&route(7, &[])), Some(Answer::None));

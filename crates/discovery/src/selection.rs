@@ -42,6 +42,9 @@ pub(crate) fn make_devices(
     for port in &selection.left_out {
         say(Note::Information(format!("{} is left out: {}", port.name, port.reason)));
     }
+    if options.mode.value.is_some() {
+        say(Note::Information(format!("mode {} (from {})", mode.name(), options.mode.source)));
+    }
     let devices = devices(&selection.ports, mode);
     check_weights(options, &devices)?;
     for device in &devices {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use railweave_fabric::{Discovery, Mode, PointerSupport};
-use railweave_options::{Fabric, FilterItem, Options, RailFilter, Setting};
+use railweave_options::{Fabric, FilterItem, Options, RailFilter};
 use railweave_topology::{ChosenPort, Device, Order};
 
 use crate::control_address::{listens_on, out_of_band};
@@ -61,8 +61,9 @@ pub fn fallback(options: &Options, rdma: &[Device], listens_on: Option<&[IpAddr]
 }
 
 /// Returns the addresses of this host at which TCP can take the place of RDMA, at most as many as a device has ports;
-/// none if there is no other than loopback and NCCL's list does not name that. NCCL's list of interfaces counts, not
-/// one of RDMA ports. Only addresses that the control port listens on count, if it does not listen on all.
+/// none if there is no other than loopback and the list does not name that. The list of interfaces for the handshake
+/// counts (`RAILWEAVE_OOB_IF`, `NCCL_SOCKET_IFNAME`), not one of RDMA ports. Only addresses that the control port
+/// listens on count, if it does not listen on all.
 ///
 /// # Errors
 /// If the kernel does not list them.
@@ -70,12 +71,11 @@ fn fallback_ports(options: &Options, listens_on: Option<&[IpAddr]>) -> Result<Ve
     let interfaces = Interface::list().map_err(Error::Interfaces)?;
     let mut discovery = discover(Path::new("/"), &interfaces);
     discovery.ports.retain(|port| listens_on.is_none_or(|addresses| addresses.contains(&port.address)));
-    let list = &options.rails;
-    let nccls = Setting { value: list.value.clone().filter(|_| list.source.is_nccls()), source: list.source };
-    if nccls.value.is_some() {
-        add_loopback(&mut discovery, nccls.value.as_ref(), &|_| ());
+    let list = &options.oob_interface;
+    if list.value.is_some() {
+        add_loopback(&mut discovery, list.value.as_ref(), &|_| ());
     }
-    Ok(choose(discovery, &nccls, Mode::Fused, Order::Pci).map_or_else(|_| Vec::new(), |selection| selection.ports))
+    Ok(choose(discovery, list, Mode::Fused, Order::Pci).map_or_else(|_| Vec::new(), |selection| selection.ports))
 }
 
 /// Adds a port for each loopback address that the list names, for trials; for 127.0.0.1 if there is no list and no

@@ -32,29 +32,32 @@ impl Step {
     }
 }
 
-/// The answer of a host's kernel about the way from one of its ports to an address.
+/// The knowledge of the way from a host's port to an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Route {
-    /// Nothing: it was not asked, or there is no IP address to ask for.
+    /// Nothing: the kernel was not asked, or there is no IP address to ask for.
     #[default]
     Unknown = 0,
     /// Packets leave by that very port.
     Leaves = 1,
     /// There is no route, or packets leave by another port.
     Elsewhere = 2,
+    /// A rail between the two brought nothing through a moment ago, whatever the kernel says.
+    Failed = 3,
 }
 
 impl Route {
     /// Returns the route with this number on the wire.
     pub fn from_code(code: u8) -> Option<Self> {
-        [Self::Unknown, Self::Leaves, Self::Elsewhere].into_iter().find(|route| *route as u8 == code)
+        [Self::Unknown, Self::Leaves, Self::Elsewhere, Self::Failed].into_iter().find(|route| *route as u8 == code)
     }
 
     /// Returns what both ends know together of the way between them.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         match (self, other) {
+            (Self::Failed, _) | (_, Self::Failed) => Self::Failed,
             (Self::Elsewhere, _) | (_, Self::Elsewhere) => Self::Elsewhere,
             (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,
             (Self::Leaves, Self::Leaves) => Self::Leaves,

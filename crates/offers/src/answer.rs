@@ -37,9 +37,13 @@ pub fn answer(
     let route = |pair: Pair| {
         let (theirs, ours) = (offer.ports[pair.connector].address, own[pair.acceptor].address);
         match offer.ways.route(pair.connector, ours) {
-            Route::Elsewhere => Route::Elsewhere,
+            there @ (Route::Elsewhere | Route::Failed) => there,
             there => there.and(back(pair.acceptor, theirs)),
         }
+    };
+    let has_failed = |pair: Pair| {
+        let address = own[pair.acceptor].address;
+        offer.ways.route(pair.connector, address) == Route::Failed
     };
     // Over TCP, the ladder begins again.
     let by_tcp = offer.ways.first_step == Step::Tcp;
@@ -47,7 +51,7 @@ pub fn answer(
     let pairing = pair(
         Ports { all: &theirs, others: offer.ways.others.into() },
         Ports { all: &own, others: ours.others },
-        &Between { same_network, first_step, route: &route },
+        &Between { same_network, first_step, route: &route, has_failed: &has_failed },
     );
     let step = if by_tcp { Step::Tcp } else { pairing.step.unwrap_or_default() };
     Answer { pairing, step }

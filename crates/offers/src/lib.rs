@@ -10,5 +10,5 @@ mod ports;
 mod ways;
 
 pub use answer::{Answer, OwnPorts, answer};
-pub use ports::{Offered, offered, port_offer, speed, weight_among_halves};
-pub use ways::{handle_addresses, ways};
+pub use ports::{Offered, offered, place_in_device, port_offer, speed, weight_among_halves};
+pub use ways::{handle_addresses, mapped, ways};

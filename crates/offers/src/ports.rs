@@ -43,16 +43,77 @@ pub fn port_offer(port: &ChosenPort, lanes: u8) -> PortOffer {
     }
 }
 
-/// Returns the weight of a port that shares its adapter's link with other ports of the offer, in Mbit/s, if halves of a
-/// link share evenly: each reports the speed of the whole.
+/// Returns the place in its own device of a port of an offer: of the device itself, or of the one among `found`, the
+/// devices that discovery made.
+pub fn place_in_device<'a>(offered: &Offered, place: usize, found: impl IntoIterator<Item = &'a Device>) -> usize {
+    if place < offered.ports.len() - offered.others {
+        return place;
+    }
+    let index = offered.ports[place];
+    found.into_iter().find_map(|device| device.ports.iter().position(|port| *port == index)).unwrap_or(0)
+}
+
+/// Returns the weight of a port that shares its link with other ports of the offer, in Mbit/s, if halves of a link
+/// share evenly: each reports the speed of the whole.
 pub fn weight_among_halves(ports: &[ChosenPort], index: usize, offered: &[usize]) -> Option<u32> {
-    let on_adapter = offered.iter().filter(|other| ports[**other].is_on_adapter_of(&ports[index]));
-    let speeds: Vec<u64> = on_adapter.map(|other| u64::from(speed(&ports[*other].facts))).collect();
-    let mean = speeds.iter().sum::<u64>() / speeds.len().max(1) as u64;
-    (speeds.len() > 1).then(|| u32::try_from(mean).unwrap_or(u32::MAX))
+    let own = &ports[index];
+    let halves = offered.iter().filter(|other| **other != index && ports[**other].shares_link_with(own));
+    let speeds: Vec<u64> = halves.map(|other| u64::from(speed(&ports[*other].facts))).collect();
+    let mean = (speeds.iter().sum::<u64>() + u64::from(speed(&own.facts))) / (speeds.len() as u64 + 1);
+    (!speeds.is_empty()).then(|| u32::try_from(mean).unwrap_or(u32::MAX))
 }
 
 /// Returns a port's speed in Mbit/s, or the usual one if it is not known.
 pub fn speed(port: &PortFacts) -> u32 {
     port.speed_mbps.unwrap_or(DEFAULT_SPEED_MBPS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use railweave_fabric::{LinkLayer, Mode, PointerSupport};
+
+    fn port(name: &str, pci: &str, guid: u64, speed: u32) -> ChosenPort {
+        let facts = PortFacts {
+            name: name.to_owned(),
+            device: name.to_owned(),
+            link_layer: LinkLayer::Roce,
+            address: [10, 0, 0, 1].into(),
+            prefix_len: 24,
+            speed_mbps: Some(speed),
+            mtu: 1500,
+            pci_path: Some(pci.into()),
+            bus_id: None,
+            guid,
+            port_number: 1,
+            pointers: PointerSupport::default(),
+        };
+        ChosenPort { facts, group: None, rail_id: None, plane_id: None }
+    }
+
+    #[test]
+    fn halves_of_a_link_share_evenly_and_cables_of_their_own_by_speed() {
+        let halves = [port("a", "0000:01:00.0", 7, 200_000), port("b", "0002:01:00.0", 7, 100_000)];
+        assert_eq!([0, 1].map(|index| weight_among_halves(&halves, index, &[0, 1])), [Some(150_000); 2]);
+        assert_eq!(weight_among_halves(&halves, 0, &[0]), None, "the other is not offered");
+        let cables = [port("a", "0000:01:00.0", 7, 200_000), port("b", "0000:01:00.1", 7, 100_000)];
+        assert_eq!([0, 1].map(|index| weight_among_halves(&cables, index, &[0, 1])), [None; 2]);
+    }
+
+    #[test]
+    fn a_port_has_one_place_whichever_device_offers_it() {
+        let ports = ["a", "b", "c", "d"].map(|name| port(name, name, 7, 1));
+        let grouped: Vec<ChosenPort> = ports
+            .into_iter()
+            .zip([0, 0, 1, 1])
+            .map(|(port, group)| ChosenPort { group: Some(group), ..port })
+            .collect();
+        let found = railweave_topology::devices(&grouped, Mode::Fused);
+        let places = |device: usize| {
+            let offered = offered(&found[device], &grouped);
+            (0..4).map(|place| (offered.ports[place], place_in_device(&offered, place, &found))).collect::<Vec<_>>()
+        };
+        assert_eq!(places(0), [(0, 0), (1, 1), (2, 0), (3, 1)]);
+        assert_eq!(places(1), [(2, 0), (3, 1), (0, 0), (1, 1)]);
+    }
 }

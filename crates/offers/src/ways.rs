@@ -2,9 +2,11 @@
 
 use std::net::IpAddr;
 
-use railweave_fabric::{LinkLayer, Route, Step};
+use railweave_fabric::{AddressPurpose, LinkLayer, Route, Step};
 use railweave_topology::NetworkAddress;
 use railweave_transport::{HandleAddress, MAX_TARGETS, PortOffer, Ways};
+
+use crate::OwnPorts;
 
 /// Returns the entries of a handle for the ports of an offer, in their order; the last `others` do not belong to the
 /// device. `is_heard` returns true for an address that the control port listens on.
@@ -23,39 +25,54 @@ pub fn handle_addresses(ports: &[PortOffer], others: usize, is_heard: impl Fn(Ip
         .collect()
 }
 
-/// Returns what this host knows of the ways from the ports of an offer, the last `others` of which do not belong to the
-/// device, to the addresses of a handle. The kernel is asked only if no port of the device is on a subnet of the
-/// peer's, or these were tried: `kernel` returns a function from a port's place in the offer and an address, or `None`
-/// if it says nothing.
+/// Returns what this host knows of the ways from the ports of an offer to the addresses of a handle. The kernel is
+/// asked only if no port of the device is on a subnet of the peer's, or these were tried: `kernel` returns a function
+/// from a port's place in the offer and an address, or `None` if it says nothing. `failed`: an address of this host and
+/// one of the peer's, between which a rail brought nothing through a moment ago.
 pub fn ways<K: Fn(usize, IpAddr) -> Route>(
-    offered: &[PortOffer],
-    others: usize,
+    offered: OwnPorts<'_>,
     to: &[HandleAddress],
     first_step: Step,
+    failed: &[[IpAddr; 2]],
     kernel: impl FnOnce() -> Option<K>,
 ) -> Ways {
-    let entries = || to.iter().filter(|entry| entry.is_of_device());
-    let mut of_device = offered[..offered.len() - others].iter();
+    let OwnPorts { all: ports, others } = offered;
+    let mut of_device = ports[..ports.len() - others].iter();
     let is_near = of_device.any(|port| {
         let ours = NetworkAddress::new(port.address.into(), port.prefix_len);
-        entries().any(|entry| ours.shares_subnet(&NetworkAddress::new(entry.address, entry.prefix_len)))
+        let mut theirs = to.iter().filter(|entry| entry.is_of_device());
+        theirs.any(|entry| ours.shares_subnet(&NetworkAddress::new(entry.address, entry.prefix_len)))
     });
-    let mut ways = Ways { first_step, others: others as u8, ..Ways::default() };
-    if is_near && first_step == Step::Subnet {
-        return ways;
+    let kernel = if is_near && first_step == Step::Subnet { None } else { kernel() };
+    // The ways that have failed are known in any case, and must be said.
+    let mut targets: Vec<IpAddr> = failed.iter().map(|[_, theirs]| *theirs).collect();
+    if kernel.is_some() {
+        let is_of_port =
+            |entry: &&HandleAddress| matches!(entry.purpose(), AddressPurpose::Port | AddressPurpose::OtherPort);
+        targets.extend(to.iter().filter(is_of_port).map(|entry| entry.address));
     }
-    let Some(route) = kernel() else { return ways };
-    let targets: Vec<IpAddr> = entries().map(|entry| entry.address).take(MAX_TARGETS).collect();
-    ways.targets = targets.iter().map(|target| mapped(*target)).collect();
-    ways.routes = (0..offered.len())
-        .flat_map(|port| targets.iter().map(move |target| (port, *target)))
-        .map(|(port, target)| route(port, target))
-        .collect();
-    ways
+    let mut seen = Vec::new();
+    targets.retain(|target| {
+        !seen.contains(target) && {
+            seen.push(*target);
+            true
+        }
+    });
+    targets.truncate(MAX_TARGETS);
+    let route = |place: usize, target: IpAddr| {
+        let own = ports[place].address.to_canonical();
+        if failed.contains(&[own, target]) {
+            return Route::Failed;
+        }
+        kernel.as_ref().map_or(Route::Unknown, |route| route(place, target))
+    };
+    let routes = (0..ports.len()).flat_map(|place| targets.iter().map(move |target| (place, *target)));
+    let routes = routes.map(|(place, target)| route(place, target)).collect();
+    Ways { first_step, others: others as u8, targets: targets.into_iter().map(mapped).collect(), routes }
 }
 
-/// Returns an address as a port's is on the wire.
-fn mapped(address: IpAddr) -> std::net::Ipv6Addr {
+/// Returns an address as a port's is on the wire: IPv4 as an IPv4-mapped address.
+pub fn mapped(address: IpAddr) -> std::net::Ipv6Addr {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),
         IpAddr::V6(v6) => v6,
@@ -84,7 +101,9 @@ mod tests {
         let ours = [port("10.0.0.1"), port("10.1.0.1")];
         let to = |address: &str| handle_addresses(&[port(address)], 0, |_| true);
         let ask = |others: usize, to: &[HandleAddress], step: Step| {
-            ways(&ours, others, to, step, || Some(|place: usize, _: IpAddr| [Route::Leaves, Route::Elsewhere][place]))
+            ways(OwnPorts { all: &ours, others }, to, step, &[], || {
+                Some(|place: usize, _: IpAddr| [Route::Leaves, Route::Elsewhere][place])
+            })
         };
         assert!(ask(0, &to("10.1.0.9"), Step::Subnet).targets.is_empty());
         let far = ask(0, &to("10.2.0.9"), Step::Subnet);
@@ -93,7 +112,9 @@ mod tests {
         assert_eq!(ask(1, &to("10.1.0.9"), Step::Subnet).targets.len(), 1);
         // Nor does one that was tried.
         assert_eq!(ask(0, &to("10.1.0.9"), Step::Routed).targets.len(), 1);
-        let silent = ways(&ours, 0, &to("10.2.0.9"), Step::Subnet, || None::<fn(usize, IpAddr) -> Route>);
+        let silent = ways(OwnPorts { all: &ours, others: 0 }, &to("10.2.0.9"), Step::Subnet, &[], || {
+            None::<fn(usize, IpAddr) -> Route>
+        });
         assert_eq!((silent.targets.len(), silent.routes.len()), (0, 0));
     }
 
@@ -107,9 +128,28 @@ mod tests {
         assert_eq!(entries, [("10.0.0.2".to_owned(), 1)]);
         let with_others = handle_addresses(&ports, 1, |_| true);
         assert_eq!(with_others.iter().map(HandleAddress::is_of_device).collect::<Vec<_>>(), [true, false]);
-        // The ways lead to the device's ports.
-        let far =
-            ways(&[port("10.9.0.1")], 0, &with_others, Step::Subnet, || Some(|_: usize, _: IpAddr| Route::Leaves));
-        assert_eq!(far.targets, [port("10.0.0.2").address]);
+        // The ways lead to all of them, however near the others are.
+        let ours = [port("10.0.0.3")];
+        let far = ways(OwnPorts { all: &ours, others: 0 }, &with_others, Step::Routed, &[], || {
+            Some(|_: usize, _: IpAddr| Route::Leaves)
+        });
+        assert_eq!(far.targets, [port("10.0.0.2").address, port("10.0.0.3").address]);
+    }
+
+    #[test]
+    fn what_has_failed_is_said_even_where_the_kernel_is_not_asked() {
+        let ours = [port("10.0.0.1"), port("10.1.0.1")];
+        let to = handle_addresses(&[port("10.0.0.9"), port("10.1.0.9")], 0, |_| true);
+        let failed = [["10.1.0.1", "10.1.0.9"].map(|address| address.parse().unwrap())];
+        let near = ways(OwnPorts { all: &ours, others: 0 }, &to, Step::Subnet, &failed, || {
+            Some(|_: usize, _: IpAddr| panic!("the subnet is shared"))
+        });
+        assert_eq!((near.targets.len(), &near.routes[..]), (1, &[Route::Unknown, Route::Failed][..]));
+        assert_eq!(near.route(1, port("10.1.0.9").address), Route::Failed);
+        let many: Vec<_> = (0..40).map(|last| [IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 1, last])]).collect();
+        let full = ways(OwnPorts { all: &ours, others: 1 }, &to, Step::Routed, &many, || {
+            Some(|_: usize, _: IpAddr| Route::Leaves)
+        });
+        assert_eq!((full.targets.len(), full.others, full.routes.len()), (MAX_TARGETS, 1, 2 * MAX_TARGETS));
     }
 }

@@ -136,7 +136,8 @@ options! {
         ],
         default: None, "the first usable one",
         help: "The interface that the handshake uses if the rails of two hosts share no subnet. On RDMA, peers try the \
-               interface's address first, unless the list begins with `^`. The syntax is that of `RAILWEAVE_RAILS`.",
+               interface's address first, unless the list begins with `^`, and TCP that takes RDMA's place \
+               (`RAILWEAVE_HYBRID`) uses the interfaces of the list only. The syntax is that of `RAILWEAVE_RAILS`.",
     }
     /// The TCP port that the control thread listens on.
     control_port: PortRange {
@@ -356,7 +357,8 @@ options! {
         default: false, "0",
         help: "RDMA only: the use of TCP for connections between hosts that RDMA cannot connect. With 1 it is used, \
                and NCCL is told that the devices take host memory only, because TCP does. With 0 it is used if the \
-               devices take host memory only in any case and `RAILWEAVE_FABRIC` is `auto`. Set it alike on every host.",
+               devices take host memory only in any case and `RAILWEAVE_FABRIC` is `auto`. Set it alike on every host, \
+               and `RAILWEAVE_MODE` too, because hosts without RDMA have another mode by default.",
     }
     /// The time in which a rail must bring something through before it counts: 100 ms to 3600 s.
     probe_timeout: Duration {

@@ -36,6 +36,11 @@ impl Devices {
         Arc::clone(&self.all()[index])
     }
 
+    /// Returns the devices that discovery made.
+    pub(crate) fn found(&self) -> Vec<Arc<Device>> {
+        self.all()[..self.found].to_vec()
+    }
+
     /// Returns the indices of the devices that a device is fused of; its own if it is not virtual.
     pub(crate) fn members(&self, index: usize) -> Vec<usize> {
         // Virtual devices exist only if each device that discovery made has one port, that of its own index.

@@ -27,7 +27,7 @@ fn logger() -> Option<NcclLogger> {
 pub(crate) fn line(event: &Event, peer: &str) -> String {
     match event {
         Event::Unwelcome(unwelcome) => unwelcome.to_string(),
-        Event::RailLeftOut { rail, reason } => format!("rail {rail} to {peer} is left out: {reason}"),
+        Event::RailLeftOut { rail, name, reason } => format!("rail {rail} to {peer} ({name}) is left out: {reason}"),
         Event::MessageTruncated(_) => format!("to {peer}: {event}"),
     }
 }

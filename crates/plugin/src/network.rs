@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use railweave_discovery::Routes;
 use railweave_fabric::{Fabric, LinkLayer, Route, Step};
-use railweave_offers::{Answer, Offered, OwnPorts, answer, offered, port_offer, weight_among_halves};
+use railweave_offers::{Answer, Offered, OwnPorts, answer, offered, place_in_device, port_offer, weight_among_halves};
 use railweave_topology::ChosenPort;
 use railweave_transport::{
     AcceptPairing, Acceptor, Action, ConnectionConfig, ConnectionEnd, Connector, Handle, Handshake, HandshakePort,
@@ -82,6 +82,16 @@ pub(crate) struct HandshakeParams {
     pub(crate) deadline_ns: u64,
 }
 
+/// The listener that a connection leads to.
+#[derive(Clone, Copy)]
+pub(crate) struct To<'a> {
+    pub(crate) handle: &'a Handle,
+    /// The first step of the ladder to try.
+    pub(crate) first_step: Step,
+    /// The ways that are not tried: an address of this host, and one of the peer's.
+    pub(crate) avoided: &'a [[IpAddr; 2]],
+}
+
 /// A fabric with its devices.
 pub(crate) trait Network: Send + Sync {
     /// Returns the devices, in NCCL's numbering.
@@ -94,8 +104,8 @@ pub(crate) trait Network: Send + Sync {
     fn is_tcp(&self) -> bool {
         self.ports().first().is_some_and(|port| port.facts.link_layer == LinkLayer::Tcp)
     }
-    /// Begins a connection from a device to the listener of a handle, from this step of the ladder on.
-    fn connect(&self, device: usize, to: &Handle, first_step: Step, params: HandshakeParams) -> Box<dyn AnyHandshake>;
+    /// Begins a connection from a device.
+    fn connect(&self, device: usize, to: To<'_>, params: HandshakeParams) -> Box<dyn AnyHandshake>;
     /// Answers an offer to a device. `same_network`: both processes share a network namespace.
     fn accept(
         &self,
@@ -127,15 +137,17 @@ impl<F: Fabric> NetworkOf<F> {
         offered(&self.devices.at(device), &self.ports)
     }
 
-    fn handshake_ports(&self, offered: &[usize]) -> Vec<HandshakePort<F>> {
-        let ports = offered.iter().enumerate();
-        ports
-            .map(|(place, index)| HandshakePort {
+    fn handshake_ports(&self, offered: &Offered) -> Vec<HandshakePort<F>> {
+        let found = if offered.others > 0 { self.devices.found() } else { Vec::new() };
+        let port = |(place, index): (usize, &usize)| {
+            let place = place_in_device(offered, place, found.iter().map(Arc::as_ref));
+            HandshakePort {
                 offer: port_offer(&self.ports[*index], (self.lanes)(place)),
                 domain: Arc::clone(self.registrations[*index].domain()),
-                weight: (self.weight)(place).or_else(|| self.weight_among_halves(*index, offered)),
-            })
-            .collect()
+                weight: (self.weight)(place).or_else(|| self.weight_among_halves(*index, &offered.ports)),
+            }
+        };
+        offered.ports.iter().enumerate().map(port).collect()
     }
 
     /// Returns the weight of a port that shares its adapter's link with others of the device, if halves of a link share
@@ -157,9 +169,10 @@ impl<F: Fabric> NetworkOf<F> {
     }
 
     /// Returns what the kernel says of the ways to a peer.
-    fn ways(&self, offered: &Offered, ports: &[HandshakePort<F>], to: &Handle, first_step: Step) -> Ways {
+    fn ways(&self, offered: &Offered, ports: &[HandshakePort<F>], to: To<'_>) -> Ways {
         let ports: Vec<_> = ports.iter().map(|port| port.offer).collect();
-        railweave_offers::ways(&ports, offered.others, &to.addresses, first_step, || {
+        let own = OwnPorts { all: &ports, others: offered.others };
+        railweave_offers::ways(own, &to.handle.addresses, to.first_step, to.avoided, || {
             let routes = Routes::open()?;
             Some(move |place: usize, to: IpAddr| routes.route(&self.ports[offered.ports[place]].facts, to))
         })
@@ -185,10 +198,10 @@ where
         F::JOINING.may_block()
     }
 
-    fn connect(&self, device: usize, to: &Handle, first_step: Step, params: HandshakeParams) -> Box<dyn AnyHandshake> {
+    fn connect(&self, device: usize, to: To<'_>, params: HandshakeParams) -> Box<dyn AnyHandshake> {
         let offered = self.offered(device);
-        let ports = self.handshake_ports(&offered.ports);
-        let wanted = Wanted { nonce: to.nonce, ways: self.ways(&offered, &ports, to, first_step) };
+        let ports = self.handshake_ports(&offered);
+        let wanted = Wanted { nonce: to.handle.nonce, ways: self.ways(&offered, &ports, to) };
         let HandshakeParams { config, peer, deadline_ns } = params;
         let connector = Connector::<F>::new(self.own(config), ports, wanted, peer, deadline_ns, counters::of);
         Box::new(HandshakeOf { handshake: connector, registrations: self.registrations_of(&offered.ports) })
@@ -203,7 +216,7 @@ where
         params: HandshakeParams,
     ) -> Box<dyn AnyHandshake> {
         let offered = self.offered(device);
-        let ports = self.handshake_ports(&offered.ports);
+        let ports = self.handshake_ports(&offered);
         let ours: Vec<_> = ports.iter().map(|port| port.offer).collect();
         let routes = OnceCell::new();
         let back = |place: usize, to: Ipv6Addr| {

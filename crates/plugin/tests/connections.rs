@@ -326,7 +326,8 @@ fn a_connection_that_is_closed_here_is_over_when_its_peer_gives_it_up() {
         net.close_recv(accept(&net, &listening)).unwrap();
         assert!(matches!(stranger.receive(), Message::Bye));
         // The peer sends no BYE after this message.
-        stranger.send(1, Message::Refuse { fault: Fault::Peer, reason: "it took too long".to_owned() });
+        stranger
+            .send(1, Message::Refuse { fault: Fault::Peer, of_rails: false, reason: "it took too long".to_owned() });
         // The connection's number is free again.
         stranger.offer(1);
     });

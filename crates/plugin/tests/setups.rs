@@ -344,7 +344,10 @@ fn connects_beyond_those_that_are_set_up_at_once_follow_when_others_end() {
         // Further offers would come before the answer to PING.
         stranger.until_read();
         for connection in 1..=beyond as u32 {
-            stranger.send(connection, Message::Refuse { fault: Fault::Peer, reason: "no place".to_owned() });
+            stranger.send(
+                connection,
+                Message::Refuse { fault: Fault::Peer, of_rails: false, reason: "no place".to_owned() },
+            );
             stranger.offered();
         }
         stranger.until_read();

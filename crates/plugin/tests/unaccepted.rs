@@ -23,7 +23,7 @@ fn come_and_leave(stranger: &mut Stranger, connections: RangeInclusive<u32>) {
     for connection in connections {
         let lane = come(stranger, connection);
         // REFUSE of an open connection means the same as BYE.
-        let refuse = Message::Refuse { fault: Fault::Peer, reason: "no more".to_owned() };
+        let refuse = Message::Refuse { fault: Fault::Peer, of_rails: false, reason: "no more".to_owned() };
         stranger.send(connection, if connection % 2 == 0 { refuse } else { Message::Bye });
         drop(lane);
     }

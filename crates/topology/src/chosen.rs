@@ -37,9 +37,24 @@ impl ChosenPort {
         if ours.guid != 0 || theirs.guid != 0 {
             return ours.guid == theirs.guid;
         }
-        let pci_device =
-            |path: &Path| path.to_str().map(|path| path.rsplit_once('.').map_or(path, |(it, _)| it).to_owned());
-        let (ours, theirs) = (ours.pci_path.as_deref(), theirs.pci_path.as_deref());
-        ours.is_some() && ours.and_then(pci_device) == theirs.and_then(pci_device)
+        let ours = pci_device(ours.pci_path.as_deref());
+        ours.is_some() && ours == pci_device(theirs.pci_path.as_deref())
     }
+
+    /// Returns true if both ports are halves of one link: functions of one RDMA adapter on different PCI buses, with
+    /// the same port number. Functions on one bus are ports of their own, each with a cable.
+    pub fn shares_link_with(&self, other: &Self) -> bool {
+        let (ours, theirs) = (&self.facts, &other.facts);
+        let places = (pci_device(ours.pci_path.as_deref()), pci_device(theirs.pci_path.as_deref()));
+        ours.guid != 0
+            && self.is_on_adapter_of(other)
+            && ours.port_number == theirs.port_number
+            && matches!(places, (Some(ours), Some(theirs)) if ours != theirs)
+    }
+}
+
+/// Returns a PCI path without the function.
+pub(crate) fn pci_device(path: Option<&Path>) -> Option<&str> {
+    let path = path?.to_str()?;
+    Some(path.rsplit_once('.').map_or(path, |(device, _)| device))
 }

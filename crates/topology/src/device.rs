@@ -1,10 +1,11 @@
 //! The devices that NCCL sees: one for each port, each adapter, or each group of ports.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use railweave_fabric::{LinkLayer, Mode, PointerSupport};
 
 use crate::ChosenPort;
+use crate::chosen::pci_device;
 
 /// The speed assumed for a port of unknown speed, in Mbit/s; NCCL assumes the same.
 pub const DEFAULT_SPEED_MBPS: u32 = 10_000;
@@ -103,12 +104,6 @@ fn port_number(port: &ChosenPort, earlier: &[Device]) -> u8 {
     own.saturating_add(u8::try_from(neighbours).unwrap_or(u8::MAX))
 }
 
-/// Returns a PCI path without the function.
-fn pci_device(path: Option<&Path>) -> Option<&str> {
-    let path = path?.to_str()?;
-    Some(path.rsplit_once('.').map_or(path, |(device, _)| device))
-}
-
 /// Cuts a name that is too long, and appends a checksum of the whole name, so that cut names stay different.
 fn bounded_name(name: String) -> String {
     if name.len() <= MAX_NAME_BYTES {
@@ -189,6 +184,20 @@ mod tests {
         assert_eq!(made, [expected]);
         assert!(devices(&[], Mode::Fused).is_empty());
         assert!(devices(&[], Mode::Ports).is_empty());
+    }
+
+    #[test]
+    fn halves_of_a_link_are_told_from_ports_with_cables_of_their_own() {
+        let half = rdma("mlx5_0", "0000:01:00.0", 7, 1);
+        assert!(half.shares_link_with(&rdma("mlx5_2", "0002:01:00.0", 7, 1)));
+        for (other, why) in [
+            (rdma("mlx5_1", "0000:01:00.1", 7, 1), "a function of its own on the same bus has another cable"),
+            (rdma("mlx5_3", "0002:01:00.1", 7, 2), "another port of the adapter"),
+            (rdma("mlx5_4", "0002:01:00.0", 8, 1), "another adapter"),
+            (tcp("eth0", None), "another fabric"),
+        ] {
+            assert!(!half.shares_link_with(&other), "{why}");
+        }
     }
 
     fn names(devices: &[Device]) -> Vec<&str> {

@@ -86,6 +86,8 @@ pub struct Between<'a> {
     pub first_step: Step,
     /// The knowledge of both hosts together of the way between two ports, both ways.
     pub route: &'a dyn Fn(Pair) -> Route,
+    /// True for two ports between which a rail brought nothing through a moment ago.
+    pub has_failed: &'a dyn Fn(Pair) -> bool,
 }
 
 /// The rails of a connection.
@@ -151,6 +153,8 @@ enum Obstacle {
     Subnet,
     /// The route between them leaves by another port, or is not known.
     Route,
+    /// A rail between them brought nothing through a moment ago.
+    Failed,
     Taken,
     Limit,
 }
@@ -173,7 +177,8 @@ enum Obstacle {
 /// * [`Step::OtherPort`]: ports on a common subnet pair though they are not the devices', as many as a device has
 ///   ports; one that belongs to its device comes first.
 /// * [`Step::Forwarded`]: so do any ports between which both hosts say that packets leave by them, and those of
-///   InfiniBand.
+///   InfiniBand. Without any, those of TCP pair whatever the hosts say: its packets may leave by another port.
+/// * Ports between which a rail brought nothing through a moment ago do not pair.
 ///
 /// Ports with which a port cannot pair do not affect its pairs, except through the limit of [`MAX_RAILS`].
 pub fn pair(connector: Ports<'_>, acceptor: Ports<'_>, between: &Between<'_>) -> Pairing {
@@ -222,17 +227,26 @@ impl Plan<'_> {
                 let may_be = match (plan.between.route)(pair) {
                     Route::Leaves => true,
                     Route::Unknown => !plan.is_infiniband(pair),
-                    Route::Elsewhere => false,
+                    Route::Elsewhere | Route::Failed => false,
                 };
                 plan.outsiders(pair) == 0 && plan.bond(pair) == Ok(Bond::Routed) && may_be
             }),
             Step::OtherPort => self.match_one_to_one(stand_ins, |plan, pair| {
                 plan.outsiders(pair) > 0 && matches!(plan.bond(pair), Ok(Bond::SameAddress | Bond::SameSubnet))
             }),
-            Step::Forwarded => self.match_one_to_one(stand_ins, |plan, pair| {
-                let is_known = (plan.between.route)(pair) == Route::Leaves || plan.is_infiniband(pair);
-                plan.bond(pair) == Ok(Bond::Routed) && is_known
-            }),
+            Step::Forwarded => {
+                self.match_one_to_one(stand_ins, |plan, pair| {
+                    let is_known = (plan.between.route)(pair) == Route::Leaves || plan.is_infiniband(pair);
+                    plan.bond(pair) == Ok(Bond::Routed) && is_known
+                });
+                // A packet of TCP may leave by another port than that of its address.
+                if self.pairs.is_empty() {
+                    self.match_one_to_one(MAX_RAILS, |plan, pair| {
+                        let is_tcp = plan.connector.all[pair.connector].link_layer == LinkLayer::Tcp;
+                        plan.outsiders(pair) == 0 && plan.bond(pair) == Ok(Bond::Routed) && is_tcp
+                    });
+                }
+            }
             // Its ports come in an offer of their own.
             Step::Tcp => {}
         }
@@ -271,7 +285,8 @@ impl Plan<'_> {
             for (acceptor, theirs) in self.acceptor.all.iter().enumerate() {
                 let pair = Pair { connector, acceptor };
                 let is_free = |side: Side| !self.has_partner(side, pair.port(side));
-                if is_free(Side::Connector) && is_free(Side::Acceptor) && is_candidate(self, pair) {
+                let is_free = is_free(Side::Connector) && is_free(Side::Acceptor);
+                if is_free && is_candidate(self, pair) && !(self.between.has_failed)(pair) {
                     let distance = ours.speed_mbps.abs_diff(theirs.speed_mbps);
                     // Neither end's order goes before the other's.
                     let (place, addresses) = (connector.max(acceptor), ours.address.min(theirs.address));
@@ -294,6 +309,8 @@ impl Plan<'_> {
                 augment(&candidates, &mut matched, first, &mut Vec::new());
             }
         }
+        // The search has changed the order.
+        matched.sort_by_key(|ends| candidates.iter().position(|other| other == ends));
         matched.truncate(most.min(MAX_RAILS).saturating_sub(self.pairs.len()));
         self.pairs.extend(matched.into_iter().map(|[first, second]| Pair::new(first_side, first, second)));
     }
@@ -321,6 +338,7 @@ impl Plan<'_> {
             let is_loopback = ours.network().is_loopback() || theirs.network().is_loopback();
             let is_near = matches!(self.bond(pair), Ok(Bond::SameAddress | Bond::SameSubnet));
             let is_candidate = is_near && !is_loopback && self.outsiders(pair) == 0 && self.has_partner(other, partner);
+            let is_candidate = is_candidate && !(self.between.has_failed)(pair);
             is_candidate.then(|| (rail_distance(ours, theirs), -self.speed_left(other, partner), pair))
         });
         candidates.min().map(|(.., pair)| pair)
@@ -350,6 +368,7 @@ impl Plan<'_> {
         let others = self.ports(side.other());
         let obstacles = (0..others.len()).map(|partner| match self.bond(Pair::new(side, index, partner)) {
             Err(obstacle) => obstacle,
+            Ok(_) if (self.between.has_failed)(Pair::new(side, index, partner)) => Obstacle::Failed,
             _ if self.pairs.len() == MAX_RAILS => Obstacle::Limit,
             // Routed pairs exist only if there are no others, so one pair shows the kind of all.
             Ok(Bond::Routed) if self.pairs.iter().any(|pair| self.bond(*pair) != Ok(Bond::Routed)) => Obstacle::Subnet,
@@ -390,6 +409,9 @@ impl Obstacle {
                 "no port of the {other} is on the subnet of {network}, and packets to none of them leave by this port \
                  (`ip route get` shows the way)"
             ),
+            Self::Failed => {
+                format!("a rail to the {other} brought nothing through a moment ago (an earlier line says why)")
+            }
             Self::Taken => format!("each port of the {other} that it could pair with has a partner"),
             Self::Limit => format!("a connection has at most {MAX_RAILS} rails"),
         }
@@ -430,6 +452,9 @@ impl Obstacle {
                  prints them), or set {}=1 on both hosts, which uses TCP where RDMA does not reach",
                 SettingId::Hybrid
             ),
+            Self::Failed => {
+                "look at the cables, at the firewalls (UDP port 4791) and at the MTU on the way between both".to_owned()
+            }
             Self::NoPort | Self::NotUnicast | Self::Subnet | Self::Taken | Self::Limit => share_a_subnet(),
         }
     }

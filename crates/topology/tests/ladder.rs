@@ -4,7 +4,7 @@ mod common;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use railweave_fabric::{MAX_RAILS, Route, Step};
+use railweave_fabric::{LinkLayer, MAX_RAILS, Route, Step};
 use railweave_topology::{Between, Endpoint, Pair, Pairing, Ports, Side, pair};
 
 use common::{any_endpoint, endpoint, network};
@@ -27,7 +27,8 @@ impl Host {
 }
 
 fn climb(connector: &Host, acceptor: &Host, first_step: Step, route: impl Fn(Pair) -> Route) -> Pairing {
-    let between = Between { same_network: false, first_step, route: &route };
+    let has_failed = |pair: Pair| route(pair) == Route::Failed;
+    let between = Between { same_network: false, first_step, route: &route, has_failed: &has_failed };
     pair(connector.ports(), acceptor.ports(), &between)
 }
 
@@ -67,6 +68,89 @@ fn a_route_counts_unless_it_leaves_by_another_port() {
 }
 
 #[test]
+fn packets_of_tcp_may_leave_by_another_port_where_nothing_else_is_left() {
+    let (here, there) = (Host::new(&["10.0.1.1/24"], &[]), Host::new(&["10.0.2.2/24"], &[]));
+    gives(&climb(&here, &there, Step::Subnet, |_| Route::Elsewhere), Step::Forwarded, &[(0, 0)]);
+    gives_nothing(&climb(&here, &there, Step::Subnet, |_| Route::Failed));
+    let (here, there) = (Host::new(&["10.0.1.1/24 roce"], &[]), Host::new(&["10.0.2.2/24 roce"], &[]));
+    gives_nothing(&climb(&here, &there, Step::Subnet, |_| Route::Elsewhere));
+}
+
+#[test]
+fn ports_whose_rail_has_failed_do_not_pair_again() {
+    let here = Host::new(&["10.0.1.1/24 roce", "10.0.2.1/24 roce"], &["10.0.3.1/24 roce"]);
+    let there = Host::new(&["10.0.1.2/24 roce", "10.0.2.2/24 roce"], &["10.0.3.2/24 roce"]);
+    let failed = |which: &'static [usize]| {
+        move |pair: Pair| if which.contains(&pair.connector) { Route::Failed } else { Route::Elsewhere }
+    };
+    gives(&climb(&here, &there, Step::Subnet, failed(&[])), Step::Subnet, &[(0, 0), (1, 1)]);
+    gives(&climb(&here, &there, Step::Subnet, failed(&[1])), Step::Subnet, &[(0, 0)]);
+    gives(&climb(&here, &there, Step::Subnet, failed(&[0, 1])), Step::OtherPort, &[(2, 2)]);
+    let none = climb(&here, &there, Step::Subnet, failed(&[0, 1, 2]));
+    gives_nothing(&none);
+    let text = none.refusal().unwrap();
+    assert!(text.contains("brought nothing through a moment ago") && text.contains("UDP port 4791"), "{text}");
+}
+
+#[test]
+fn the_port_of_the_device_is_kept_when_there_are_more_pairs_than_rails() {
+    // The second port of here reaches only the first one there, which would be the device's partner otherwise.
+    let here = Host::new(&["10.0.0.9/24"], &["10.0.0.10/24 p1", "10.2.0.9/24"]);
+    let there = Host::new(&["10.9.9.1/32"], &["10.0.0.1/24", "10.0.0.2/24 p2", "10.2.0.1/24"]);
+    let found = climb(&here, &there, Step::OtherPort, |_| Route::Elsewhere);
+    assert_eq!(found.step, Some(Step::OtherPort));
+    assert_eq!(found.pairs.iter().map(|pair| pair.connector).collect::<Vec<_>>(), [0], "NCCL's own port");
+}
+
+#[test]
+fn what_one_kernel_does_not_know_is_not_a_way_through_a_host_in_between() {
+    assert_eq!(Route::Unknown.and(Route::Leaves), Route::Unknown);
+    assert_eq!(Route::Elsewhere.and(Route::Unknown), Route::Elsewhere);
+    assert_eq!(Route::Failed.and(Route::Elsewhere), Route::Failed);
+    assert_eq!(Route::Leaves.and(Route::Leaves), Route::Leaves);
+    let (here, there) = (Host::new(&["fe80:0:0:1::1/64 ib"], &[]), Host::new(&["fe80:0:0:2::2/64 ib"], &[]));
+    for route in [Route::Elsewhere, Route::Unknown] {
+        assert_eq!(climb(&here, &there, Step::Subnet, |_| route).step, Some(Step::Forwarded), "not step 2");
+    }
+}
+
+#[test]
+fn a_connection_has_at_most_eight_rails_however_they_were_found() {
+    let same = (0..5).map(|port| format!("10.0.{port}.1/24"));
+    let ends: [Vec<String>; 2] =
+        [1, 2].map(|host| same.clone().chain((5..13).map(|port| format!("10.0.{port}.{host}/24"))).collect());
+    let [here, there] = ends.map(|end| Host::new(&end.iter().map(String::as_str).collect::<Vec<_>>(), &[]));
+    let between =
+        Between { same_network: true, first_step: Step::Subnet, route: &|_| Route::Unknown, has_failed: &|_| false };
+    assert_eq!(pair(here.ports(), there.ports(), &between).pairs.len(), MAX_RAILS);
+}
+
+#[test]
+fn other_ports_take_no_part_in_the_step_of_the_devices_own() {
+    // The second port of the device shares a partner of the device's; the other port gets none.
+    let here = Host::new(&["10.0.0.1/24", "10.0.0.2/24"], &["10.0.0.3/24"]);
+    let there = Host::new(&["10.0.0.4/24"], &["10.0.0.5/24"]);
+    gives(&climb(&here, &there, Step::Subnet, |_| Route::Unknown), Step::Subnet, &[(0, 0), (1, 0)]);
+    // Nor where it has the same address on one host.
+    let same = Host::new(&["10.0.0.1/24"], &["10.0.1.1/24"]);
+    let between =
+        Between { same_network: true, first_step: Step::Subnet, route: &|_| Route::Unknown, has_failed: &|_| false };
+    gives(&pair(same.ports(), same.ports(), &between), Step::Subnet, &[(0, 0)]);
+    let between = Between { first_step: Step::OtherPort, ..between };
+    gives(&pair(same.ports(), same.ports(), &between), Step::OtherPort, &[(1, 1)]);
+}
+
+#[test]
+fn a_port_of_equal_rail_goes_before_one_without() {
+    let here = Host::new(&["10.0.0.1/24 r1"], &[]);
+    let there = Host::new(&["10.0.0.2/24", "10.0.0.3/24 r1"], &[]);
+    let found = climb(&here, &there, Step::Subnet, |_| Route::Unknown);
+    assert!(found.pairs.contains(&Pair { connector: 0, acceptor: 1 }), "{found:?}");
+    let (one, many) = (Host::new(&["10.0.1.1/24 r1"], &[]), Host::new(&["10.0.2.2/24", "10.0.2.3/24 r1"], &[]));
+    gives(&climb(&one, &many, Step::Routed, |_| Route::Unknown), Step::Routed, &[(0, 1)]);
+}
+
+#[test]
 fn another_port_stands_in_where_it_shares_a_subnet() {
     // Three hosts, a cable between each two; NCCL chose the port to the third host.
     let (here, there) = (Host::new(&["10.0.1.1/24"], &["10.0.3.1/24"]), Host::new(&["10.0.3.2/24"], &["10.0.2.2/24"]));
@@ -77,7 +161,8 @@ fn another_port_stands_in_where_it_shares_a_subnet() {
     let here = Host::new(&["10.0.1.1/24"], &["10.0.3.1/24", "10.0.4.1/24"]);
     let there = Host::new(&["10.0.4.2/24"], &["10.0.3.2/24"]);
     gives(&climb(&here, &there, Step::Subnet, |_| Route::Elsewhere), Step::OtherPort, &[(2, 0)]);
-    let there = Host::new(&["10.0.9.2/24"], &["10.0.8.2/24"]);
+    let here = Host::new(&["10.0.1.1/24 roce"], &["10.0.3.1/24 roce", "10.0.4.1/24 roce"]);
+    let there = Host::new(&["10.0.9.2/24 roce"], &["10.0.8.2/24 roce"]);
     gives_nothing(&climb(&here, &there, Step::Subnet, |_| Route::Elsewhere));
 }
 
@@ -142,7 +227,8 @@ impl std::fmt::Debug for Host {
 
 /// Ways that both hosts know, by the places of the ports in their lists.
 fn any_ways() -> impl Strategy<Value = Vec<Route>> {
-    vec(prop::sample::select(vec![Route::Unknown, Route::Leaves, Route::Elsewhere]), 12 * 12)
+    let routes = vec![Route::Unknown, Route::Leaves, Route::Elsewhere, Route::Failed];
+    vec(prop::sample::select(routes), 12 * 12)
 }
 
 fn way(ways: &[Route], connector: usize, acceptor: usize) -> Route {
@@ -176,7 +262,7 @@ prop_compose! {
         others in 0_usize..3,
     ) -> Host {
         let ports = subnets.iter().zip(0_u8..);
-        let ports = ports.map(|(subnet, place)| endpoint(&format!("10.0.{subnet}.{number}{place}/24")));
+        let ports = ports.map(|(subnet, place)| endpoint(&format!("10.0.{subnet}.{number}{place}/24 roce")));
         let ports: Vec<_> = ports.collect();
         Host { others: others.min(ports.len() - 1), ports }
     }
@@ -203,11 +289,15 @@ proptest! {
             prop_assert!(ours.plane_id < 0 || theirs.plane_id < 0 || ours.plane_id == theirs.plane_id);
             let is_own = of_device(&here, pair.connector) && of_device(&there, pair.acceptor);
             let is_near = network(ours).shares_subnet(&network(theirs));
+            prop_assert!(route(*pair) != Route::Failed);
             match found.step {
                 Some(Step::Subnet) => prop_assert!(is_own && is_near),
                 Some(Step::Routed) => prop_assert!(is_own && !is_near && route(*pair) != Route::Elsewhere),
                 Some(Step::OtherPort) => prop_assert!(!is_own && is_near),
-                Some(Step::Forwarded) => prop_assert!(!is_near && route(*pair) == Route::Leaves),
+                Some(Step::Forwarded) => {
+                    let is_own_tcp = is_own && ours.link_layer == LinkLayer::Tcp;
+                    prop_assert!(!is_near && (route(*pair) == Route::Leaves || is_own_tcp));
+                }
                 Some(Step::Tcp) | None => prop_assert!(false, "{:?}", found),
             }
         }

@@ -11,7 +11,8 @@ use common::{any_address, any_endpoint, endpoint, network};
 
 /// Pairs the ports of two devices, about whose ways nothing is known.
 fn pair(connector: &[Endpoint], acceptor: &[Endpoint], same_network: bool) -> Pairing {
-    let between = Between { same_network, first_step: Step::Subnet, route: &|_| Route::Unknown };
+    let between =
+        Between { same_network, first_step: Step::Subnet, route: &|_| Route::Unknown, has_failed: &|_| false };
     railweave_topology::pair(Ports::of_device(connector), Ports::of_device(acceptor), &between)
 }
 

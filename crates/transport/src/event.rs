@@ -5,7 +5,7 @@ use std::fmt;
 
 use railweave_fabric::RailId;
 
-use crate::{LeftOut, Unwelcome};
+use crate::{LeftOut, RailName, Unwelcome};
 
 /// A message that was longer than its receive, and was truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub enum Event {
     RailLeftOut {
         /// The rail.
         rail: RailId,
+        /// Its two ends.
+        name: RailName,
         /// The reason.
         reason: LeftOut,
     },
@@ -38,7 +40,7 @@ impl fmt::Display for Event {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unwelcome(unwelcome) => unwelcome.fmt(out),
-            Self::RailLeftOut { rail, reason } => write!(out, "rail {rail} is left out: {reason}"),
+            Self::RailLeftOut { rail, name, reason } => write!(out, "rail {rail} ({name}) is left out: {reason}"),
             Self::MessageTruncated(Truncated { tag, message, receive }) => write!(
                 out,
                 "a message of {message} bytes (tag {tag:#x}) was truncated to the {receive} bytes of its receive; the \

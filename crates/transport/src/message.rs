@@ -190,6 +190,8 @@ pub enum Message {
     Refuse {
         /// The party at fault, as the sender of this message sees it.
         fault: Fault,
+        /// True if no pair of ports became a rail, so that others may: the connector may offer again.
+        of_rails: bool,
         /// The reason, in words.
         reason: String,
     },
@@ -343,8 +345,8 @@ impl Message {
             Self::Ready { usable: rails } | Self::Probe { rails } => {
                 out.u8(*rails).zeros(3);
             }
-            Self::Refuse { fault, reason } => {
-                out.u8(fault_code(*fault)).zeros(1).text(reason, MOST_TEXT);
+            Self::Refuse { fault, of_rails, reason } => {
+                out.u8(fault_code(*fault)).u8(u8::from(*of_rails)).text(reason, MOST_TEXT);
             }
             Self::Bye | Self::Ping | Self::Pong | Self::Wait => {}
             Self::Proof(proof) => {
@@ -417,7 +419,7 @@ fn read_offer(bytes: &[u8]) -> Result<Message, DecodeError> {
     let targets = of_targets.map(|_| reader.array::<16>().map(Ipv6Addr::from)).collect::<Result<Vec<_>, _>>()?;
     let routes = (0..ports.len() * targets.len()).map(|_| {
         let code = reader.u8()?;
-        let allowed = "0 unknown, 1 leaves by the port, 2 elsewhere";
+        let allowed = "0 unknown, 1 leaves by the port, 2 elsewhere, 3 has failed";
         Route::from_code(code).ok_or(DecodeError::Value { what: "a route", value: code.into(), allowed })
     });
     let routes = routes.collect::<Result<_, _>>()?;
@@ -487,10 +489,13 @@ fn read_refuse(bytes: &[u8]) -> Result<Message, DecodeError> {
         .into_iter()
         .find(|fault| fault_code(*fault) == code)
         .ok_or(DecodeError::Value { what: "REFUSE's fault", value: code.into(), allowed: "0 to 3" })?;
-    reader.zeros(1)?;
+    let flags = reader.u8()?;
+    if flags > 1 {
+        return Err(DecodeError::Value { what: "REFUSE's flags", value: flags.into(), allowed: "0 or 1" });
+    }
     let reason = reader.text("REFUSE's reason", MOST_TEXT)?;
     reader.end()?;
-    Ok(Message::Refuse { fault, reason })
+    Ok(Message::Refuse { fault, of_rails: flags == 1, reason })
 }
 
 impl Frame {

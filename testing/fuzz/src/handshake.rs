@@ -181,7 +181,8 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
                 ours.iter_mut().for_each(|port| port.address = (u128::from(port.address) + 1).into());
                 let ways = &offer.ways;
                 let route = |pair: Pair| ways.route(pair.connector, ours[pair.acceptor].address);
-                let between = Between { same_network: false, first_step: ways.first_step, route: &route };
+                let between =
+                    Between { same_network: false, first_step: ways.first_step, route: &route, has_failed: &|_| false };
                 let theirs = Ports { all: &theirs, others: ways.others.into() };
                 let pairing = pair(theirs, Ports::of_device(&ours), &between);
                 assert!(pairing.pairs.len() <= railweave_fabric::MAX_RAILS, "a connection has at most 8 rails");

@@ -89,7 +89,7 @@ fn wire() -> Vec<(&'static str, Vec<u8>)> {
         Message::Answer { token: Token([5; 16]), step: Step::Subnet, rails: vec![answer; 2] },
         Message::Lanes(Lanes { byte_counts: true, stream: 0xffff_0000_1234, rails }),
         Message::Ready { usable: 3 },
-        Message::Refuse { fault: Fault::Configuration, reason: "RAILWEAVE_MODE differs".into() },
+        Message::Refuse { fault: Fault::Configuration, of_rails: false, reason: "RAILWEAVE_MODE differs".into() },
         Message::Bye,
         Message::Ping,
         Message::Pong,
@@ -147,7 +147,7 @@ fn session() -> Vec<(&'static str, Vec<u8>)> {
         let body = Frame { connection: 1, message }.encode()[12..].to_vec();
         [&[8, wire, kind, connection, body.len() as u8], &body[..]].concat()
     };
-    let late = Message::Refuse { fault: Fault::Peer, reason: "too late".into() };
+    let late = Message::Refuse { fault: Fault::Peer, of_rails: false, reason: "too late".into() };
     let many = [up.clone(), [offers.clone(), from_opener.clone()].concat().repeat(4), accepts.repeat(2)].concat();
     let asked = [open.clone(), due.repeat(3), from_opener.clone(), vec![17, 1], from_acceptor.clone(), due.repeat(2)];
     vec![
@@ -240,7 +240,7 @@ fn answers_of_an_adversary() -> Vec<(&'static str, Vec<u8>)> {
         [&[7, wire, kind], &(body.len() as u16).to_le_bytes()[..], &body].concat()
     };
     let offered = [from_connector, from_acceptor].concat();
-    let refuse = Message::Refuse { fault: Fault::Peer, reason: "no".into() };
+    let refuse = Message::Refuse { fault: Fault::Peer, of_rails: false, reason: "no".into() };
     let refused = [plan(0, 1, 1), offered.clone(), invent(1, refuse)].concat();
     let open = RailLanes::Open { key: 1, endpoints: vec![LaneEndpoint::default()] };
     let lanes = |count| Message::Lanes(Lanes { byte_counts: true, stream: 64, rails: vec![open.clone(); count] });

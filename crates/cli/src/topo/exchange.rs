@@ -141,12 +141,18 @@ impl Exchange {
             }
         }
         if self.outcome.is_none() && self.deadline_ns <= now_ns {
-            self.fail(format!(
-                "{}: it has said who it is, but did not show its ports in time; check that `railweave topo` of the \
-                 same version runs there, and that no firewall blocks its connection back to this host's port {}",
-                self.peer_name(),
-                self.port
-            ));
+            let missing = if self.is_dialler && self.from.is_none() {
+                format!(
+                    "did not dial this host back in time; check that no firewall blocks its connection to this host's \
+                     port {}, and that `railweave topo --listen` runs there",
+                    self.port
+                )
+            } else if self.received[1].is_complete() {
+                "has shown its ports, but did not say in time that it has seen this host's; run both again".to_owned()
+            } else {
+                "did not show its ports in time; check that `railweave topo` of the same version runs there".to_owned()
+            };
+            self.fail(format!("{}: it has said who it is, but {missing}", self.peer_name()));
         }
     }
 
@@ -251,7 +257,7 @@ impl Exchange {
             };
             session.send(connection, Message::Offer(offer));
             let reason = about::describe(device, half.forwards);
-            session.send(connection, Message::Refuse { fault: Fault::Local, reason });
+            session.send(connection, Message::Refuse { fault: Fault::Local, of_rails: false, reason });
             self.unanswered.push(connection);
         }
         self.own = Some(half);
@@ -283,6 +289,8 @@ impl Exchange {
                 }
             }
             SessionAction::Interrupted(connection) => self.with_theirs(|session| session.failed(connection, now_ns)),
+            // All of its ports are here; its answer to this end's comes on the other session.
+            SessionAction::Ended(_) if self.received[1].is_complete() => {}
             SessionAction::Ended(ended) => {
                 let text = format!("{}: the session ended before the exchange was complete: {ended}", self.peer_name());
                 self.fail(text);

@@ -2,7 +2,7 @@
 
 use railweave_discovery::{Fallback, Found, FoundFabric, Routes};
 use railweave_fabric::{Mode, PortFacts, Route};
-use railweave_offers::{Offered, offered, port_offer, weight_among_halves};
+use railweave_offers::{offered, place_in_device, port_offer, weight_among_halves};
 use railweave_options::{Options, Weights};
 use railweave_topology::{ChosenPort, Device, NetworkAddress};
 use railweave_transport::PortOffer;
@@ -117,13 +117,13 @@ impl Own {
         };
         for device in &found.devices {
             let interface = |port: usize| interface(found, port);
-            let made = own.device(device, &found.ports, options, found.mode, interface);
+            let made = own.device(device, &found.devices, &found.ports, options, found.mode, interface);
             own.half.devices.push(made);
         }
         if let Some(Fallback { ports, devices }) = standing_by {
             let interface = |port: usize| Some(name(&ports[port]));
             own.half.fallback =
-                devices.first().map(|device| own.device(device, &ports, options, Mode::Fused, interface));
+                devices.first().map(|device| own.device(device, &devices, &ports, options, Mode::Fused, interface));
         }
         Ok(own)
     }
@@ -131,19 +131,22 @@ impl Own {
     fn device(
         &mut self,
         device: &Device,
+        devices: &[Device],
         ports: &[ChosenPort],
         options: &Options,
         mode: Mode,
         interface: impl Fn(usize) -> Option<String>,
     ) -> HalfDevice {
-        let Offered { ports: indices, others } = offered(device, ports);
+        let offered = offered(device, ports);
+        let indices = &offered.ports;
         self.facts.push(indices.iter().map(|index| ports[*index].facts.clone()).collect());
         let port = |(place, index): (usize, &usize)| {
+            let place = place_in_device(&offered, place, devices);
             let given = match options.weights.value {
                 Weights::BySpeed => None,
                 Weights::Fixed(weights) => weights.get(place).copied(),
             };
-            let halves = || (mode == Mode::Mesh).then(|| weight_among_halves(ports, *index, &indices)).flatten();
+            let halves = || (mode == Mode::Mesh).then(|| weight_among_halves(ports, *index, indices)).flatten();
             HalfPort {
                 offer: port_offer(&ports[*index], options.lanes.value.on(place)),
                 name: ports[*index].facts.name.clone(),
@@ -152,7 +155,8 @@ impl Own {
                 routes: Vec::new(),
             }
         };
-        HalfDevice { name: device.name.clone(), ports: indices.iter().enumerate().map(port).collect(), others }
+        let ports = indices.iter().enumerate().map(port).collect();
+        HalfDevice { name: device.name.clone(), ports, others: offered.others }
     }
 
     /// Returns this host's half.

@@ -2,7 +2,7 @@
 
 use super::half::{Half, HalfDevice, HalfPort};
 use railweave_fabric::{Route, Step};
-use railweave_offers::{Answer, OwnPorts, answer, handle_addresses, ways};
+use railweave_offers::{Answer, OwnPorts, answer, handle_addresses, mapped, ways};
 use railweave_topology::Side;
 use railweave_transport::{Offer, PortOffer};
 use std::net::IpAddr;
@@ -69,19 +69,12 @@ fn made(devices: [&HalfDevice; 2], named: &HalfDevice, same_network: bool, first
     let [ours, theirs] = devices.map(|device| device.ports.iter().map(|port| port.offer).collect::<Vec<PortOffer>>());
     let named_ports: Vec<PortOffer> = named.ports.iter().map(|port| port.offer).collect();
     let to = handle_addresses(&named_ports, named.others, |_| true);
-    let ways = ways(&ours, connector.others, &to, first_step, || {
-        Some(|place: usize, to: IpAddr| connector.ports[place].route(mapped(to)))
-    });
+    let own = OwnPorts { all: &ours, others: connector.others };
+    let ways =
+        ways(own, &to, first_step, &[], || Some(|place: usize, to: IpAddr| connector.ports[place].route(mapped(to))));
     let offer = Offer { nonce: 0, striped: false, traffic_class: None, ports: ours, ways };
     let own = OwnPorts { all: &theirs, others: acceptor.others };
     answer(&offer, own, same_network, |place, to| -> Route { acceptor.ports[place].route(to) })
-}
-
-fn mapped(address: IpAddr) -> std::net::Ipv6Addr {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        IpAddr::V6(v6) => v6,
-    }
 }
 
 fn paired<'a>(devices: [&'a HalfDevice; 2], numbers: [usize; 2], answer: Answer) -> Paired<'a> {

@@ -60,6 +60,11 @@ pub(crate) struct Plan {
     pub(crate) is_complete: bool,
 }
 
+/// The shortest prefixes, in bits, of a cable's subnet. A route to a shorter one, which a peer may claim to have, would
+/// take this host's other traffic.
+const SHORTEST_V4: u8 = 8;
+const SHORTEST_V6: u8 = 32;
+
 /// A port, by its host and its place there.
 type At = (usize, usize);
 
@@ -125,7 +130,8 @@ fn is_routable(port: &PlanPort) -> bool {
         IpAddr::V4(v4) => v4.is_link_local(),
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
     };
-    !address.is_loopback() && !address.is_unspecified() && !address.is_multicast() && !is_link_local
+    let is_cable_sized = port.prefix_len >= if address.is_ipv4() { SHORTEST_V4 } else { SHORTEST_V6 };
+    is_cable_sized && !address.is_loopback() && !address.is_unspecified() && !address.is_multicast() && !is_link_local
 }
 
 impl Graph<'_> {

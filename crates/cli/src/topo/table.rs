@@ -82,23 +82,29 @@ impl Table {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Serves peers until `on_outcome` fails.
+    /// Serves peers until `on_halves` fails, which is called with this host's half and a peer's.
     ///
     /// # Errors
-    /// Those of `on_outcome`, and of the sockets that listen.
+    /// Those of `on_halves`, and of the sockets that listen.
     pub(crate) fn serve(
         &mut self,
         own: &Own,
-        mut on_outcome: impl FnMut(&Outcome) -> Result<(), Box<dyn Error>>,
+        mut on_halves: impl FnMut(&Half, &Half) -> Result<(), Box<dyn Error>>,
     ) -> Result<(), Box<dyn Error>> {
         loop {
             self.wait()?;
             self.turn(own, true);
+            let mut lines = Vec::new();
             for exchange in &mut self.exchanges {
-                if let Some(outcome) = exchange.report() {
-                    on_outcome(outcome)?;
+                match exchange.report() {
+                    Some(Outcome::Halves(halves)) => on_halves(&halves.0, &halves.1)?,
+                    // A stranger can cause any number of these.
+                    Some(Outcome::Failed(reason)) => lines.push(reason.clone()),
+                    None => {}
                 }
             }
+            let now_ns = self.now_ns();
+            lines.iter().for_each(|line| self.say(line, now_ns));
         }
     }
 
@@ -145,7 +151,11 @@ impl Table {
         let Some(process) = link.session.as_ref().and_then(Session::peer).map(|hello| hello.process) else { return };
         if let Some(exchange) = self.exchanges.iter_mut().find(|exchange| exchange.expects(process)) {
             exchange.take_back(link);
-        } else if serves && self.exchanges.len() < MOST_EXCHANGES {
+        } else if serves {
+            // An exchange takes no time, so the oldest of many is stuck.
+            if self.exchanges.len() >= MOST_EXCHANGES {
+                self.exchanges.remove(0);
+            }
             self.exchanges.push(Exchange::accepted(link, self.port, now_ns, self.limit_ns));
         }
     }

@@ -26,6 +26,10 @@ pub(crate) struct ConnectRequest {
     pub(crate) first_step: Step,
     /// The error of the first step that failed.
     pub(crate) failed: Option<Error>,
+    /// True if it was begun without ways that had failed for others.
+    pub(crate) avoids: bool,
+    /// True if it has begun again with them.
+    pub(crate) has_begun_again: bool,
     pub(crate) config: railweave_transport::ConnectionConfig,
     pub(crate) result: Arc<PendingConnect>,
 }

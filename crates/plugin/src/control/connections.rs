@@ -1,23 +1,25 @@
 //! The connections of a session: offers, set-up and their end.
 
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use railweave_fabric::{LinkLayer, Step};
 use railweave_identity::random;
 use railweave_transport::progress::Due;
-use railweave_transport::{Action, Cause, Error, Handshake, HandshakeFailure, Message, Offer, Token};
+use railweave_transport::{Action, Cause, Error, Event, Handshake, HandshakeFailure, Message, Offer, Token};
 
 use super::clock::nanoseconds;
 use super::command::ConnectRequest;
 use super::connection::{Connection, ConnectionSetup, Target};
 use super::control_loop::ControlLoop;
+use super::failures::Failure;
 use super::numa;
 use super::offers::TOO_MANY_UNACCEPTED;
 use super::strangers::Kind;
 use crate::comm::{Established, Route};
 use crate::log;
-use crate::network::{AnyHandshake, HandshakeParams, Network};
+use crate::network::{AnyHandshake, HandshakeParams, Network, To};
 
 /// Begins a handshake with memory from the NUMA node of its device, if the fabric has adapters. Returns the node too,
 /// for the later steps.
@@ -36,28 +38,35 @@ fn is_unpaired(error: &Error) -> bool {
     matches!(**error, Cause::Handshake { failure: HandshakeFailure::Unpaired(_), .. })
 }
 
+/// Returns the two ends of a rail that was left out, if the event says so: this end's address, and the peer's.
+fn failed_way(event: &Event) -> Option<[IpAddr; 2]> {
+    match event {
+        Event::RailLeftOut { name, .. } => Some([name.local.parse().ok()?, name.remote.parse().ok()?]),
+        _ => None,
+    }
+}
+
 impl ControlLoop {
     /// Offers a connection on the session with the peer's process.
     pub(super) fn begin_connecting(&mut self, token: usize, mut request: ConnectRequest) {
         let (now, timeout_ns, deadline_ns) = (self.now_ns(), self.handshake_ns(), self.deadline_ns());
-        let begun = self.session(token).map(|session| {
-            let first_step = session.ladder.first_step(&request);
-            (session.protocol.begin(now), session.protocol.peer_name(), first_step)
-        });
-        let Some((Some(connection), peer, first_step)) = begun else {
+        let begun = self
+            .session(token)
+            .map(|session| (session.protocol.begin(now), session.protocol.peer_name(), session.ways.avoided(now)));
+        let Some((Some(connection), peer, avoided)) = begun else {
             let error = Error::peer("the session with the peer has just ended: the peer closed it or died");
             let error = request.failed.clone().unwrap_or(error);
             return self.report_failed_setup(&Target::Connect(Box::new(request)), error);
         };
-        request.first_step = first_step;
+        request.avoids |= request.failed.is_none() && !request.has_begun_again && !avoided.is_empty();
         let route = Route { session: token, connection };
         let params = HandshakeParams { config: request.config.clone(), peer, deadline_ns };
         let (network, device) = match &request.fallback {
             Some(fallback) if request.first_step == Step::Tcp => (fallback, 0),
             _ => (&request.network, request.device),
         };
-        let (handshake, node) =
-            placed(&**network, device, |it, device| it.connect(device, &request.handle, request.first_step, params));
+        let to = To { handle: &request.handle, first_step: request.first_step, avoided: &avoided };
+        let (handshake, node) = placed(&**network, device, |it, device| it.connect(device, to, params));
         let setup = ConnectionSetup::new(handshake, Target::Connect(Box::new(request)), None, node, (timeout_ns, now));
         self.begin_setup(route, setup);
         self.with_handshake(route, |_| ());
@@ -114,6 +123,7 @@ impl ControlLoop {
 
     fn carry_out_handshake_actions(&mut self, route: Route) {
         loop {
+            let now = self.now_ns();
             let Some(session) = self.session(route.session) else {
                 return;
             };
@@ -126,6 +136,9 @@ impl ControlLoop {
                 return;
             };
             if let Some(event) = handshake.poll_event() {
+                if let (Target::Connect(_), Some(ends)) = (&setup.target, failed_way(&event)) {
+                    session.ways.note_failed(ends, now);
+                }
                 // A stranger could cause any number of these events.
                 let by_stranger = matches!(setup.target, Target::Accept(..));
                 self.log_event(&event, &peer, by_stranger);
@@ -156,7 +169,7 @@ impl ControlLoop {
         let parts = std::mem::take(&mut established.parts);
         // A part may have failed while the set-up thread had the last step, when the connection's parts were not known.
         let number = self.setup(route).and_then(|setup| setup.last_task).unwrap_or(self.workers.next_task_number());
-        if let Some(error) = self.failures.of(&parts, number) {
+        if let Some(error) = self.failures.of(&parts, number).first().map(Failure::error) {
             established.fate.set_failed(error);
         }
         let Some(session) = self.session(route.session) else {
@@ -273,11 +286,23 @@ impl ControlLoop {
 
     /// Fails a set-up and tells the peer why.
     pub(super) fn refuse_setup(&mut self, route: Route, error: Error) {
-        self.send(route, Message::Refuse { fault: error.fault(), reason: error.to_string() });
+        self.refuse_setup_for(route, error, false);
+    }
+
+    /// Leaves the rails of a set-up out that use a failed part of this host.
+    pub(super) fn leave_out_failed(&mut self, route: Route, failure: &Failure) {
+        let left_out = |handshake: &mut dyn Handshake| handshake.handle_part_failed(&failure.part, &failure.message);
+        if self.with_handshake(route, left_out) == Some(false) {
+            self.refuse_setup_for(route, failure.error(), true);
+        }
+    }
+
+    fn refuse_setup_for(&mut self, route: Route, error: Error, of_rails: bool) {
+        self.send(route, Message::Refuse { fault: error.fault(), of_rails, reason: error.to_string() });
         self.fail_setup(route, error);
     }
 
-    /// Fails a set-up and reports the error.
+    /// Fails a set-up and reports the error. A connect goes on with the next step of the ladder, if there is one.
     pub(super) fn fail_setup(&mut self, route: Route, error: Error) {
         let Some(session) = self.session(route.session) else {
             return;

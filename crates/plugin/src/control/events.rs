@@ -60,7 +60,7 @@ impl ControlLoop {
             }
         }
         for route in in_setup {
-            self.refuse_setup(route, failure.error());
+            self.leave_out_failed(route, &failure);
         }
         // A handshake on the set-up thread may use the part even if no known connection does. If no handshake is there,
         // the part belonged to a closed connection, and `keep` forgets the failure at once unless the part is a device.

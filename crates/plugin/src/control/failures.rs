@@ -4,6 +4,7 @@ use railweave_fabric::{Part, Piece};
 use railweave_transport::Error;
 
 /// A part of this host that failed, and the event's message.
+#[derive(Clone)]
 pub(super) struct Failure {
     pub(super) part: Part,
     pub(super) message: String,
@@ -43,10 +44,10 @@ impl Failures {
         self.known.retain(|failure| failure.is_permanent() || failure.until > oldest);
     }
 
-    /// Returns the error of a handshake with these parts and this number on the set-up thread, if one of them failed.
-    pub(super) fn of(&self, parts: &[Part], number: u64) -> Option<Error> {
+    /// Returns the failures that hit a handshake with these parts and this number on the set-up thread.
+    pub(super) fn of(&self, parts: &[Part], number: u64) -> Vec<Failure> {
         let concerns = |failure: &&Failure| failure.is_permanent() || failure.until > number;
-        self.known.iter().filter(concerns).find(|failure| are_hit(parts, &failure.part)).map(Failure::error)
+        self.known.iter().filter(concerns).filter(|failure| are_hit(parts, &failure.part)).cloned().collect()
     }
 }
 
@@ -73,12 +74,12 @@ mod tests {
         // Handshakes 3 and 5 are on the set-up thread, 6 is the next one.
         failures.keep(failure(Piece::QueuePair(7), 6), 3);
         for (number, is_hit) in [(3, true), (5, true), (6, false), (7, false)] {
-            assert_eq!(failures.of(&pair, number).is_some(), is_hit, "{number}");
+            assert_eq!(!failures.of(&pair, number).is_empty(), is_hit, "{number}");
         }
-        assert!(failures.of(&[part(Piece::QueuePair(8))], 3).is_none());
+        assert!(failures.of(&[part(Piece::QueuePair(8))], 3).is_empty());
         // 3 is back, then 5, while 6 is on the set-up thread: its queue pair may have the failed one's number.
         failures.forget(5);
-        assert!(failures.of(&pair, 5).is_some());
+        assert_eq!(failures.of(&pair, 5).len(), 1);
         failures.forget(6);
         assert!(failures.known.is_empty());
     }
@@ -93,6 +94,6 @@ mod tests {
         }
         failures.forget(u64::MAX);
         assert_eq!(failures.known.len(), 1);
-        assert!(failures.of(&[part(Piece::CompletionQueue(9))], 1_000).is_some(), "its device failed");
+        assert_eq!(failures.of(&[part(Piece::CompletionQueue(9))], 1_000).len(), 1, "its device failed");
     }
 }

@@ -97,8 +97,8 @@ impl ControlLoop {
             handshake.set_deadline(deadline_ns);
         }
         setup.handshake = Some(handshake);
-        if let Some(error) = failed {
-            return self.refuse_setup(route, error);
+        for failure in failed {
+            self.leave_out_failed(route, &failure);
         }
         // The peer was waiting for this process.
         self.note_setup_step(route);

@@ -25,6 +25,15 @@ impl ControlLoop {
         let next_step = next_step.filter(|step| *step > request.first_step && can_be_taken(*step));
         request.failed.get_or_insert(error);
         let Some(step) = next_step else {
+            // The ways that were avoided may carry again.
+            if request.avoids
+                && !request.has_begun_again
+                && let Some(session) = self.session(session)
+            {
+                session.ways.forget();
+                (request.has_begun_again, request.first_step, request.failed) = (true, Step::default(), None);
+                return Some(request);
+            }
             let error = request.failed.take().expect("it was just set");
             self.report_failed_setup(&Target::Connect(request), error);
             return None;
@@ -33,16 +42,12 @@ impl ControlLoop {
         Some(request)
     }
 
-    /// Handles the step by which a connect has reached its peer. Later connections begin with it if others had failed.
-    /// One that costs more than the device's own ports is logged, once for each peer.
+    /// Handles the step by which a connect has reached its peer. One that costs more than the device's own ports is
+    /// logged, once for each peer.
     pub(super) fn reached(&mut self, session: usize, request: &ConnectRequest, step: Step, rails: &[RailInfo]) {
         let Some(session) = self.session(session) else { return };
         let peer = session.protocol.peer_name();
-        let ladder = &mut session.ladder;
-        if request.failed.is_some() {
-            ladder.remember(request, step);
-        }
-        if step < Step::OtherPort || !ladder.is_new(step) {
+        if step < Step::OtherPort || !session.ways.is_new(step) {
             return;
         }
         let rails: Vec<_> = rails.iter().map(|rail| rail.name.to_string()).collect();

@@ -225,7 +225,7 @@ impl ControlLoop {
             );
             self.setups.in_progress.set(route, None);
             let peer = self.session(route.session).map(|session| session.protocol.peer_name()).unwrap_or_default();
-            self.send(route, Message::Refuse { fault: Fault::Protocol, reason: reason.clone() });
+            self.send(route, Message::Refuse { fault: Fault::Protocol, of_rails: false, reason: reason.clone() });
             self.fail_setup(route, Error::peer(format!("{peer}: {reason}")));
         }
     }

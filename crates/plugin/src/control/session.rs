@@ -6,7 +6,7 @@ use std::io;
 use railweave_transport::{FRAME_HEADER_BYTES, MAX_FRAME_BYTES, MAX_HELLO_BYTES, ProcessId, Session as Protocol, Side};
 
 use super::connection::Connection;
-use super::known_steps::KnownSteps;
+use super::known_ways::KnownWays;
 use super::setups::SessionSetups;
 use super::stream::Stream;
 
@@ -60,7 +60,7 @@ pub(super) struct Session {
     pub(super) socket_error: Option<io::Error>,
     pub(super) setups: SessionSetups,
     pub(super) connections: HashMap<u32, Connection>,
-    pub(super) ladder: KnownSteps,
+    pub(super) ways: KnownWays,
 }
 
 impl Session {
@@ -76,7 +76,7 @@ impl Session {
             socket_error: None,
             setups: SessionSetups::default(),
             connections: HashMap::new(),
-            ladder: KnownSteps::default(),
+            ways: KnownWays::default(),
         }
     }
 

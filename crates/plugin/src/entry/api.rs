@@ -255,6 +255,8 @@ pub(crate) unsafe fn connect(
             device,
             first_step: Step::default(),
             failed: None,
+            avoids: false,
+            has_begun_again: false,
             config: process.connection_config(device, traffic_class),
             result: pending,
         });

@@ -1,6 +1,9 @@
 //! The ladder: connections between devices whose own ports do not reach each other.
 
+use std::time::{Duration, Instant};
+
 use railweave_abi::net::PTR_HOST;
+use railweave_fabric_verbs::sys;
 use railweave_nccl_host::net::NetApi;
 
 use crate::common::{Pair, alone, each, info_lines, listen, start, until, warnings, warnings_with};
@@ -122,4 +125,59 @@ fn the_next_step_of_the_ladder_follows_where_no_rail_brings_anything_through() {
         pair.close();
         finish(&fake, net);
     });
+}
+
+#[test]
+fn a_step_that_once_worked_is_no_reason_to_fail() {
+    alone(&with(&[HASTY]), || {
+        let fake = machine(&strict(ROCE));
+        let (_plugin, net) = start();
+        fake.cut("mlx5_0", 1).unwrap();
+        let over_the_other = Pair::open(&net, &net, 0);
+        fake.mend("mlx5_0", 1).unwrap();
+        fake.cut("mlx5_1", 1).unwrap();
+        let over_its_own = Pair::open(&net, &net, 0);
+        over_its_own.exchange(1, 300_000);
+        fake.mend("mlx5_1", 1).unwrap();
+        over_the_other.close();
+        over_its_own.close();
+        finish(&fake, net);
+    });
+}
+
+#[test]
+fn an_adapter_that_fails_before_the_rails_count_costs_no_more_than_its_own() {
+    let fused = [FUSED, EVEN];
+    each(
+        &[&fused[..], &[]],
+        |settings| with(settings),
+        |_| {
+            let fake = machine(&strict(ROCE));
+            let (_plugin, net) = start();
+            // The first packets are on their way.
+            fake.cut("mlx5_0", 1).unwrap();
+            let (listening, mut handle) = listen(&net, 0);
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(150) {
+                assert!(net.connect(0, &mut handle).unwrap().is_none(), "no packet comes through");
+            }
+            fake.raise("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();
+            let (mut sender, mut receiver) = (None, None);
+            until("the connection", || {
+                sender = sender.take().or_else(|| net.connect(0, &mut handle).expect("mlx5_1 carries"));
+                receiver = receiver.take().or_else(|| net.accept(&listening).unwrap());
+                (sender.is_some() && receiver.is_some()).then_some(())
+            });
+            // Nor do later connections of the session try it.
+            let again = Pair::open(&net, &net, 0);
+            again.exchange(1, 300_000);
+            again.close();
+            net.close_send(sender.unwrap()).unwrap();
+            net.close_recv(receiver.unwrap()).unwrap();
+            net.close_listen(listening).unwrap();
+            let left_out = warnings_with(&["is left out: "]);
+            assert_eq!(left_out.iter().filter(|line| line.contains("the device failed")).count(), 2, "{left_out:?}");
+            finish(&fake, net);
+        },
+    );
 }

@@ -376,3 +376,17 @@ fn each_queue_pair_has_a_line_of_its_own() {
         },
     );
 }
+
+#[test]
+fn the_log_says_which_variable_has_chosen_the_mode() {
+    each(
+        &[("NCCL_MESH_DEBUG", "1"), ("RAILWEAVE_MODE", "mesh")],
+        |setting| with(&[*setting]),
+        |(variable, _)| {
+            machine(&strict(ROCE));
+            let (_plugin, _net) = start();
+            let said = format!("mode mesh (from {variable})");
+            assert_eq!(info_lines().iter().filter(|line| line.contains(&said)).count(), 1, "{:?}", info_lines());
+        },
+    );
+}

@@ -7,7 +7,8 @@ use std::time::Duration;
 use railweave_fabric::{Domain, Fabric, Joining, LaneId, Part, RailId, RailSet, Role, SetupError, Step};
 
 use super::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
-use super::opening::{Opening, OwnMemory, RailPlan, SetUp, proves};
+use super::opening::{Opening, OwnMemory, SetUp, proves};
+use super::plan::RailPlan;
 use super::{Action, Handshake, HandshakePort, MakesConnection};
 use crate::preface::Token;
 use crate::rail_info::RailCounters;
@@ -42,9 +43,8 @@ pub struct Acceptor<F: Fabric> {
 }
 
 impl<F: Fabric> Acceptor<F> {
-    /// Answers an offer. `pairings` says which ports go together, by which step of the ladder, or why none
-    /// do: then the offer is refused. `token`
-    /// must be freshly random, and the rest is as for [`crate::Connector::new`].
+    /// Answers an offer. `pairings` says which ports go together and by which step of the ladder, or why none do: then
+    /// the offer is refused. `token` must be freshly random, and the rest is as for [`crate::Connector::new`].
     #[expect(clippy::too_many_arguments, reason = "each is a different thing, and there is one caller")]
     pub fn new(
         mut config: ConnectionConfig,
@@ -120,13 +120,13 @@ impl<F: Fabric> Acceptor<F> {
             }
         }
         self.state = State::Connecting;
-        self.connect();
+        self.connect(None);
         Ok(())
     }
 
     /// Continues to connect lanes.
-    fn connect(&mut self) {
-        if self.set_up.connect() {
+    fn connect(&mut self, now_ns: Option<u64>) {
+        if self.set_up.connect(now_ns) {
             self.send_lanes();
         }
     }
@@ -140,8 +140,8 @@ impl<F: Fabric> Acceptor<F> {
 
     /// Sends the first packets: those of the connector show that its lanes are connected.
     fn handle_probe(&mut self, rails: u8) -> Result<(), HandshakeFailure> {
-        let connected = self.set_up.connected();
-        self.set_up.keep_named("PROBE", RailSet::from_bits(rails), connected, &LeftOut::NotReady)?;
+        let known = RailSet::from_bits(self.set_up.connected().bits() | self.set_up.failed().bits());
+        self.set_up.keep_named("PROBE", RailSet::from_bits(rails), known, &LeftOut::NotReady)?;
         self.set_up.begin_probes();
         self.state = State::Probing;
         self.probe(None);
@@ -166,7 +166,8 @@ impl<F: Fabric> Acceptor<F> {
         if usable.is_empty() {
             return Err(HandshakeFailure::WrongRailSet { message: "READY", named: usable, rails: set_up.rails.len() });
         }
-        set_up.keep_named("READY", usable, set_up.connected(), &LeftOut::NotReady)?;
+        let reason = if proves::<F>() { LeftOut::PeerSilent } else { LeftOut::NotReady };
+        set_up.keep_named("READY", usable, set_up.connected(), &reason)?;
         let mut up = Vec::new();
         for rail in RailId::all().take(set_up.rails.len()) {
             up.push(set_up.take_rail(rail).map_err(HandshakeFailure::Unfinished)?);
@@ -215,9 +216,10 @@ where
     Self: Send,
 {
     fn handle_message(&mut self, message: Message) {
+        self.set_up.leave_out_failed();
         let result = match (&self.state, message) {
             (State::Over, _) => Ok(()),
-            (_, Message::Refuse { fault: _, reason }) => return self.fail(HandshakeFailure::GaveUp(reason)),
+            (_, Message::Refuse { reason, .. }) => return self.fail(HandshakeFailure::GaveUp(reason)),
             (_, Message::Bye) => return self.fail(HandshakeFailure::Closed),
             (State::Lanes, Message::Lanes(lanes)) => self.handle_lanes(lanes),
             (State::Probe, Message::Probe { rails }) => self.handle_probe(rails),
@@ -246,6 +248,7 @@ where
         if now_ns < self.set_up.deadline_ns {
             return;
         }
+        self.set_up.leave_out_failed();
         let failure = match self.state {
             State::Lanes => HandshakeFailure::Late(Awaited::Lanes),
             State::Connecting => match self.set_up.give_up_connecting() {
@@ -276,8 +279,9 @@ where
     }
 
     fn go_on(&mut self, now_ns: u64) {
+        self.set_up.leave_out_failed();
         match self.state {
-            State::Connecting => self.connect(),
+            State::Connecting => self.connect(Some(now_ns)),
             State::Probing => self.probe(Some(now_ns)),
             State::Lanes | State::Probe | State::Ready | State::Over => {}
         }
@@ -285,6 +289,14 @@ where
 
     fn parts(&self) -> Vec<Part> {
         self.set_up.parts()
+    }
+
+    fn handle_part_failed(&mut self, failed: &Part, reason: &str) -> bool {
+        if matches!(self.state, State::Ready) {
+            return false;
+        }
+        self.set_up.note_failed(failed, reason);
+        true
     }
 
     fn may_block(&self) -> bool {

@@ -4,10 +4,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_fabric::{Domain, Fabric, Fault, Joining, LaneId, MAX_RAILS, Part, RailId, RailSet, Role, Step};
+use railweave_fabric::{Domain, Fabric, Joining, LaneId, MAX_RAILS, Part, RailId, RailSet, Role, Step};
 
 use super::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
-use super::opening::{Opening, OwnMemory, RailPlan, SetUp, proves};
+use super::opening::{Opening, OwnMemory, SetUp, proves};
+use super::plan::RailPlan;
 use super::{Action, Dial, Handshake, HandshakePort, MakesConnection};
 use crate::preface::Token;
 use crate::rail_info::RailCounters;
@@ -158,13 +159,13 @@ impl<F: Fabric> Connector<F> {
                 }
             }
         }
-        self.connect();
+        self.connect(None);
         Ok(())
     }
 
     /// Continues to connect lanes.
-    fn connect(&mut self) {
-        if self.set_up.connect() && self.set_up.rails.iter().all(|rail| rail.undialled == 0) {
+    fn connect(&mut self, now_ns: Option<u64>) {
+        if self.set_up.connect(now_ns) && self.set_up.rails.iter().all(|rail| rail.undialled == 0) {
             self.connected();
         }
     }
@@ -242,15 +243,15 @@ where
     Self: Send,
 {
     fn handle_message(&mut self, message: Message) {
+        self.set_up.leave_out_failed();
         let result = match (&self.state, message) {
             (State::Over, _) => Ok(()),
-            (state, Message::Refuse { fault, reason }) => {
-                let is_unpaired = matches!(state, State::Answer) && fault == Fault::Configuration;
+            (state, Message::Refuse { of_rails, reason, .. }) => {
+                // Before ANSWER, the acceptor has tried all steps but TCP, whose ports come in an offer of their own.
+                let has_answer = !matches!(state, State::Answer);
+                let next = if has_answer { self.answered.and_then(Step::next) } else { Some(Step::Tcp) };
                 self.fail(HandshakeFailure::Refused(reason));
-                // The acceptor has tried all steps but TCP, whose ports come in an offer of their own.
-                if is_unpaired {
-                    self.next_step = Some(Step::Tcp);
-                }
+                self.next_step = next.filter(|_| of_rails);
                 return;
             }
             (_, Message::Bye) => return self.fail(HandshakeFailure::Closed),
@@ -298,6 +299,7 @@ where
         if now_ns < self.set_up.deadline_ns {
             return;
         }
+        self.set_up.leave_out_failed();
         let failure = match self.state {
             State::Answer => HandshakeFailure::Late(Awaited::Answer),
             State::Lanes => HandshakeFailure::Late(Awaited::Lanes),
@@ -329,8 +331,9 @@ where
     }
 
     fn go_on(&mut self, now_ns: u64) {
+        self.set_up.leave_out_failed();
         match self.state {
-            State::Dialling => self.connect(),
+            State::Dialling => self.connect(Some(now_ns)),
             State::Probing => self.probe(Some(now_ns)),
             State::Answer | State::Lanes | State::Over => {}
         }
@@ -338,6 +341,11 @@ where
 
     fn parts(&self) -> Vec<Part> {
         self.set_up.parts()
+    }
+
+    fn handle_part_failed(&mut self, failed: &Part, reason: &str) -> bool {
+        self.set_up.note_failed(failed, reason);
+        true
     }
 
     fn may_block(&self) -> bool {

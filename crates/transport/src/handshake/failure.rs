@@ -85,7 +85,7 @@ impl HandshakeFailure {
 
     /// Returns true if other rails may come up where these did not.
     pub(super) fn is_of_rails(&self) -> bool {
-        matches!(self, Self::NoRail { .. } | Self::Unconnected(_) | Self::Unfinished(_) | Self::Refused(_))
+        matches!(self, Self::Unpaired(_) | Self::NoRail { .. } | Self::Unconnected(_) | Self::Unfinished(_))
     }
 
     /// Returns the failure's sentence, for a handshake with this peer.

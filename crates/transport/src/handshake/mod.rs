@@ -8,6 +8,7 @@ mod acceptor;
 mod connector;
 mod failure;
 mod opening;
+mod plan;
 mod probe;
 pub mod progress;
 #[cfg(test)]
@@ -122,6 +123,10 @@ pub trait Handshake: Send {
 
     /// Returns the parts of this host that the connection will use, as the events of the host's devices name them.
     fn parts(&self) -> Vec<Part>;
+
+    /// Handles the failure of a part of this host, for this reason: the next call that may block leaves out the rails
+    /// that use it. Returns false if the peer may count on them already; the handshake must be given up then.
+    fn handle_part_failed(&mut self, failed: &Part, reason: &str) -> bool;
 
     /// Returns true if its calls may block, as making queue pairs does.
     fn may_block(&self) -> bool;

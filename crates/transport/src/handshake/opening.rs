@@ -1,7 +1,6 @@
 //! The rails of a connection while they come up: the work that both sides of a handshake share.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +10,13 @@ use railweave_fabric::{
 };
 
 use super::failure::{HandshakeFailure, LeftOut};
+use super::plan::{CounterSource, RailPlan, weights};
 use super::probe::{Probe, REPEAT_NS, packet_bytes};
 use super::{Action, HandshakePort};
 use crate::depths::Depths;
 use crate::preface::Token;
-use crate::rail_info::{RailCounters, RailInfo, RailName};
 use crate::rails::{ConnectedRail, Rails};
-use crate::{Cause, ConnectionConfig, Event, Lanes, Message, PortOffer, RailLanes};
+use crate::{Cause, ConnectionConfig, Event, Lanes, Message, RailLanes};
 
 /// The pauses between two looks at the first packets: short ones first, as they usually come through at once.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(50);
@@ -38,6 +37,8 @@ pub(super) struct Opening<F: Fabric> {
     exchange: Option<Exchange<F>>,
     /// The number of lanes whose sockets this end is still dialling.
     pub(super) undialled: u32,
+    /// The reason why it must be left out, if a part of this host that it uses has failed.
+    failed: Option<String>,
     /// The reason why the rail is left out, if it is.
     pub(super) dropped: Option<LeftOut>,
     /// The rail once it is connected, if it must carry its first packets.
@@ -57,10 +58,17 @@ impl<F: Fabric> Opening<F> {
             peer_key: 0,
             exchange: None,
             undialled: 0,
+            failed: None,
             dropped: None,
             probe: None,
             has_carried: false,
         }
+    }
+
+    /// Returns the parts of this host that the rail uses.
+    fn parts(&self) -> Vec<Part> {
+        let connected = || self.probe.as_ref().map(|probe| probe.rail.parts());
+        self.pending.as_ref().map(PendingRail::parts).or_else(connected).unwrap_or_default()
     }
 
     /// Returns the rail as LANES describes it.
@@ -111,6 +119,10 @@ pub(super) struct SetUp<F: Fabric, C> {
     pub(super) pause: Option<Duration>,
     /// The next time to repeat the first packets; `None` before their time has begun.
     repeat_ns: Option<u64>,
+    /// The end of their time.
+    probe_end_ns: u64,
+    /// The end of the time in which this end connects lanes, if others are connected already.
+    connect_end_ns: Option<u64>,
     pub(super) actions: VecDeque<Action<C>>,
     pub(super) events: VecDeque<Event>,
     counters: CounterSource,
@@ -136,6 +148,8 @@ impl<F: Fabric, C> SetUp<F, C> {
             deadline_ns,
             pause: None,
             repeat_ns: None,
+            probe_end_ns: 0,
+            connect_end_ns: None,
             actions: VecDeque::new(),
             events: VecDeque::new(),
             counters,
@@ -156,17 +170,38 @@ impl<F: Fabric, C> SetUp<F, C> {
 
     /// Ends the handshake without a connection, and tells the peer why.
     pub(super) fn give_up(&mut self, failure: HandshakeFailure) {
-        self.send(Message::Refuse { fault: failure.fault(), reason: failure.of(&self.peer) });
+        let (fault, of_rails) = (failure.fault(), failure.is_of_rails());
+        self.send(Message::Refuse { fault, of_rails, reason: failure.of(&self.peer) });
         self.fail(failure);
     }
 
     /// Returns the parts of this host that the connection will use.
     pub(super) fn parts(&self) -> Vec<Part> {
-        let parts = |rail: &Opening<F>| {
-            let connected = rail.probe.as_ref().map(|probe| probe.rail.parts());
-            rail.pending.as_ref().map(PendingRail::parts).or(connected).unwrap_or_default()
-        };
-        self.rails.iter().flat_map(parts).collect()
+        self.rails.iter().flat_map(Opening::parts).collect()
+    }
+
+    /// Notes that the rails that use a part of this host have failed with it, for this reason.
+    pub(super) fn note_failed(&mut self, failed: &Part, reason: &str) {
+        for opening in &mut self.rails {
+            if opening.parts().iter().any(|part| part.fails_with(failed)) {
+                opening.failed.get_or_insert_with(|| reason.to_owned());
+            }
+        }
+    }
+
+    /// Leaves out the rails that have failed with a part of this host. May block, as every end of a queue pair may.
+    pub(super) fn leave_out_failed(&mut self) {
+        for rail in RailId::all().take(self.rails.len()) {
+            let opening = &self.rails[rail.index()];
+            if let Some(reason) = opening.failed.clone().filter(|_| opening.dropped.is_none()) {
+                self.drop_rail(rail, LeftOut::Broke(reason));
+            }
+        }
+    }
+
+    /// Returns the rails that failed with a part of this host. The peer may still count on them.
+    pub(super) fn failed(&self) -> RailSet {
+        RailId::all().zip(&self.rails).filter(|(_, opening)| opening.failed.is_some()).map(|(rail, _)| rail).collect()
     }
 
     /// Leaves a rail out.
@@ -174,8 +209,9 @@ impl<F: Fabric, C> SetUp<F, C> {
         let opening = &mut self.rails[rail.index()];
         (opening.pending, opening.exchange, opening.probe) = (None, None, None);
         opening.registrations.clear();
+        let name = opening.plan.name();
         opening.dropped = Some(reason.clone());
-        self.events.push_back(Event::RailLeftOut { rail, reason });
+        self.events.push_back(Event::RailLeftOut { rail, name, reason });
     }
 
     /// Registers the connection's own memory on a rail, and creates the rail's queues for writes of at most `max_write`
@@ -248,8 +284,13 @@ impl<F: Fabric, C> SetUp<F, C> {
         self.rails.iter().any(|rail| rail.exchange.is_some())
     }
 
-    /// Continues to connect lanes. Returns true if no attempt has to be repeated.
-    pub(super) fn connect(&mut self) -> bool {
+    fn probe_timeout_ns(&self) -> u64 {
+        u64::try_from(self.config.probe_timeout.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Continues to connect lanes; `now_ns` is `None` at the first attempt. Returns true if no attempt has to be
+    /// repeated. Once one rail is connected, the others have as long as their first packets would have.
+    pub(super) fn connect(&mut self, now_ns: Option<u64>) -> bool {
         self.pause = None;
         for rail in RailId::all().take(self.rails.len()) {
             let opening = &mut self.rails[rail.index()];
@@ -261,6 +302,11 @@ impl<F: Fabric, C> SetUp<F, C> {
                 Ok(pause) => self.pause = self.pause.max(pause),
                 Err(error) => self.drop_rail(rail, LeftOut::Failed(error)),
             }
+        }
+        if let Some(now_ns) = now_ns.filter(|_| self.pause.is_some() && !self.connected().is_empty()) {
+            let latest_ns = now_ns.saturating_add(self.probe_timeout_ns());
+            let end_ns = *self.connect_end_ns.get_or_insert(latest_ns);
+            self.deadline_ns = self.deadline_ns.min(end_ns);
         }
         self.pause.is_none()
     }
@@ -316,8 +362,7 @@ impl<F: Fabric, C> SetUp<F, C> {
     pub(super) fn probe(&mut self, now_ns: Option<u64>) -> bool {
         let repeats = match (now_ns, self.repeat_ns) {
             (Some(now_ns), None) => {
-                let timeout_ns = u64::try_from(self.config.probe_timeout.as_nanos()).unwrap_or(u64::MAX);
-                self.deadline_ns = now_ns.saturating_add(timeout_ns);
+                self.probe_end_ns = now_ns.saturating_add(self.probe_timeout_ns());
                 self.repeat_ns = Some(now_ns.saturating_add(REPEAT_NS));
                 false
             }
@@ -343,6 +388,10 @@ impl<F: Fabric, C> SetUp<F, C> {
         }
         let pause = self.pause.map_or(SHORTEST_PAUSE, |pause| (2 * pause).min(LONGEST_PAUSE));
         self.pause = is_waiting.then_some(pause);
+        if is_waiting && self.repeat_ns.is_some() {
+            // A message of the peer begins its time again, not that of the packets.
+            self.deadline_ns = self.probe_end_ns;
+        }
         !is_waiting
     }
 
@@ -438,53 +487,6 @@ pub(super) fn proves<F: Fabric>() -> bool {
     F::ONE_SIDED && matches!(F::JOINING, Joining::ByExchange { .. })
 }
 
-/// Returns the weights of the rails: the local port's weight from the options, otherwise the slower of both ports'
-/// speeds, shared evenly among the rails of one port. They are scaled by 840, which every number up to 8 divides, so
-/// that sharing loses nothing.
-fn weights(rails: &[RailPlan]) -> [u32; MAX_RAILS] {
-    let mut out = [0; MAX_RAILS];
-    for (weight, rail) in out.iter_mut().zip(rails) {
-        let sharing = |key: fn(&RailPlan) -> u8| rails.iter().filter(|other| key(other) == key(rail)).count() as u64;
-        let by_local = |value: u64| value * 840 / sharing(|plan| plan.local_port);
-        let full = match rail.weight {
-            Some(weight) => by_local(u64::from(weight)),
-            None => by_local(u64::from(rail.local.speed_mbps.max(1)))
-                .min(u64::from(rail.remote.speed_mbps.max(1)) * 840 / sharing(|plan| plan.remote_port)),
-        };
-        *weight = u32::try_from(full).unwrap_or(u32::MAX);
-    }
-    out
-}
-
-/// A rail as both ends have agreed on it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RailPlan {
-    pub(super) local_port: u8,
-    pub(super) remote_port: u8,
-    pub(super) local: PortOffer,
-    pub(super) remote: PortOffer,
-    pub(super) weight: Option<u32>,
-    pub(super) lanes: u8,
-}
-
-impl RailPlan {
-    pub(super) fn local_address(&self) -> IpAddr {
-        self.local.address.to_canonical()
-    }
-
-    pub(super) fn remote_address(&self) -> IpAddr {
-        self.remote.address.to_canonical()
-    }
-
-    fn info(&self, rail: RailId, counters: &CounterSource) -> RailInfo {
-        let name = RailName { local: self.local_address().to_string(), remote: self.remote_address().to_string() };
-        RailInfo { index: rail.index(), local_port: usize::from(self.local_port), counters: counters(&name), name }
-    }
-}
-
-/// The source of a rail's counters: the process adds up the counts of its connections.
-pub(super) type CounterSource = Box<dyn Fn(&RailName) -> Arc<RailCounters> + Send>;
-
 /// Returns this end's end points of a rail's lanes, for LANES. Lanes that are sockets have none; each is represented by
 /// zeros.
 fn endpoints<F: Fabric>(pending: &F::PendingRail, lanes: u8) -> Vec<LaneEndpoint> {
@@ -515,53 +517,5 @@ impl<F: Fabric> Exchange<F> {
                 Ok(Some(pause))
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::Ipv6Addr;
-
-    use railweave_fabric::LinkLayer;
-
-    use super::*;
-
-    fn plan(local_port: u8, local: u32, remote_port: u8, remote: u32, weight: Option<u32>) -> RailPlan {
-        let port = |speed_mbps| PortOffer {
-            link_layer: LinkLayer::Tcp,
-            prefix_len: 24,
-            lanes: 1,
-            speed_mbps,
-            mtu: 1500,
-            rail_id: -1,
-            plane_id: -1,
-            address: Ipv6Addr::LOCALHOST,
-        };
-        RailPlan { local_port, remote_port, local: port(local), remote: port(remote), weight, lanes: 1 }
-    }
-
-    #[test]
-    fn weights_follow_the_slower_end_unless_they_are_given() {
-        let by_speed = weights(&[plan(0, 100_000, 0, 25_000, None), plan(1, 10_000, 1, 10_000, None)]);
-        assert_eq!(by_speed[0] * 10, by_speed[1] * 25);
-        let given = weights(&[plan(0, 1, 0, 1, Some(3)), plan(1, 9, 1, 9, Some(1)), plan(2, 9, 2, 9, Some(0))]);
-        assert_eq!((given[0], given[2]), (3 * given[1], 0));
-    }
-
-    #[test]
-    fn rails_of_one_port_share_its_weight() {
-        let shared = weights(&[plan(0, 200, 0, 100, None), plan(0, 200, 1, 100, None), plan(1, 50, 2, 100, None)]);
-        assert_eq!((shared[0], shared[1]), (2 * shared[2], 2 * shared[2]));
-        // Two ports of this end share one of the peer's, three one of this end's.
-        let remote = weights(&[plan(0, 200, 0, 100, None), plan(1, 200, 0, 100, None), plan(2, 50, 1, 100, None)]);
-        assert_eq!(remote[..3], [50 * 840; 3]);
-        let given = weights(&[plan(0, 1, 0, 1, Some(6)), plan(0, 1, 1, 1, Some(6)), plan(0, 1, 2, 1, Some(6))]);
-        assert_eq!(given, [2 * 840, 2 * 840, 2 * 840, 0, 0, 0, 0, 0]);
-    }
-
-    #[test]
-    fn a_rail_of_unknown_speed_carries_something_and_none_is_too_fast() {
-        let odd = weights(&[plan(0, 0, 0, 100, None), plan(1, 100, 1, 0, None), plan(2, u32::MAX, 2, u32::MAX, None)]);
-        assert_eq!(odd[..3], [840, 840, u32::MAX]);
     }
 }

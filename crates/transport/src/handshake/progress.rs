@@ -345,6 +345,9 @@ mod tests {
         fn parts(&self) -> Vec<Part> {
             Vec::new()
         }
+        fn handle_part_failed(&mut self, _failed: &Part, _reason: &str) -> bool {
+            true
+        }
         fn may_block(&self) -> bool {
             true
         }
@@ -379,7 +382,7 @@ mod tests {
     fn only_an_acceptor_that_has_the_peers_ready_outlives_the_session() {
         for (side, message) in [
             (Side::Acceptor, answer()),
-            (Side::Acceptor, Message::Refuse { fault: Fault::Peer, reason: String::new() }),
+            (Side::Acceptor, Message::Refuse { fault: Fault::Peer, of_rails: false, reason: String::new() }),
             (Side::Opener, ready()),
             (Side::Opener, answer()),
         ] {

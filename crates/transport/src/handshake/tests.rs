@@ -23,7 +23,9 @@ struct Ends<const SOCKETS: bool> {
     dials: Vec<Dial>,
     sender: Option<Result<SendConnection<Plain<SOCKETS>>, Cause>>,
     receiver: Option<Result<RecvConnection<Plain<SOCKETS>>, Cause>>,
-    events: [Vec<Event>; 2],
+    events: [Vec<(RailId, LeftOut)>; 2],
+    /// The names of the rails that were left out.
+    names_left_out: Vec<String>,
     /// The writes over the first port of each end.
     writes: [Writes; 2],
 }
@@ -48,6 +50,7 @@ impl<const SOCKETS: bool> Ends<SOCKETS> {
             sender: None,
             receiver: None,
             events: [Vec::new(), Vec::new()],
+            names_left_out: Vec::new(),
             writes: [from, to].map(|ports| Arc::clone(&ports[0].writes)),
         }
     }
@@ -55,8 +58,15 @@ impl<const SOCKETS: bool> Ends<SOCKETS> {
     /// Carries messages both ways until there are none.
     fn exchange(&mut self) {
         loop {
-            self.events[0].extend(std::iter::from_fn(|| self.connector.poll_event()));
-            self.events[1].extend(std::iter::from_fn(|| self.acceptor.poll_event()));
+            let of_connector: Vec<_> = std::iter::from_fn(|| self.connector.poll_event()).collect();
+            let of_acceptor: Vec<_> = std::iter::from_fn(|| self.acceptor.poll_event()).collect();
+            for (end, event) in
+                of_connector.into_iter().map(|it| (0, it)).chain(of_acceptor.into_iter().map(|it| (1, it)))
+            {
+                let Event::RailLeftOut { rail, name, reason } = event else { panic!("{event:?}") };
+                self.names_left_out.push(name.to_string());
+                self.events[end].push((rail, reason));
+            }
             match (self.connector.poll_action(), self.acceptor.poll_action()) {
                 (None, None) => return,
                 (connector, acceptor) => {
@@ -120,8 +130,8 @@ fn rail(index: usize) -> RailId {
     RailId::new(index).expect("a connection has 8 rails")
 }
 
-fn left_out(index: usize, reason: LeftOut) -> Event {
-    Event::RailLeftOut { rail: rail(index), reason }
+fn left_out(index: usize, reason: LeftOut) -> (RailId, LeftOut) {
+    (rail(index), reason)
 }
 
 /// Two ports at each end; the ends wish for different numbers of lanes.
@@ -441,7 +451,7 @@ fn a_set_up_that_has_ended_waits_for_nothing() {
     let mut ends = Ends::<false>::new(&[late(1)], &[Port::new(11, 1)]);
     ends.exchange();
     assert!(ends.connector.pause().is_some());
-    ends.connector.handle_message(Message::Refuse { fault: Fault::Local, reason: "no".to_owned() });
+    ends.connector.handle_message(Message::Refuse { fault: Fault::Local, of_rails: false, reason: "no".to_owned() });
     ends.connector.go_on(0);
     assert_eq!((ends.connector.pause(), ends.connector.timeout_ns()), (None, None));
 }

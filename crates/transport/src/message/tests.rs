@@ -27,7 +27,7 @@ fn messages() -> Vec<Message> {
             first_step: Step::OtherPort,
             others: 1,
             targets: vec![port(3).address; 3],
-            routes: vec![Route::Unknown, Route::Leaves, Route::Elsewhere, Route::Leaves, Route::Leaves, Route::Unknown],
+            routes: vec![Route::Unknown, Route::Leaves, Route::Elsewhere, Route::Leaves, Route::Failed, Route::Unknown],
         },
     };
     let answer = RailAnswer { connector_port: 1, lanes: 2, port: port(9) };
@@ -45,7 +45,7 @@ fn messages() -> Vec<Message> {
         Message::Answer { token: Token([5; 16]), step: Step::Forwarded, rails: vec![answer; 8] },
         Message::Lanes(lanes),
         Message::Ready { usable: 3 },
-        Message::Refuse { fault: Fault::Configuration, reason: "modes differ".into() },
+        Message::Refuse { fault: Fault::Configuration, of_rails: true, reason: "modes differ".into() },
         Message::Bye,
         Message::Proof([0xab; 32]),
         Message::Ping,
@@ -87,7 +87,7 @@ fn absurd_counts_are_refused_before_they_are_believed() {
         (26, 0, "first step is 0x0; allowed: 1 to 5"),
         (26, 6, "first step is 0x6; allowed: 1 to 5"),
         (27, 16, "number of targets is 0x10; allowed: at most 15"),
-        (offer.len() - 1, 3, "a route is 0x3"),
+        (offer.len() - 1, 4, "a route is 0x4"),
     ] {
         let mut bad = offer.clone();
         bad[at] = value;
@@ -199,7 +199,7 @@ fn a_way_is_that_from_a_port_to_an_address() {
     ways.targets = vec![port(3).address, port(4).address, port(5).address];
     let routes = |of: usize| [3, 4, 5].map(|target| ways.route(of, port(target).address));
     assert_eq!(routes(0), [Route::Unknown, Route::Leaves, Route::Elsewhere]);
-    assert_eq!(routes(1), [Route::Leaves, Route::Leaves, Route::Unknown]);
+    assert_eq!(routes(1), [Route::Leaves, Route::Failed, Route::Unknown]);
     assert_eq!(routes(2), [Route::Unknown; 3], "a port that was not offered");
     assert_eq!(ways.route(0, port(6).address), Route::Unknown, "no target");
 }
@@ -219,7 +219,7 @@ fn a_frame_may_be_16_kib_long_and_no_longer() {
 #[test]
 fn each_fault_keeps_its_number() {
     for (fault, code) in [(Fault::Local, 0), (Fault::Peer, 1), (Fault::Protocol, 2), (Fault::Configuration, 3)] {
-        let refuse = Message::Refuse { fault, reason: String::new() };
+        let refuse = Message::Refuse { fault, of_rails: false, reason: String::new() };
         let mut bytes = Frame { connection: 1, message: refuse.clone() }.encode();
         assert_eq!((bytes[FRAME_HEADER_BYTES], read_back(&refuse)), (code, Ok(refuse)));
         bytes[FRAME_HEADER_BYTES] = 4;

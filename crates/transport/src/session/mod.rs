@@ -422,7 +422,7 @@ impl Session {
 
     /// Refuses the connection that the peer offers, or that is being set up, with this reason.
     pub fn refuse(&mut self, connection: u32, fault: Fault, reason: String, now_ns: u64) {
-        self.send(connection, Message::Refuse { fault, reason });
+        self.send(connection, Message::Refuse { fault, of_rails: false, reason });
         self.failed(connection, now_ns);
     }
 
@@ -517,7 +517,7 @@ impl Session {
             self.actions.push_back(SessionAction::Offer { connection, offer });
             return;
         };
-        self.send(connection, Message::Refuse { fault: Fault::Protocol, reason: refusal.to_owned() });
+        self.send(connection, Message::Refuse { fault: Fault::Protocol, of_rails: false, reason: refusal.to_owned() });
     }
 
     /// Ends the session. Every connection that is being set up ends with it, and every open one after its grace, unless

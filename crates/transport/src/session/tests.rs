@@ -148,7 +148,7 @@ fn offer() -> Offer {
 }
 
 fn refuse(reason: &str) -> Message {
-    Message::Refuse { fault: Fault::Peer, reason: reason.to_owned() }
+    Message::Refuse { fault: Fault::Peer, of_rails: false, reason: reason.to_owned() }
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn message() -> impl Strategy<Value = Message> {
             .prop_map(|(byte_counts, stream, rails)| Message::Lanes(Lanes { byte_counts, stream, rails })),
         3 => any::<u8>().prop_map(|usable| Message::Ready { usable }),
         3 => any::<u8>().prop_map(|rails| Message::Probe { rails }),
-        1 => Just(Message::Refuse { fault: Fault::Peer, reason: "no".into() }),
+        1 => Just(Message::Refuse { fault: Fault::Peer, of_rails: false, reason: "no".into() }),
         1 => Just(Message::Bye),
         1 => proptest::collection::vec(any::<u8>(), 0..20).prop_map(Message::Hello),
         1 => (proptest::collection::vec(port(), 1..=8), ways()).prop_map(|(ports, ways)| {
@@ -192,7 +192,7 @@ fn failure<C>(mut next: impl FnMut() -> Option<Action<C>>, is_told: bool) -> Han
 
 #[test]
 fn each_failure_of_a_connector_has_its_cause() {
-    let refusal = Message::Refuse { fault: Fault::Local, reason: "no".into() };
+    let refusal = Message::Refuse { fault: Fault::Local, of_rails: false, reason: "no".into() };
     let ready = Message::Ready { usable: 1 };
     let world = World::new(1, Faults::none());
     let process = Process::new(&world, &[1 << 30; 2]);
@@ -242,7 +242,10 @@ fn each_failure_of_an_acceptor_has_its_cause() {
     };
     for (messages, expected) in [
         (vec![], late(Awaited::Lanes)),
-        (vec![Message::Refuse { fault: Fault::Local, reason: "no".into() }], HandshakeFailure::GaveUp("no".into())),
+        (
+            vec![Message::Refuse { fault: Fault::Local, of_rails: false, reason: "no".into() }],
+            HandshakeFailure::GaveUp("no".into()),
+        ),
         (vec![Message::Bye], HandshakeFailure::Closed),
         (vec![answer(&process)], HandshakeFailure::OutOfTurn("ANSWER")),
         (vec![dropped(3)], HandshakeFailure::WrongRails { lanes: 3, answered: 2 }),

@@ -93,7 +93,7 @@ impl<const O: bool> Game<O> {
         drop(state);
         self.strike(side.connection, &[!side.sender], Strike::PeerFailed);
         self.over(side);
-        let refuse = Message::Refuse { fault: error.fault(), reason: error.to_string() };
+        let refuse = Message::Refuse { fault: error.fault(), of_rails: false, reason: error.to_string() };
         self.tell(side, |session, number, _| session.send(number, refuse));
         self.tell(side, Session::failed);
     }

@@ -8,7 +8,6 @@ use self::local::Topology;
 use crate::environment;
 use crate::network;
 use crate::output::print;
-use crate::topo::exchange::Outcome;
 use crate::topo::half::{Half, Own};
 use crate::topo::table::Table;
 use crate::topo::view::View;
@@ -122,14 +121,7 @@ fn listen(arguments: &Arguments, own: &Own, mut table: Table) -> Result<(), Box<
         table.port(),
         if table.port() == DEFAULT_PORT { String::new() } else { format!(":{}", table.port()) }
     );
-    table.serve(own, |outcome| {
-        let (here, there) = match outcome {
-            Outcome::Halves(halves) => &**halves,
-            Outcome::Failed(reason) => {
-                eprintln!("railweave: {reason}");
-                return Ok(());
-            }
-        };
+    table.serve(own, |here, there| {
         let view = View::new(here, there, false);
         if arguments.json {
             print(serde_json::to_string(&view)?)?;
@@ -137,7 +129,11 @@ fn listen(arguments: &Arguments, own: &Own, mut table: Table) -> Result<(), Box<
             text::show(&view)?;
             print("")?;
         }
-        draw(arguments.svg.as_deref(), || svg::pairing(&view))
+        // The next peer's may be written again.
+        if let Err(reason) = draw(arguments.svg.as_deref(), || svg::pairing(&view)) {
+            eprintln!("railweave: {reason}");
+        }
+        Ok(())
     })
 }
 
@@ -154,14 +150,18 @@ fn draw(file: Option<&Path>, drawing: impl FnOnce() -> String) -> Result<(), Box
 
 /// Returns the addresses of a peer that is given as `HOST` or `HOST:PORT`.
 fn addresses(peer: &str, default_port: u16) -> Result<Vec<SocketAddr>, String> {
-    let is_v6 = peer.parse::<std::net::Ipv6Addr>().is_ok();
-    let resolved =
-        if is_v6 || !peer.contains(':') { (peer, default_port).to_socket_addrs() } else { peer.to_socket_addrs() };
-    let resolved = resolved.map_err(|error| {
+    let refusal = |reason: &dyn std::fmt::Display| {
         format!(
-            "--peer {peer}: {error}; allowed: a name or an address, with a port or without: node2, \
-             node2:5000, [::1]:5000"
+            "--peer {peer}: {reason}; allowed: a name or an address, with a port or without: node2, node2:5000, ::1, \
+             [::1]:5000"
         )
-    })?;
-    Ok(resolved.collect())
+    };
+    let bare = peer.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(peer);
+    let has_no_port = !peer.contains(':') || bare.parse::<std::net::Ipv6Addr>().is_ok();
+    let resolved = if has_no_port { (bare, default_port).to_socket_addrs() } else { peer.to_socket_addrs() };
+    let resolved: Vec<SocketAddr> = resolved.map_err(|error| refusal(&error))?.collect();
+    if resolved.iter().any(|address| address.port() == 0) {
+        return Err(refusal(&"nobody listens at port 0"));
+    }
+    Ok(resolved)
 }

@@ -4,6 +4,7 @@
 use crate::output::print;
 use crate::topo::half::{Half, Own};
 use crate::topo::plan::{HostPlan, Plan, PlanHost, PlanPort, PlannedRoute, plan};
+use railweave_discovery::Routes;
 use railweave_fabric::Route;
 use serde::Serialize;
 use std::error::Error;
@@ -53,20 +54,24 @@ struct Output {
 /// Prints the plan for this host and its peers.
 pub(crate) fn run(own: &Own, halves: &[(Half, Half)], json: bool) -> Result<(), Box<dyn Error>> {
     let all: Vec<&Half> = std::iter::once(own.half()).chain(halves.iter().map(|(_, there)| there)).collect();
-    let names = names(&all);
+    let names = names(&all.iter().map(|half| half.host.as_str()).collect::<Vec<_>>());
     let hosts: Vec<PlanHost> = all.iter().zip(&names).map(|(half, name)| plan_host(half, name)).collect();
     let plan = plan(&hosts);
     let output = Output::new(own, &all, &hosts, &plan, &Firewall::read());
     if json { Ok(print(serde_json::to_string_pretty(&output)?)?) } else { Ok(show(&output)?) }
 }
 
-/// Returns the hosts' names, with a number where two have the same.
-fn names(all: &[&Half]) -> Vec<String> {
-    let name = |(place, half): (usize, &&Half)| match all.iter().filter(|other| other.host == half.host).count() {
-        1 => half.host.clone(),
-        _ => format!("{} ({})", half.host, place + 1),
-    };
-    all.iter().enumerate().map(name).collect()
+/// Returns names for hosts that say these: with a number where two say the same.
+fn names(said: &[&str]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for own in said {
+        let is_taken = |name: &String| names.contains(name) || said.contains(&name.as_str());
+        let is_single = said.iter().filter(|other| other == &own).count() == 1;
+        let numbered = (1..).map(|number| format!("{own} ({number})")).find(|name| !is_taken(name));
+        let name = if is_single { (*own).to_owned() } else { numbered.unwrap_or_default() };
+        names.push(name);
+    }
+    names
 }
 
 fn plan_host(half: &Half, name: &str) -> PlanHost {
@@ -99,13 +104,6 @@ impl Output {
     }
 }
 
-fn mapped(address: IpAddr) -> Ipv6Addr {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        IpAddr::V6(v6) => v6,
-    }
-}
-
 /// Returns the command of a route. `own` is this host, if the route is its.
 fn route_line(route: &PlannedRoute, host: &PlanHost, own: Option<&Own>) -> Line {
     let port = &host.ports[route.port];
@@ -116,7 +114,8 @@ fn route_line(route: &PlannedRoute, host: &PlanHost, own: Option<&Own>) -> Line 
     let (status, note) = match own {
         None => (Status::Unchecked, "run this there to check it".to_owned()),
         Some(own) => {
-            let targets: Vec<Ipv6Addr> = route.reaches.iter().map(|address| mapped(*address)).collect();
+            let targets: Vec<Ipv6Addr> =
+                route.reaches.iter().map(|address| railweave_offers::mapped(*address)).collect();
             let half = own.towards(&targets);
             let ports = half.devices.iter().flat_map(|device| &device.ports);
             let known = ports.filter(|known| known.network() == port.network);
@@ -124,7 +123,17 @@ fn route_line(route: &PlannedRoute, host: &PlanHost, own: Option<&Own>) -> Line 
             match &answers[..] {
                 [] => (Status::Unchecked, "the port is not known".to_owned()),
                 all if all.iter().all(|it| *it == Route::Leaves) => {
-                    (Status::Ok, "packets leave by this port".to_owned())
+                    let routes = Routes::open();
+                    let from = port.network.address();
+                    let gateway = |to: &IpAddr| routes.as_ref().and_then(|routes| routes.gateway(from, *to));
+                    let other = route.reaches.iter().map(gateway).find(|gateway| *gateway != Some(route.via));
+                    match other {
+                        None => (Status::Ok, "packets leave by this port".to_owned()),
+                        Some(None) => (Status::Missing, "packets leave by this port, but to no gateway".to_owned()),
+                        Some(Some(other)) => {
+                            (Status::Missing, format!("packets leave by this port, but towards {other}"))
+                        }
+                    }
                 }
                 all if all.contains(&Route::Elsewhere) => {
                     (Status::Missing, "packets do not leave by this port".to_owned())
@@ -188,6 +197,8 @@ struct Firewall {
     docker: Option<String>,
     /// True if there is no tool.
     has_no_tool: bool,
+    /// True if nftables, as firewalld uses it, has rules of its own for packets of others.
+    has_own_nft: bool,
 }
 
 impl Firewall {
@@ -198,14 +209,18 @@ impl Firewall {
             Some(String::from_utf8_lossy(&output.stdout).into_owned())
         };
         let has_no_tool = rules("FORWARD").is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
-        Self { forward: text("FORWARD"), docker: text("DOCKER-USER"), has_no_tool }
+        let nft = Command::new("nft").args(["list", "ruleset"]).output();
+        let has_own_nft = nft.is_ok_and(|output| forwards_by_nft(&String::from_utf8_lossy(&output.stdout)));
+        Self { forward: text("FORWARD"), docker: text("DOCKER-USER"), has_no_tool, has_own_nft }
     }
 
     /// Returns the state of a chain for packets between two interfaces; `None` if it is of no account.
     fn status(&self, chain: &str, from: &str, to: &str) -> Option<(Status, &'static str)> {
+        // Rules above the one that lets the packets through may take them first.
         let accepts = |rules: &str| {
             let rule = format!("-A {chain} -i {from} -o {to} -j ACCEPT");
-            rules.lines().any(|line| line.trim() == rule)
+            let mut rules = rules.lines().map(str::trim).skip_while(|line| *line != rule && !decides(line));
+            rules.next() == Some(rule.as_str())
         };
         if chain == "DOCKER-USER" {
             let rules = self.docker.as_ref()?;
@@ -216,18 +231,41 @@ impl Firewall {
             let note = if self.has_no_tool { "there is no iptables here" } else { "root may read the rules" };
             return Some((Status::Unchecked, note));
         };
-        let lets_all_through = rules.lines().any(|line| line.trim() == "-P FORWARD ACCEPT")
-            && !rules.lines().any(|line| line.contains("-j DROP") || line.contains("-j REJECT"));
+        if self.has_own_nft {
+            let note = "nftables (firewalld) has rules of its own for packets of others: nft list ruleset";
+            return Some((Status::Unchecked, note));
+        }
+        let is_open = rules.lines().any(|line| line.trim() == "-P FORWARD ACCEPT");
+        let decides_itself = rules.lines().any(decides);
         // Docker's own chain comes before the policy that Docker sets.
-        match (accepts(rules), lets_all_through, &self.docker) {
-            (true, ..) => Some((Status::Ok, "the rule is there")),
-            (_, true, _) => Some((Status::Ok, "the chain lets everything through")),
-            (.., Some(docker)) if accepts(&docker.replace("DOCKER-USER", "FORWARD")) => {
+        match &self.docker {
+            _ if accepts(rules) => Some((Status::Ok, "the rule is there")),
+            _ if is_open && !decides_itself => Some((Status::Ok, "the chain lets everything through")),
+            Some(docker) if accepts(&docker.replace("DOCKER-USER", "FORWARD")) => {
                 Some((Status::Ok, "Docker's chain has the rule"))
             }
+            _ if is_open => Some((Status::Missing, "rules of the chain may drop packets of others")),
             _ => Some((Status::Missing, "the chain drops packets of others")),
         }
     }
+}
+
+/// Returns true if a line of `iptables -S` may keep packets from the rules below it: it drops them, or another chain
+/// decides.
+fn decides(line: &str) -> bool {
+    let target = line.split_whitespace().skip_while(|word| !["-j", "-g"].contains(word)).nth(1);
+    target.is_some_and(|target| !["ACCEPT", "RETURN", "LOG"].contains(&target))
+}
+
+/// Returns true if rules of nftables decide about packets of others, apart from those that iptables shows too.
+fn forwards_by_nft(ruleset: &str) -> bool {
+    let mut table = "";
+    ruleset.lines().any(|line| {
+        if line.starts_with("table ") {
+            table = line;
+        }
+        line.contains("hook forward") && !table.starts_with("table ip filter") && !table.starts_with("table ip6 filter")
+    })
 }
 
 fn show(output: &Output) -> std::io::Result<()> {
@@ -262,7 +300,8 @@ mod tests {
     use super::*;
 
     fn firewall(forward: &str, docker: Option<&str>) -> Firewall {
-        Firewall { forward: Some(forward.to_owned()), docker: docker.map(str::to_owned), has_no_tool: false }
+        let docker = docker.map(str::to_owned);
+        Firewall { forward: Some(forward.to_owned()), docker, has_no_tool: false, has_own_nft: false }
     }
 
     #[test]
@@ -282,8 +321,38 @@ mod tests {
         assert_eq!((status(&docker, "FORWARD"), status(&docker, "DOCKER-USER")), (Some(Status::Ok), Some(Status::Ok)));
         let bare = firewall("-P FORWARD ACCEPT\n", Some("-N DOCKER-USER\n-A DOCKER-USER -j RETURN\n"));
         assert_eq!(status(&bare, "DOCKER-USER"), Some(Status::Missing));
-        let unknown = Firewall { forward: None, docker: None, has_no_tool: true };
+        let unknown = Firewall { forward: None, docker: None, has_no_tool: true, has_own_nft: false };
         assert_eq!(status(&unknown, "FORWARD"), Some(Status::Unchecked));
+        // Rules above it come first.
+        let rule = "-A FORWARD -i eth0 -o eth1 -j ACCEPT\n";
+        for (above, expected) in [
+            ("-A FORWARD -j DROP\n", Status::Missing),
+            ("-A FORWARD -j LIBVIRT_FWI\n", Status::Missing),
+            ("-A FORWARD -m comment -g KUBE-FORWARD\n", Status::Missing),
+            ("-A FORWARD -i eth3 -j ACCEPT\n", Status::Ok),
+        ] {
+            let below = firewall(&format!("-P FORWARD ACCEPT\n{above}{rule}"), None);
+            assert_eq!(status(&below, "FORWARD"), Some(expected), "{above}");
+        }
+    }
+
+    #[test]
+    fn rules_of_nftables_that_iptables_does_not_show_are_seen() {
+        let of = |table: &str| {
+            format!("table {table} {{\n\tchain c {{\n\t\ttype filter hook forward priority 0;\n\t}}\n}}\n")
+        };
+        assert!(forwards_by_nft(&of("inet firewalld")));
+        assert!(forwards_by_nft(&(of("ip filter") + &of("inet mine"))));
+        assert!(!forwards_by_nft(&of("ip filter")));
+        assert!(!forwards_by_nft("table inet mine {\n\tchain c { type filter hook input priority 0; }\n}\n"));
+        let firewall = Firewall { has_own_nft: true, ..firewall("-P FORWARD ACCEPT\n", None) };
+        assert_eq!(firewall.status("FORWARD", "eth0", "eth1").unwrap().0, Status::Unchecked);
+    }
+
+    #[test]
+    fn hosts_of_one_name_get_numbers() {
+        assert_eq!(names(&["a", "b"]), ["a", "b"]);
+        assert_eq!(names(&["vm", "vm", "vm (1)"]), ["vm (2)", "vm (3)", "vm (1)"]);
     }
 
     #[test]

@@ -91,10 +91,62 @@ fn a_rail_that_brings_nothing_through_is_left_out_at_both_ends() {
         late(&mut ends, deadline_ns);
         assert_eq!(ends.made(), [vec![1], vec![1]]);
         let silent = left_out(0, LeftOut::Silent { bytes: 1500, timeout: Duration::from_secs(10) });
-        let (here, there) = if lost_here { (0, LeftOut::NotReady) } else { (1, LeftOut::PeerSilent) };
+        let here = usize::from(!lost_here);
         assert_eq!(ends.events[here], [silent]);
-        assert_eq!(ends.events[1 - here], [left_out(0, there)]);
+        assert_eq!(ends.events[1 - here], [left_out(0, LeftOut::PeerSilent)]);
     }
+}
+
+#[test]
+fn a_message_of_the_peer_does_not_prolong_the_time_of_the_packets() {
+    let mut ends = Ends::<false>::new(&[port(1, Packets::Lost)], &[Port::new(11, 1)]);
+    ends.exchange();
+    look(&mut ends, SECOND_NS);
+    assert_eq!(ends.connector.timeout_ns(), Some(11 * SECOND_NS));
+    // Each message gives a handshake a new deadline.
+    ends.connector.set_deadline(99 * SECOND_NS);
+    look(&mut ends, 2 * SECOND_NS);
+    assert_eq!(ends.connector.timeout_ns(), Some(11 * SECOND_NS));
+}
+
+#[test]
+fn a_refusal_leads_to_the_next_step_only_if_it_is_of_rails() {
+    for of_rails in [true, false] {
+        let refuse = || Message::Refuse { fault: Fault::Configuration, of_rails, reason: "no".to_owned() };
+        let mut ends = Ends::<false>::new(&[Port::new(1, 1)], &[Port::new(11, 1)]);
+        ends.connector.handle_message(refuse());
+        assert_eq!(ends.connector.next_step(), of_rails.then_some(Step::Tcp), "the acceptor has tried the others");
+        let mut ends = Ends::<false>::new(&[Port::new(1, 1)], &[Port::new(11, 1)]);
+        let Some(Action::Send(answer)) = ends.acceptor.poll_action() else { panic!("no answer") };
+        ends.connector.handle_message(answer);
+        ends.connector.handle_message(refuse());
+        assert_eq!(ends.connector.next_step(), of_rails.then_some(Step::Routed));
+    }
+}
+
+#[test]
+fn once_a_rail_is_connected_the_others_have_as_long_as_their_packets_would_have() {
+    const LATE: &[u64] = &[1; 99];
+    let late = |number| Port { pauses: LATE, ..Port::new(number, 1) };
+    let mut ends = Ends::<false>::new(&[Port::new(1, 1), Port::new(2, 1)], &[Port::new(11, 1), late(12)]);
+    ends.acceptor.set_deadline(99 * SECOND_NS);
+    ends.exchange();
+    look(&mut ends, SECOND_NS);
+    assert_eq!(ends.acceptor.timeout_ns(), Some(11 * SECOND_NS));
+    ends.acceptor.set_deadline(99 * SECOND_NS);
+    look(&mut ends, 2 * SECOND_NS);
+    assert_eq!(ends.acceptor.timeout_ns(), Some(11 * SECOND_NS));
+    ends.acceptor.handle_timeout(11 * SECOND_NS);
+    ends.exchange();
+    assert_eq!(ends.made(), [vec![0], vec![0]]);
+    let reason = LeftOut::PeerSays(ends.events[1][0].1.to_string());
+    assert_eq!(ends.events[0], [left_out(1, reason)]);
+    // A rail alone has the handshake's time.
+    let mut alone = Ends::<false>::new(&[Port::new(1, 1)], &[late(11)]);
+    alone.acceptor.set_deadline(99 * SECOND_NS);
+    alone.exchange();
+    look(&mut alone, SECOND_NS);
+    assert_eq!(alone.acceptor.timeout_ns(), Some(99 * SECOND_NS));
 }
 
 #[test]
@@ -141,8 +193,11 @@ fn a_rail_whose_first_packets_fail_is_left_out_with_the_reason() {
         Ends::<false>::new(&[Port::new(1, 1), Port::new(2, 1)], &[port(11, Packets::Broken), Port::new(12, 1)]);
     ends.exchange();
     assert_eq!(ends.made(), [vec![1], vec![1]]);
-    let [Event::RailLeftOut { reason: LeftOut::Broke(reason), .. }] = &ends.events[1][..] else { panic!() };
+    let [(_, LeftOut::Broke(reason))] = &ends.events[1][..] else { panic!() };
     assert!(reason.contains("closed"), "{reason}");
+    let mut names = ends.names_left_out.clone();
+    names.sort();
+    assert_eq!(names, ["10.0.0.1 - 10.0.0.11", "10.0.0.11 - 10.0.0.1"]);
     assert_eq!(ends.events[0], [left_out(0, LeftOut::PeerSilent)]);
 }
 
@@ -214,4 +269,79 @@ fn the_parts_of_rails_that_try_their_packets_are_known() {
     ends.exchange();
     assert_eq!(ends.connector.parts(), [Port::<false>::new(1, 1).part()]);
     assert_eq!(ends.acceptor.parts(), [Port::<false>::new(11, 1).part()]);
+}
+
+#[test]
+fn the_rails_of_a_part_that_fails_are_left_out_and_the_others_carry_on() {
+    let reason = || LeftOut::Broke("the device failed".to_owned());
+    // While the connector's first packets are out, over its rail or over both.
+    let mut ends =
+        Ends::<false>::new(&[port(1, Packets::Lost), Port::new(2, 1)], &[Port::new(11, 1), Port::new(12, 1)]);
+    ends.exchange();
+    assert!(ends.connector.handle_part_failed(&port(1, Packets::Lost).part(), "the device failed"));
+    assert!(ends.connector.poll_event().is_none(), "what ends a queue pair may block");
+    look(&mut ends, 0);
+    assert_eq!(ends.made(), [vec![1], vec![1]]);
+    assert_eq!(ends.events[0], [left_out(0, reason())]);
+    // Without another rail, the next step of the ladder follows.
+    let mut ends = Ends::<false>::new(&[port(1, Packets::Lost)], &[Port::new(11, 1)]);
+    ends.exchange();
+    assert!(ends.connector.handle_part_failed(&port(1, Packets::Lost).part(), "the device failed"));
+    look(&mut ends, 0);
+    assert_eq!(ends.failures()[0], Some(HandshakeFailure::NoRail { failed_here: false }));
+    assert_eq!(ends.connector.next_step(), Some(Step::Routed));
+    // The acceptor awaits PROBE, which then names a rail that it has no more.
+    let mut ends = Ends::<false>::new(&[Port::new(1, 1), Port::new(2, 1)], &[Port::new(11, 1), Port::new(12, 1)]);
+    let Some(Action::Send(answer)) = ends.acceptor.poll_action() else { panic!("no answer") };
+    ends.connector.handle_message(answer);
+    let Some(Action::Send(lanes)) = ends.connector.poll_action() else { panic!("no lanes") };
+    ends.acceptor.handle_message(lanes);
+    assert!(ends.acceptor.handle_part_failed(&Port::<false>::new(11, 1).part(), "the device failed"));
+    ends.exchange();
+    assert_eq!(ends.made(), [vec![1], vec![1]]);
+    assert_eq!(ends.events, [vec![left_out(0, LeftOut::PeerSilent)], vec![left_out(0, reason())]]);
+    // It has said that the rail carries: the connector may have begun.
+    let mut ends = Ends::<false>::new(&[port(1, Packets::Lost)], &[Port::new(11, 1)]);
+    ends.exchange();
+    assert_eq!(ends.names().last(), Some(&"PROBE"));
+    assert!(!ends.acceptor.handle_part_failed(&Port::<false>::new(11, 1).part(), "the device failed"));
+}
+
+#[test]
+fn an_end_that_waits_takes_only_the_message_that_it_waits_for() {
+    // The connector's packets are out; the acceptor's have come through.
+    let out = || {
+        let mut ends = Ends::<false>::new(&[port(1, Packets::Lost)], &[Port::new(11, 1)]);
+        ends.exchange();
+        assert_eq!(ends.names()[3..], ["PROBE", "PROBE"]);
+        ends
+    };
+    let mut ends = out();
+    ends.connector.handle_message(Message::Probe { rails: 1 });
+    ends.exchange();
+    assert_eq!(ends.failures()[0], Some(HandshakeFailure::OutOfTurn("PROBE")));
+    let mut ends = out();
+    ends.acceptor.handle_message(Message::Probe { rails: 1 });
+    ends.exchange();
+    assert_eq!(ends.failures()[1], Some(HandshakeFailure::OutOfTurn("PROBE")));
+    // The acceptor's packets are out.
+    let mut ends = Ends::<false>::new(&[Port::new(1, 1)], &[port(11, Packets::Lost)]);
+    ends.exchange();
+    assert_eq!(ends.names()[3..], ["PROBE"]);
+    ends.acceptor.handle_message(Message::Ready { usable: 1 });
+    ends.exchange();
+    assert_eq!(ends.failures()[1], Some(HandshakeFailure::OutOfTurn("READY")));
+}
+
+#[test]
+fn a_connector_whose_packets_came_through_does_not_wait_forever_for_the_acceptors() {
+    let mut ends = Ends::<false>::new(&[Port::new(1, 1)], &[port(11, Packets::Lost)]);
+    ends.exchange();
+    ends.connector.set_deadline(30 * SECOND_NS);
+    ends.connector.handle_timeout(30 * SECOND_NS - 1);
+    assert!(ends.connector.timeout_ns().is_some());
+    ends.connector.handle_timeout(30 * SECOND_NS);
+    ends.exchange();
+    assert_eq!(ends.failures()[0], Some(HandshakeFailure::Late(Awaited::Probe)));
+    assert_eq!(ends.connector.next_step(), None, "other ports would not make the peer faster");
 }

@@ -53,7 +53,7 @@ fn messages_of_a_set_up_are_handed_on_and_wait_restarts_its_time() {
 fn a_set_up_that_is_refused_is_told_to_the_peer_and_ends() {
     let (mut pair, number) = setting_up();
     pair.acceptor.refuse(number, Fault::Local, "no queue".to_owned(), 7);
-    let message = Message::Refuse { fault: Fault::Local, reason: "no queue".to_owned() };
+    let message = Message::Refuse { fault: Fault::Local, of_rails: false, reason: "no queue".to_owned() };
     assert_eq!(pair.exchange(), [vec![SessionAction::Message { connection: number, message }], vec![]]);
     assert!(!pair.acceptor.has_connections());
     assert_eq!(pair.acceptor.idle_since_ns(), 7);
