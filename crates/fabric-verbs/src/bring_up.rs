@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::io;
+use std::time::Instant;
 
 use railweave_fabric::{Connecting, LinkLayer, SetupError, SetupStep, TargetState, Transition, Tries};
 
@@ -86,12 +87,19 @@ impl RisingPair {
                 }
                 Reached::Init => {
                     let mtu = (path.attributes.active_mtu as u8).min(peer.mtu);
-                    let result = self.make_ready_to_receive(path, peer, classes, mtu);
-                    self.stand(domain, Reached::ReadyToReceive, result, |rising, error| {
+                    let words = |rising: &Self, error: &io::Error| {
                         let (gid_index, lid) = (path.local.index, peer.lid);
                         let to = TargetState::ReadyToReceive { mtu: 128 << mtu, gid_index, lid };
                         rising.not_ready(path, peer, to, error)
-                    })
+                    };
+                    let (number, begun) = (self.pair.number(), Instant::now());
+                    if domain.unfound.is_looked_for(peer.gid, number, begun) {
+                        let reason = words(self, &io::Error::from_raw_os_error(libc::ETIMEDOUT));
+                        return Ok(Connecting::Later { pause: domain.config.modify_retries.pause, reason });
+                    }
+                    let result = self.make_ready_to_receive(path, peer, classes, mtu);
+                    domain.unfound.note(peer.gid, number, &result, begun.elapsed(), Instant::now());
+                    self.stand(domain, Reached::ReadyToReceive, result, words)
                 }
                 Reached::ReadyToReceive => {
                     let result = self.make_ready_to_send(domain);

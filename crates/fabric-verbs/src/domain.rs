@@ -14,6 +14,7 @@ use crate::gid_table::GidTable;
 use crate::port::OpenPort;
 use crate::queues::ProtectionDomain;
 use crate::sys;
+use crate::unfound::Unfound;
 
 /// Rails over RDMA.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub struct VerbsDomain {
     table: GidTable,
     /// The usable entries when the table was last read, best first; never empty.
     gids: Mutex<Vec<PortGid>>,
+    /// The peers' ports that the kernel has not found.
+    pub(crate) unfound: Unfound,
     pub(crate) max_write: u32,
     /// The engine through which dma-bufs are registered, if the port has one.
     pub(crate) engine: Option<Engine>,
@@ -58,6 +61,7 @@ impl VerbsDomain {
             link_layer: port.facts.link_layer,
             table: port.table,
             gids: Mutex::new(port.gids),
+            unfound: Unfound::default(),
             max_write: match port.attributes.max_msg_sz {
                 0 => MAX_WRITE,
                 most => most.min(MAX_WRITE),

@@ -25,6 +25,7 @@ mod queues;
 mod rail;
 mod status;
 pub mod sys;
+mod unfound;
 
 pub use config::{ModifyRetries, VerbsConfig};
 pub use data_direct::{Engine, Mlx5};

@@ -369,8 +369,9 @@ options! {
             |text| number::seconds(text, HANDSHAKE_TIMEOUT.0, HANDSHAKE_TIMEOUT.1),
         )],
         default: Duration::from_secs(10), "10 s",
-        help: "RDMA only: the time in which a new rail must carry a whole packet both ways. A rail that does not is \
-               left out, and if none is left, another way to the peer is tried.",
+        help: "RDMA only: the time in which a new rail must carry a whole packet both ways, once both ends have \
+               connected it. A rail that does not is left out, and if none is left, another way to the peer is tried. \
+               Connecting it may take as long, if other ports may take its place.",
     }
     /// True if virtual functions count as one adapter.
     merge_vfs: bool {

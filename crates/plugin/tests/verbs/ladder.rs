@@ -181,3 +181,21 @@ fn an_adapter_that_fails_before_the_rails_count_costs_no_more_than_its_own() {
         },
     );
 }
+
+#[test]
+fn a_port_that_the_kernel_does_not_find_costs_the_time_of_the_first_packets() {
+    // In each mode, and no longer than that, whatever time a set-up has.
+    each(
+        &["ports", "fused"],
+        |mode| with(&[HASTY, EVEN, ("RAILWEAVE_MODE", *mode), ("RAILWEAVE_HANDSHAKE_TIMEOUT", "3600")]),
+        |_| {
+            let fake = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:*:ETIMEDOUT']\n{ROCE}"));
+            let (_plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            pair.exchange(1, 300_000);
+            assert_eq!(warnings_with(&["is left out: ", "Handshake timeout"]).len(), 2, "{:?}", warnings());
+            pair.close();
+            finish(&fake, net);
+        },
+    );
+}

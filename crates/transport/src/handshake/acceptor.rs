@@ -58,7 +58,8 @@ impl<F: Fabric> Acceptor<F> {
     ) -> Self {
         config.striped = offer.striped;
         config.traffic_class = config.traffic_class.or(offer.traffic_class);
-        let set_up = SetUp::new(config, ports, peer, token, deadline_ns, Box::new(counters));
+        let mut set_up = SetUp::new(config, ports, peer, token, deadline_ns, Box::new(counters));
+        set_up.has_others = offer.ways.others > 0;
         let mut acceptor = Self { set_up, state: State::Lanes };
         match pairings {
             Ok((step, pairings)) => acceptor.answer(offer, step, pairings),

@@ -78,6 +78,7 @@ impl<F: Fabric> Connector<F> {
         };
         let mut set_up = SetUp::new(config, ports, peer, Token([0; 16]), deadline_ns, Box::new(counters));
         set_up.memory = Some(OwnMemory::new(crate::cts::STREAM_BYTES, crate::record::RECORDS_BYTES));
+        set_up.has_others = offer.ways.others > 0;
         set_up.send(Message::Offer(offer));
         Self {
             set_up,
@@ -250,6 +251,9 @@ where
                 // Before ANSWER, the acceptor has tried all steps but TCP, whose ports come in an offer of their own.
                 let has_answer = !matches!(state, State::Answer);
                 let next = if has_answer { self.answered.and_then(Step::next) } else { Some(Step::Tcp) };
+                if of_rails {
+                    self.set_up.drop_all(&LeftOut::PeerSays(reason.clone()));
+                }
                 self.fail(HandshakeFailure::Refused(reason));
                 self.next_step = next.filter(|_| of_rails);
                 return;

@@ -159,9 +159,14 @@ pub enum LeftOut {
     /// This end could not make it.
     #[error(transparent)]
     Failed(SetupError),
-    /// This end could not connect it in time; the last obstacle, if it was tried.
-    #[error("Handshake timeout: {}; or raise {}", obstacle(.0.as_ref()), SettingId::HandshakeTimeout)]
-    TooLate(Option<SetupError>),
+    /// This end could not connect it in time.
+    #[error("Handshake timeout: {}; or raise {limit}", obstacle(.last.as_ref()))]
+    TooLate {
+        /// The last obstacle, if it was tried.
+        last: Option<SetupError>,
+        /// The setting of the time.
+        limit: SettingId,
+    },
     /// A lane of it could not be dialled, for this reason.
     #[error("{0}")]
     Undialled(String),
@@ -300,11 +305,12 @@ mod tests {
             assert!(text.starts_with(&format!("Handshake timeout: node2 {words}; ")), "{text}");
             assert_eq!(failure.fault(), Fault::Peer);
         }
-        let late = HandshakeFailure::Unconnected(LeftOut::TooLate(Some(error())));
+        let late =
+            HandshakeFailure::Unconnected(LeftOut::TooLate { last: Some(error()), limit: SettingId::HandshakeTimeout });
         let text = late.of("node2");
         let head = "Handshake timeout: the range of 2 bytes at 0x1 is not a valid memory range; or raise ";
         assert!(text.starts_with(head) && late.fault() == Fault::Local, "{text}");
-        let untried = LeftOut::TooLate(None).to_string();
+        let untried = LeftOut::TooLate { last: None, limit: SettingId::ProbeTimeout }.to_string();
         assert!(untried.starts_with("Handshake timeout: it was not tried; or raise "), "{untried}");
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use railweave_fabric::{
     Access, Connecting, Domain, Fabric, Joining, LaneEndpoint, LocalSlice, MAX_RAILS, Memory, Part, PendingRail, Rail,
-    RailId, RailSet, RailSpec, Region, Registration, RemoteSlice, Role, SetupError,
+    RailId, RailSet, RailSpec, Region, Registration, RemoteSlice, Role, SettingId, SetupError,
 };
 
 use super::failure::{HandshakeFailure, LeftOut};
@@ -117,11 +117,13 @@ pub(super) struct SetUp<F: Fabric, C> {
     pub(super) peer_stream: u64,
     pub(super) deadline_ns: u64,
     pub(super) pause: Option<Duration>,
+    /// True if other ports of the connector may take the place of those that do not connect.
+    pub(super) has_others: bool,
     /// The next time to repeat the first packets; `None` before their time has begun.
     repeat_ns: Option<u64>,
     /// The end of their time.
     probe_end_ns: u64,
-    /// The end of the time in which this end connects lanes, if others are connected already.
+    /// The end of the time in which this end connects lanes, if others are connected already or may be.
     connect_end_ns: Option<u64>,
     pub(super) actions: VecDeque<Action<C>>,
     pub(super) events: VecDeque<Event>,
@@ -147,6 +149,7 @@ impl<F: Fabric, C> SetUp<F, C> {
             peer_stream: 0,
             deadline_ns,
             pause: None,
+            has_others: false,
             repeat_ns: None,
             probe_end_ns: 0,
             connect_end_ns: None,
@@ -212,6 +215,15 @@ impl<F: Fabric, C> SetUp<F, C> {
         let name = opening.plan.name();
         opening.dropped = Some(reason.clone());
         self.events.push_back(Event::RailLeftOut { rail, name, reason });
+    }
+
+    /// Leaves out all rails that are not left out yet.
+    pub(super) fn drop_all(&mut self, reason: &LeftOut) {
+        for rail in RailId::all().take(self.rails.len()) {
+            if self.rails[rail.index()].dropped.is_none() {
+                self.drop_rail(rail, reason.clone());
+            }
+        }
     }
 
     /// Registers the connection's own memory on a rail, and creates the rail's queues for writes of at most `max_write`
@@ -303,7 +315,8 @@ impl<F: Fabric, C> SetUp<F, C> {
                 Err(error) => self.drop_rail(rail, LeftOut::Failed(error)),
             }
         }
-        if let Some(now_ns) = now_ns.filter(|_| self.pause.is_some() && !self.connected().is_empty()) {
+        let may_do_without = self.has_others || !self.connected().is_empty();
+        if let Some(now_ns) = now_ns.filter(|_| self.pause.is_some() && may_do_without) {
             let latest_ns = now_ns.saturating_add(self.probe_timeout_ns());
             let end_ns = *self.connect_end_ns.get_or_insert(latest_ns);
             self.deadline_ns = self.deadline_ns.min(end_ns);
@@ -317,10 +330,11 @@ impl<F: Fabric, C> SetUp<F, C> {
     /// If no rail is left.
     pub(super) fn give_up_connecting(&mut self) -> Result<(), HandshakeFailure> {
         self.pause = None;
+        let limit = if self.connect_end_ns.is_some() { SettingId::ProbeTimeout } else { SettingId::HandshakeTimeout };
         let mut last = None;
         for rail in RailId::all().take(self.rails.len()) {
             if let Some(exchange) = &self.rails[rail.index()].exchange {
-                let reason = LeftOut::TooLate(exchange.reason.clone());
+                let reason = LeftOut::TooLate { last: exchange.reason.clone(), limit };
                 last = Some(reason.clone());
                 self.drop_rail(rail, reason);
             }

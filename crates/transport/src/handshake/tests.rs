@@ -5,7 +5,7 @@ mod probes;
 
 use std::os::unix::net::UnixStream;
 
-use railweave_fabric::{Fault, LaneEndpoint, RailSet};
+use railweave_fabric::{Fault, LaneEndpoint, RailSet, SettingId};
 
 use self::plain::{Plain, Port, Writes};
 use super::*;
@@ -372,7 +372,7 @@ fn a_rail_that_is_not_connected_in_time_is_left_out_and_the_others_go_on() {
         ends.exchange();
         assert_eq!(ends.made(), [vec![1], vec![1]]);
         let refusal = if is_late_here { from[0].refusal() } else { to[0].refusal() };
-        let late = left_out(0, LeftOut::TooLate(Some(refusal)));
+        let late = left_out(0, LeftOut::TooLate { last: Some(refusal), limit: SettingId::HandshakeTimeout });
         assert_eq!(ends.events[usize::from(!is_late_here)], [late]);
     }
 }
@@ -381,7 +381,7 @@ fn a_rail_that_is_not_connected_in_time_is_left_out_and_the_others_go_on() {
 fn a_set_up_fails_if_none_of_its_rails_is_connected_in_time() {
     let late = |number| Port { pauses: &[1; 9], ..Port::new(number, 1) };
     let expected = |number| {
-        let reason = LeftOut::TooLate(Some(late(number).refusal()));
+        let reason = LeftOut::TooLate { last: Some(late(number).refusal()), limit: SettingId::HandshakeTimeout };
         Some(HandshakeFailure::Unconnected(reason))
     };
     let mut ends = Ends::<false>::new(&[late(1)], &[Port::new(11, 1)]);
