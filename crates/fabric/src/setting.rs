@@ -49,6 +49,8 @@ settings! {
     Hybrid = "hybrid",
     /// The index into a port's GID table.
     GidIndex = "gid_index",
+    /// The kernel's routes, as a reason against a way.
+    Routes = "routes",
     /// The time limit for a connection's set-up.
     HandshakeTimeout = "handshake_timeout",
     /// The file of the key that peers share.

@@ -360,6 +360,14 @@ options! {
                devices take host memory only in any case and `RAILWEAVE_FABRIC` is `auto`. Set it alike on every host, \
                and `RAILWEAVE_MODE` too, because hosts without RDMA have another mode by default.",
     }
+    /// True if the kernel's routes count where hosts share no subnet.
+    routes: bool {
+        variables: [variable("RAILWEAVE_ROUTES", "0 or 1", "0", number::switch)],
+        default: true, "1",
+        help: "The use of the kernel's routes. With 1 they say which ports of hosts that share no subnet reach each \
+               other. With 0 any may: for fabrics whose switches answer for far hosts (proxy ARP), and for ports with \
+               addresses on several subnets. Set it alike on every host.",
+    }
     /// The time in which a rail must bring something through before it counts: 100 ms to 3600 s.
     probe_timeout: Duration {
         variables: [variable(

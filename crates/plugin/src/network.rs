@@ -129,6 +129,8 @@ pub(crate) struct NetworkOf<F: Fabric> {
     pub(crate) weight: Box<dyn Fn(usize) -> Option<u32> + Send + Sync>,
     /// True if ports of one adapter share its traffic evenly, whatever speeds they report.
     pub(crate) halves_share_evenly: bool,
+    /// True if the kernel's routes count.
+    pub(crate) asks_kernel: bool,
 }
 
 impl<F: Fabric> NetworkOf<F> {
@@ -168,12 +170,17 @@ impl<F: Fabric> NetworkOf<F> {
         offered.iter().map(|index| Arc::clone(&self.registrations[*index])).collect()
     }
 
+    /// Returns the kernel's routes, if they count and it shows them.
+    fn routes(&self) -> Option<Routes> {
+        self.asks_kernel.then(Routes::open).flatten()
+    }
+
     /// Returns what the kernel says of the ways to a peer.
     fn ways(&self, offered: &Offered, ports: &[HandshakePort<F>], to: To<'_>) -> Ways {
         let ports: Vec<_> = ports.iter().map(|port| port.offer).collect();
         let own = OwnPorts { all: &ports, others: offered.others };
         railweave_offers::ways(own, &to.handle.addresses, to.first_step, to.avoided, || {
-            let routes = Routes::open()?;
+            let routes = self.routes()?;
             Some(move |place: usize, to: IpAddr| routes.route(&self.ports[offered.ports[place]].facts, to))
         })
     }
@@ -220,7 +227,7 @@ where
         let ours: Vec<_> = ports.iter().map(|port| port.offer).collect();
         let routes = OnceCell::new();
         let back = |place: usize, to: Ipv6Addr| {
-            let routes = routes.get_or_init(Routes::open).as_ref();
+            let routes = routes.get_or_init(|| self.routes()).as_ref();
             let port = &self.ports[offered.ports[place]].facts;
             routes.map_or(Route::Unknown, |routes| routes.route(port, to.into()))
         };

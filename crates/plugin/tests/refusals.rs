@@ -54,6 +54,7 @@ const WRONG: &[(&str, &str)] = &[
     ("NCCL_MESH_DEBUG", "yes"),
     ("RAILWEAVE_LOG_LANES", "2"),
     ("RAILWEAVE_HYBRID", "2"),
+    ("RAILWEAVE_ROUTES", "yes"),
     ("RAILWEAVE_PROBE_TIMEOUT", "0"),
     ("RAILWEAVE_ROCE_VERSION", "0"),
     ("RAILWEAVE_ADDRESS_FAMILY", "inet"),

@@ -449,8 +449,10 @@ impl Obstacle {
             ),
             Self::Route => format!(
                 "give both hosts an address on a common subnet, or add routes both ways (`railweave topo --routes` \
-                 prints them), or set {}=1 on both hosts, which uses TCP where RDMA does not reach",
-                SettingId::Hybrid
+                 prints them), or set {}=1 on both hosts, which uses TCP where RDMA does not reach; if a switch \
+                 answers for far hosts (proxy ARP), set {}=0 on both",
+                SettingId::Hybrid,
+                SettingId::Routes
             ),
             Self::Failed => {
                 "look at the cables, at the firewalls (UDP port 4791) and at the MTU on the way between both".to_owned()

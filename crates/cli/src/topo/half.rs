@@ -91,6 +91,8 @@ impl Half {
 /// This host: its half, and the facts by which its kernel can be asked for ways.
 pub(crate) struct Own {
     half: Half,
+    /// True if the kernel's routes count.
+    asks_kernel: bool,
     /// The facts of each offer's ports.
     facts: Vec<Vec<PortFacts>>,
 }
@@ -113,6 +115,7 @@ impl Own {
         };
         let mut own = Self {
             half: Half { host: host.to_owned(), network, forwards: forwards(), ..Half::default() },
+            asks_kernel: options.routes.value,
             facts: Vec::new(),
         };
         for device in &found.devices {
@@ -167,7 +170,7 @@ impl Own {
     /// Returns this host's half with the kernel's answers about the ways to these addresses.
     pub(crate) fn towards(&self, targets: &[Ipv6Addr]) -> Half {
         let mut half = self.half.clone();
-        let Some(routes) = Routes::open() else { return half };
+        let Some(routes) = self.asks_kernel.then(Routes::open).flatten() else { return half };
         let offers = half.devices.iter_mut().chain(&mut half.fallback);
         for (device, facts) in offers.zip(&self.facts) {
             for (port, facts) in device.ports.iter_mut().zip(facts) {

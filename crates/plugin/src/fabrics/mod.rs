@@ -114,6 +114,7 @@ where
             Weights::Fixed(weights) => weights.get(place).copied(),
         }),
         halves_share_evenly: mode == Mode::Mesh,
+        asks_kernel: options.routes.value,
     })
 }
 

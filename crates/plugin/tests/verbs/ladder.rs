@@ -6,7 +6,7 @@ use railweave_abi::net::PTR_HOST;
 use railweave_fabric_verbs::sys;
 use railweave_nccl_host::net::NetApi;
 
-use crate::common::{Pair, alone, each, info_lines, listen, start, until, warnings, warnings_with};
+use crate::common::{Pair, alone, each, in_namespace, info_lines, ip, listen, start, until, warnings, warnings_with};
 use crate::machine::{EVEN, FUSED, ROCE, finish, machine, strict, with};
 
 /// A machine with two ports, of which those named here connect no queue pair.
@@ -196,6 +196,43 @@ fn a_port_that_the_kernel_does_not_find_costs_the_time_of_the_first_packets() {
             assert_eq!(warnings_with(&["is left out: ", "Handshake timeout"]).len(), 2, "{:?}", warnings());
             pair.close();
             finish(&fake, net);
+        },
+    );
+}
+
+#[test]
+fn the_kernels_routes_count_unless_the_user_knows_better() {
+    // The ports' addresses are this host's own, so the kernel sends nothing by their ports.
+    each(
+        &[("1", "10.0.0.1 - 10.0.0.1"), ("0", "10.0.0.1 - 10.1.0.1")],
+        |(setting, _)| with(&[("RAILWEAVE_ROUTES", *setting)]),
+        |(_, over)| {
+            in_namespace("--net", || {
+                let cable = |name: &str, address: &str| {
+                    ip(&format!("link add {name} type veth peer name {name}far"))
+                        && ip(&format!("addr add {address}/24 dev {name}"))
+                        && ip(&format!("link set {name} up"))
+                };
+                if !(ip("link set lo up") && cable("rw0", "10.0.0.1") && cable("rw1", "10.1.0.1")) {
+                    eprintln!("skipped: this machine cannot make cables (ip link add type veth)");
+                    return;
+                }
+                let fake = machine(&strict(ROCE));
+                let (_plugin, net) = start();
+                let (listening, mut handle) = listen(&net, 1);
+                let (mut sender, mut receiver) = (None, None);
+                until("the connection", || {
+                    sender = sender.take().or_else(|| net.connect(0, &mut handle).unwrap());
+                    receiver = receiver.take().or_else(|| net.accept(&listening).unwrap());
+                    (sender.is_some() && receiver.is_some()).then_some(())
+                });
+                let said = info_with(&["a connection sends to ", over]);
+                assert_eq!(said.len(), 1, "{:?}", info_lines());
+                net.close_send(sender.unwrap()).unwrap();
+                net.close_recv(receiver.unwrap()).unwrap();
+                net.close_listen(listening).unwrap();
+                finish(&fake, net);
+            });
         },
     );
 }
