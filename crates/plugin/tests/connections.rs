@@ -7,10 +7,10 @@ use common::{
     Buffer, ONE_RAIL, Pair, Relay, Stranger, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each,
     heap_bytes, listen, load, noise, start, until, until_freed, warnings, warnings_with, with_peer,
 };
-use railweave_fabric::Fault;
+use railweave_fabric::{Fault, Step};
 use railweave_nccl_host::LoadedNet;
 use railweave_nccl_host::net::{Comm, Handle, NetApi, Request};
-use railweave_transport::{Handle as WireHandle, Message};
+use railweave_transport::{Handle as WireHandle, Message, RailAnswer, Token};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener};
 use std::thread;
@@ -402,5 +402,31 @@ fn a_peer_is_reached_again_while_a_connection_of_the_broken_session_is_open() {
         from.release(&net, Comm::Send(&lost));
         net.close_send(lost).unwrap();
         net.close_recv(recv).unwrap();
+    });
+}
+
+#[test]
+fn an_acceptor_that_always_answers_with_the_first_step_is_asked_a_few_times() {
+    alone(&[ONE_RAIL], || {
+        let (_plugin, net) = start();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut handle = Stranger::handle(listener.local_addr().unwrap());
+        assert!(net.connect(0, &mut handle).expect("connect begins").is_none());
+        let mut stranger = Stranger::welcome(&listener);
+        let mut offers = 0;
+        until("connect's failure", || {
+            if stranger.has_input()
+                && let Message::Offer(offer) = stranger.receive()
+            {
+                offers += 1;
+                let rails = vec![RailAnswer { connector_port: 0, lanes: 1, port: offer.ports[0] }];
+                stranger.send(offers, Message::Answer { token: Token([6; 16]), step: Step::Subnet, rails });
+                let reason = "no rail".to_owned();
+                stranger.send(offers, Message::Refuse { fault: Fault::Peer, of_rails: true, reason });
+            }
+            net.connect(0, &mut handle).err()
+        });
+        // Step 1, then step 2, and both again without the way that has failed.
+        assert!((2..=4).contains(&offers), "{offers} offers");
     });
 }
