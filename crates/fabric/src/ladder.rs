@@ -43,7 +43,7 @@ pub enum Route {
     Leaves = 1,
     /// There is no route, or packets leave by another port.
     Elsewhere = 2,
-    /// A rail between the two brought nothing through a moment ago, whatever the kernel says.
+    /// A rail between the two was left out a moment ago, whatever the kernel says.
     Failed = 3,
 }
 

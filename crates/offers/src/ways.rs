@@ -28,7 +28,7 @@ pub fn handle_addresses(ports: &[PortOffer], others: usize, is_heard: impl Fn(Ip
 /// Returns what this host knows of the ways from the ports of an offer to the addresses of a handle. The kernel is
 /// asked only if no port of the device is on a subnet of the peer's, or these were tried: `kernel` returns a function
 /// from a port's place in the offer and an address, or `None` if it says nothing. `failed`: an address of this host and
-/// one of the peer's, between which a rail brought nothing through a moment ago.
+/// one of the peer's, between which a rail was left out a moment ago.
 pub fn ways<K: Fn(usize, IpAddr) -> Route>(
     offered: OwnPorts<'_>,
     to: &[HandleAddress],

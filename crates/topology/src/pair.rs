@@ -86,7 +86,7 @@ pub struct Between<'a> {
     pub first_step: Step,
     /// The knowledge of both hosts together of the way between two ports, both ways.
     pub route: &'a dyn Fn(Pair) -> Route,
-    /// True for two ports between which a rail brought nothing through a moment ago.
+    /// True for two ports between which a rail was left out a moment ago.
     pub has_failed: &'a dyn Fn(Pair) -> bool,
 }
 
@@ -153,7 +153,7 @@ enum Obstacle {
     Subnet,
     /// The route between them leaves by another port, or is not known.
     Route,
-    /// A rail between them brought nothing through a moment ago.
+    /// A rail between them was left out a moment ago.
     Failed,
     Taken,
     Limit,
@@ -178,7 +178,7 @@ enum Obstacle {
 ///   ports; one that belongs to its device comes first.
 /// * [`Step::Forwarded`]: so do any ports between which both hosts say that packets leave by them, and those of
 ///   InfiniBand. Without any, those of TCP pair whatever the hosts say: its packets may leave by another port.
-/// * Ports between which a rail brought nothing through a moment ago do not pair.
+/// * Ports between which a rail was left out a moment ago do not pair.
 ///
 /// Ports with which a port cannot pair do not affect its pairs, except through the limit of [`MAX_RAILS`].
 pub fn pair(connector: Ports<'_>, acceptor: Ports<'_>, between: &Between<'_>) -> Pairing {
@@ -410,7 +410,7 @@ impl Obstacle {
                  (`ip route get` shows the way)"
             ),
             Self::Failed => {
-                format!("a rail to the {other} brought nothing through a moment ago (an earlier line says why)")
+                format!("a rail to the {other} was left out a moment ago (an earlier line says why)")
             }
             Self::Taken => format!("each port of the {other} that it could pair with has a partner"),
             Self::Limit => format!("a connection has at most {MAX_RAILS} rails"),

@@ -89,7 +89,7 @@ fn ports_whose_rail_has_failed_do_not_pair_again() {
     let none = climb(&here, &there, Step::Subnet, failed(&[0, 1, 2]));
     gives_nothing(&none);
     let text = none.refusal().unwrap();
-    assert!(text.contains("brought nothing through a moment ago") && text.contains("UDP port 4791"), "{text}");
+    assert!(text.contains("was left out a moment ago") && text.contains("UDP port 4791"), "{text}");
 }
 
 #[test]

@@ -154,7 +154,9 @@ fn forwarding_lines(planned: &HostPlan, host: &PlanHost, forwards: Option<bool>)
         lines.push(Line { command: "sysctl -w net.ipv4.ip_forward=1".to_owned(), status, note });
     }
     if !planned.passes.iter().all(is_v4) {
-        let note = "it forwards between its neighbours".to_owned();
+        let note = "it forwards between its neighbours; a kernel that forwards takes no router advertisements, so if \
+                    the default route comes from one, set net.ipv6.conf.INTERFACE.accept_ra=2 before"
+            .to_owned();
         let command = "sysctl -w net.ipv6.conf.all.forwarding=1".to_owned();
         lines.push(Line { command, status: Status::Unchecked, note });
     }
