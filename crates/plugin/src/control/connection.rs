@@ -61,6 +61,8 @@ pub(super) struct ConnectionSetup {
     pub(super) token: Option<Token>,
     /// The NUMA node of the device, if it has one.
     pub(super) node: Option<u32>,
+    /// The time at which it began.
+    pub(super) begun_ns: u64,
 }
 
 impl ConnectionSetup {
@@ -84,6 +86,7 @@ impl ConnectionSetup {
             target,
             token,
             node,
+            begun_ns: now_ns,
         }
     }
 

@@ -137,7 +137,7 @@ impl ControlLoop {
             };
             if let Some(event) = handshake.poll_event() {
                 if let (Target::Connect(_), Some(ends)) = (&setup.target, failed_way(&event)) {
-                    session.ways.note_failed(ends, now);
+                    session.ways.note_failed(ends, now.saturating_sub(setup.begun_ns), now);
                 }
                 // A stranger could cause any number of these events.
                 let by_stranger = matches!(setup.target, Target::Accept(..));

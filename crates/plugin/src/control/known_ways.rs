@@ -9,6 +9,9 @@ use railweave_fabric::Step;
 /// cables come back.
 const AVOIDED_NS: u64 = 60_000_000_000;
 
+/// A failure that came in less time is no reason to do without a rail: the next try costs little, and may succeed.
+const QUICK_NS: u64 = 300_000_000;
+
 /// A session's knowledge of the ways to its peer.
 #[derive(Default)]
 pub(super) struct KnownWays {
@@ -19,9 +22,12 @@ pub(super) struct KnownWays {
 }
 
 impl KnownWays {
-    /// Notes that a rail between these addresses, of this host and of the peer, was left out.
-    pub(super) fn note_failed(&mut self, ends: [IpAddr; 2], now_ns: u64) {
-        self.failed.insert(ends, now_ns);
+    /// Notes that a rail between these addresses, of this host and of the peer, was left out after its set-up had taken
+    /// this time.
+    pub(super) fn note_failed(&mut self, ends: [IpAddr; 2], took_ns: u64, now_ns: u64) {
+        if took_ns >= QUICK_NS {
+            self.failed.insert(ends, now_ns);
+        }
     }
 
     /// Returns the ways that no connection should try now.
@@ -50,14 +56,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_way_is_avoided_for_a_minute() {
+    fn a_way_whose_failure_costs_time_is_avoided_for_a_minute() {
         let ends = |last: u8| [IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, last])];
         let mut ways = KnownWays::default();
-        ways.note_failed(ends(2), 0);
-        ways.note_failed(ends(3), 30_000_000_000);
+        ways.note_failed(ends(2), QUICK_NS, 0);
+        ways.note_failed(ends(3), u64::MAX, 30_000_000_000);
+        ways.note_failed(ends(4), QUICK_NS - 1, 30_000_000_000);
         assert_eq!(ways.avoided(59_999_999_999), [ends(2), ends(3)]);
         assert_eq!(ways.avoided(60_000_000_000), [ends(3)]);
-        ways.note_failed(ends(3), 80_000_000_000);
+        ways.note_failed(ends(3), QUICK_NS, 80_000_000_000);
         assert_eq!(ways.avoided(139_999_999_999), [ends(3)]);
         ways.forget();
         assert!(ways.avoided(139_999_999_999).is_empty());

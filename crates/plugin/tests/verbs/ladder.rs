@@ -35,8 +35,8 @@ fn another_port_stands_in_for_one_that_brings_up_no_rail() {
         let again = Pair::open(&net, &net, 0);
         again.exchange(2, 300_000);
         assert_eq!(info_with(&["take their place"]).len(), 1);
-        // Later connections do not try again what has failed.
-        assert_eq!(warnings_with(&["rail 0 to ", "is left out: QP transition"]).len(), 1, "{:?}", warnings());
+        // A failure that costs no time does not keep later connections from their own port.
+        assert_eq!(warnings_with(&["rail 0 to ", "is left out: QP transition"]).len(), 2, "{:?}", warnings());
         pair.close();
         again.close();
         finish(&fake, net);
@@ -158,7 +158,7 @@ fn an_adapter_that_fails_before_the_rails_count_costs_no_more_than_its_own() {
             fake.cut("mlx5_0", 1).unwrap();
             let (listening, mut handle) = listen(&net, 0);
             let begun = Instant::now();
-            while begun.elapsed() < Duration::from_millis(150) {
+            while begun.elapsed() < Duration::from_millis(400) {
                 assert!(net.connect(0, &mut handle).unwrap().is_none(), "no packet comes through");
             }
             fake.raise("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();
@@ -193,7 +193,11 @@ fn a_port_that_the_kernel_does_not_find_costs_the_time_of_the_first_packets() {
             let (_plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
             pair.exchange(1, 300_000);
+            // Later connections do without it from the beginning.
+            let again = Pair::open(&net, &net, 0);
+            again.exchange(2, 300_000);
             assert_eq!(warnings_with(&["is left out: ", "Handshake timeout"]).len(), 2, "{:?}", warnings());
+            again.close();
             pair.close();
             finish(&fake, net);
         },
