@@ -7,7 +7,7 @@ use railweave_transport::{MAX_OFFERED_PORTS, PortOffer};
 /// The ports that an offer, or the answer to one, may name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offered {
-    /// The indices of the device's ports, then of those that may stand in for them.
+    /// The indices of the device's ports, then of those that may take their place.
     pub ports: Vec<usize>,
     /// The number of the latter.
     pub others: usize,

@@ -159,7 +159,7 @@ impl<F: Fabric> NetworkOf<F> {
         is_even.then(|| weight_among_halves(&self.ports, index, offered)).flatten()
     }
 
-    /// Returns a connection's configuration as it is for this network, where it stands in for another.
+    /// Returns a connection's configuration as it is for this network, where it takes the place of another.
     fn own(&self, config: ConnectionConfig) -> ConnectionConfig {
         // The bytes of TCP arrive in order.
         let adaptive_routing_above = config.adaptive_routing_above.filter(|_| !self.is_tcp());

@@ -211,8 +211,8 @@ impl Plan<'_> {
 
     /// Makes the pairs of a step.
     fn take(&mut self, step: Step) {
-        // A port of another device stands in for one of this device.
-        let stand_ins = self.connector.of_the_device().max(self.acceptor.of_the_device());
+        // Each of them takes the place of a port of the device.
+        let most_others = self.connector.of_the_device().max(self.acceptor.of_the_device());
         match step {
             Step::Subnet => {
                 self.match_one_to_one(MAX_RAILS, |plan, pair| {
@@ -231,11 +231,11 @@ impl Plan<'_> {
                 };
                 plan.outsiders(pair) == 0 && plan.bond(pair) == Ok(Bond::Routed) && may_be
             }),
-            Step::OtherPort => self.match_one_to_one(stand_ins, |plan, pair| {
+            Step::OtherPort => self.match_one_to_one(most_others, |plan, pair| {
                 plan.outsiders(pair) > 0 && matches!(plan.bond(pair), Ok(Bond::SameAddress | Bond::SameSubnet))
             }),
             Step::Forwarded => {
-                self.match_one_to_one(stand_ins, |plan, pair| {
+                self.match_one_to_one(most_others, |plan, pair| {
                     let is_known = (plan.between.route)(pair) == Route::Leaves || plan.is_infiniband(pair);
                     plan.bond(pair) == Ok(Bond::Routed) && is_known
                 });

@@ -157,7 +157,7 @@ fn another_port_stands_in_where_it_shares_a_subnet() {
     gives(&climb(&here, &there, Step::Subnet, |_| Route::Elsewhere), Step::OtherPort, &[(1, 0)]);
     let (here, there) = (Host::new(&["10.0.1.1/24"], &["10.0.3.1/24"]), Host::new(&["10.0.2.2/24"], &["10.0.3.2/24"]));
     gives(&climb(&here, &there, Step::Subnet, |_| Route::Elsewhere), Step::OtherPort, &[(1, 1)]);
-    // As many stand in as the device has ports, and those go first whose partner belongs to its device.
+    // As many take part as the device has ports, and those go first whose partner belongs to its device.
     let here = Host::new(&["10.0.1.1/24"], &["10.0.3.1/24", "10.0.4.1/24"]);
     let there = Host::new(&["10.0.4.2/24"], &["10.0.3.2/24"]);
     gives(&climb(&here, &there, Step::Subnet, |_| Route::Elsewhere), Step::OtherPort, &[(2, 0)]);

@@ -27,7 +27,7 @@ pub(crate) struct Half {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HalfDevice {
     pub(crate) name: String,
-    /// The device's ports, then others of the host that may stand in for them.
+    /// The device's ports, then others of the host that may take their place.
     pub(crate) ports: Vec<HalfPort>,
     /// The number of others.
     pub(crate) others: usize,

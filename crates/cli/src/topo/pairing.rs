@@ -35,7 +35,7 @@ pub(crate) struct Rail<'a> {
 pub(crate) struct Lone<'a> {
     pub(crate) side: Side,
     pub(crate) port: &'a HalfPort,
-    /// True if it belongs to the device, false if it may only stand in for its ports.
+    /// True if it belongs to the device, false if it may only take the place of its ports.
     pub(crate) is_own: bool,
     pub(crate) reason: String,
 }

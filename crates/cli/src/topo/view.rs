@@ -79,7 +79,7 @@ pub(crate) struct Lone {
     /// 0 for this host, 1 for the peer.
     pub(crate) host: usize,
     pub(crate) port: Port,
-    /// True if it belongs to the device, false if it is another port of the host, which may stand in for it.
+    /// True if it belongs to the device, false if it is another port of the host, which may take a place there.
     pub(crate) of_device: bool,
     pub(crate) reason: String,
 }

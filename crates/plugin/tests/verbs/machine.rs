@@ -10,7 +10,7 @@ use railweave_nccl_host::LoadedNet;
 pub(crate) const ROCE: &str = "[[device]]\nname = 'mlx5_0'\n[[device.port]]\nwidth = 4\nport_speed = 0\n\
                                [[device]]\nname = 'mlx5_1'\n[[device.port]]\nwidth = 1\nport_speed = 0\n";
 
-/// One RoCE port, so that no other can stand in for it.
+/// One RoCE port, so that no other can take its place.
 pub(crate) const ONE_PORT: &str = "[[device]]\nname = 'mlx5_0'\n[[device.port]]\nwidth = 4\nport_speed = 0\n";
 
 /// Two InfiniBand ports of one speed.

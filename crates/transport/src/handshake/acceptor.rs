@@ -1,4 +1,5 @@
-//! The receiver's side of a connection's set-up: takes OFFER, answers with the rails, exchanges LANES, awaits READY.
+//! The receiver's side of a connection's set-up: takes OFFER, answers with the rails, exchanges LANES
+//! and, over RDMA, PROBE, awaits READY.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The sender's side of a connection's set-up: OFFER, then ANSWER, LANES both ways, and READY.
+//! The sender's side of a connection's set-up: OFFER, then ANSWER, LANES and, over RDMA,
+//! PROBE both ways, and READY.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

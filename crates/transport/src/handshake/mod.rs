@@ -1,4 +1,4 @@
-//! The set-up of a connection: OFFER, ANSWER, LANES both ways, READY.
+//! The set-up of a connection: OFFER, ANSWER, LANES both ways, over RDMA PROBE both ways, READY.
 //!
 //! [`Connector`] and [`Acceptor`] are two state machines without I/O. They take messages, sockets and the time
 //! ([`Handshake`]), and return [`Action`]s ([`MakesConnection`]). They may move to another thread between any two
@@ -27,7 +27,7 @@ pub use self::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
 use crate::preface::Token;
 use crate::{Error, Event, Message, PortOffer};
 
-/// One port of the device that a connection is made on.
+/// One port that a connection may use: of its device, or another of the host.
 pub struct HandshakePort<F: Fabric> {
     /// The port as it is offered.
     pub offer: PortOffer,

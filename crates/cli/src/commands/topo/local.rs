@@ -80,7 +80,7 @@ pub(crate) struct LeftOut {
 }
 
 impl Topology {
-    /// Returns the topology of this host. `tcp_addresses` are those by which TCP may stand in for RDMA.
+    /// Returns the topology of this host. `tcp_addresses` are those by which TCP may take RDMA's place.
     pub(crate) fn new(found: &Found, options: &Options, host: &str, tcp_addresses: Vec<String>) -> Self {
         let devices = found.devices.iter().map(|device| {
             let shares = found.shares(device, options.weights.value);
