@@ -26,9 +26,9 @@ pub fn handle_addresses(ports: &[PortOffer], others: usize, is_heard: impl Fn(Ip
 }
 
 /// Returns what this host knows of the ways from the ports of an offer to the addresses of a handle. The kernel is
-/// asked only if no port of the device is on a subnet of the peer's, or these were tried: `kernel` returns a function
-/// from a port's place in the offer and an address, or `None` if it says nothing. `failed`: an address of this host and
-/// one of the peer's, between which a rail was left out a moment ago.
+/// asked only if no port of the device is on a subnet of the peer's, or those that are were tried: `kernel` returns a
+/// function from a port's place in the offer and an address, or `None` if it says nothing. `failed`: an address of this
+/// host and one of the peer's, between which a rail was left out a moment ago.
 pub fn ways<K: Fn(usize, IpAddr) -> Route>(
     offered: OwnPorts<'_>,
     to: &[HandleAddress],
@@ -41,7 +41,10 @@ pub fn ways<K: Fn(usize, IpAddr) -> Route>(
     let is_near = of_device.any(|port| {
         let ours = NetworkAddress::new(port.address.into(), port.prefix_len);
         let mut theirs = to.iter().filter(|entry| entry.is_of_device());
-        theirs.any(|entry| ours.shares_subnet(&NetworkAddress::new(entry.address, entry.prefix_len)))
+        theirs.any(|entry| {
+            ours.shares_subnet(&NetworkAddress::new(entry.address, entry.prefix_len))
+                && !failed.contains(&[port.address.to_canonical(), entry.address])
+        })
     });
     let kernel = if is_near && first_step == Step::Subnet { None } else { kernel() };
     // The ways that have failed are known in any case, and must be said.
@@ -146,6 +149,13 @@ mod tests {
         });
         assert_eq!((near.targets.len(), &near.routes[..]), (1, &[Route::Unknown, Route::Failed][..]));
         assert_eq!(near.route(1, port("10.1.0.9").address), Route::Failed);
+        // Once every way on a subnet has failed, the kernel has others.
+        let both = [["10.0.0.1", "10.0.0.9"].map(|address| address.parse().unwrap()), failed[0]];
+        let far = ways(OwnPorts { all: &ours, others: 0 }, &to, Step::Subnet, &both, || {
+            Some(|place: usize, _: IpAddr| [Route::Leaves, Route::Elsewhere][place])
+        });
+        let [leaves, elsewhere, failed] = [Route::Leaves, Route::Elsewhere, Route::Failed];
+        assert_eq!(far.routes, [failed, leaves, elsewhere, failed]);
         let many: Vec<_> = (0..40).map(|last| [IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 1, last])]).collect();
         let full = ways(OwnPorts { all: &ours, others: 1 }, &to, Step::Routed, &many, || {
             Some(|_: usize, _: IpAddr| Route::Leaves)

@@ -287,7 +287,7 @@ const CASES: &[Case] = &[
         keyed: false,
         files: None,
         flood: |target, _| {
-            let rail = RailLanes::Dropped("for a reason ".repeat(15));
+            let rail = RailLanes::Dropped { reason: "for a reason ".repeat(15), is_of_way: false };
             until_closed(target.offers(500, Some(&rail)).socket);
         },
         most_cpu: 0.95,
@@ -299,7 +299,7 @@ const CASES: &[Case] = &[
         keyed: false,
         files: None,
         flood: |target, _| {
-            let rail = RailLanes::Dropped("for a reason ".repeat(15));
+            let rail = RailLanes::Dropped { reason: "for a reason ".repeat(15), is_of_way: false };
             target.offers(500, Some(&rail));
         },
         most_cpu: 0.95,

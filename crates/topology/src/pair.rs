@@ -175,7 +175,7 @@ enum Obstacle {
 /// * [`Step::Routed`]: ports of the devices pair across routers, one to one, unless a host says that packets would
 ///   leave by another port. What no host knows is tried, except on InfiniBand.
 /// * [`Step::OtherPort`]: ports on a common subnet pair though they are not the devices', as many as a device has
-///   ports; one that belongs to its device comes first.
+///   ports; one that belongs to its device comes first, then those of equal place among their hosts' addresses.
 /// * [`Step::Forwarded`]: so do any ports between which both hosts say that packets leave by them, and those of
 ///   InfiniBand. Without any, those of TCP pair whatever the hosts say: its packets may leave by another port.
 /// * Ports between which a rail was left out a moment ago do not pair.
@@ -224,20 +224,22 @@ impl Plan<'_> {
                 self.share_partners();
             }
             Step::Routed => self.match_one_to_one(MAX_RAILS, |plan, pair| {
-                let may_be = match (plan.between.route)(pair) {
-                    Route::Leaves => true,
-                    Route::Unknown => !plan.is_infiniband(pair),
-                    Route::Elsewhere | Route::Failed => false,
-                };
-                plan.outsiders(pair) == 0 && plan.bond(pair) == Ok(Bond::Routed) && may_be
+                // The kernel is asked last: each question costs two messages.
+                plan.outsiders(pair) == 0
+                    && plan.bond(pair) == Ok(Bond::Routed)
+                    && match (plan.between.route)(pair) {
+                        Route::Leaves => true,
+                        Route::Unknown => !plan.is_infiniband(pair),
+                        Route::Elsewhere | Route::Failed => false,
+                    }
             }),
             Step::OtherPort => self.match_one_to_one(most_others, |plan, pair| {
                 plan.outsiders(pair) > 0 && matches!(plan.bond(pair), Ok(Bond::SameAddress | Bond::SameSubnet))
             }),
             Step::Forwarded => {
                 self.match_one_to_one(most_others, |plan, pair| {
-                    let is_known = (plan.between.route)(pair) == Route::Leaves || plan.is_infiniband(pair);
-                    plan.bond(pair) == Ok(Bond::Routed) && is_known
+                    plan.bond(pair) == Ok(Bond::Routed)
+                        && (plan.is_infiniband(pair) || (plan.between.route)(pair) == Route::Leaves)
                 });
                 // A packet of TCP may leave by another port than that of its address.
                 if self.pairs.is_empty() {
@@ -266,6 +268,17 @@ impl Plan<'_> {
         is_other(self.connector, pair.connector) + is_other(self.acceptor, pair.acceptor)
     }
 
+    /// Returns the difference of the places of a pair's ports among all of their hosts' by address, if one of them does
+    /// not belong to its device: on hosts that are alike, equal places mean the same switch. An offer has the device's
+    /// ports first, so that the places there mean nothing.
+    fn rank_distance(&self, pair: Pair) -> usize {
+        let rank = |side: Side| {
+            let ports = self.ports(side);
+            ports.iter().filter(|port| port.address < ports[pair.port(side)].address).count()
+        };
+        if self.outsiders(pair) == 0 { 0 } else { rank(Side::Connector).abs_diff(rank(Side::Acceptor)) }
+    }
+
     fn has_partner(&self, side: Side, index: usize) -> bool {
         self.pairs.iter().any(|pair| pair.port(side) == index)
     }
@@ -286,13 +299,14 @@ impl Plan<'_> {
                 let pair = Pair { connector, acceptor };
                 let is_free = |side: Side| !self.has_partner(side, pair.port(side));
                 let is_free = is_free(Side::Connector) && is_free(Side::Acceptor);
-                if is_free && is_candidate(self, pair) && !(self.between.has_failed)(pair) {
+                if is_free && !(self.between.has_failed)(pair) && is_candidate(self, pair) {
                     let distance = ours.speed_mbps.abs_diff(theirs.speed_mbps);
+                    let distance = (rail_distance(ours, theirs), distance, self.rank_distance(pair));
                     // Neither end's order goes before the other's.
                     let (place, addresses) = (connector.max(acceptor), ours.address.min(theirs.address));
                     let place = (connector + acceptor, place, addresses);
                     let ends = [pair.port(first_side), pair.port(first_side.other())];
-                    candidates.push((self.outsiders(pair), rail_distance(ours, theirs), distance, place, ends));
+                    candidates.push((self.outsiders(pair), distance, place, ends));
                 }
             }
         }

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod call;
+mod climb;
 mod codec;
 mod config;
 mod connection;
@@ -28,6 +29,7 @@ mod handle;
 mod handshake;
 mod hello;
 mod immediate;
+mod known_ways;
 mod lingering;
 mod memory;
 mod message;
@@ -47,6 +49,7 @@ mod sync;
 mod violation;
 mod work;
 
+pub use climb::{Climb, Failed};
 pub use codec::DecodeError;
 pub use config::ConnectionConfig;
 pub use connection::ConnectionEnd;
@@ -62,6 +65,7 @@ pub use handshake::{
 };
 pub use hello::{Hello, HelloError, MAX_HELLO_BYTES, ProcessId};
 pub use immediate::{Immediate, ImmediateLayout};
+pub use known_ways::KnownWays;
 pub use lingering::Lingering;
 pub use memory::{Incoming, MemoryKeys, Outgoing};
 pub use message::{

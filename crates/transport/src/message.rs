@@ -148,8 +148,13 @@ pub enum RailLanes {
         /// The end point of each lane.
         endpoints: Vec<LaneEndpoint>,
     },
-    /// The rail could not be opened, for this reason.
-    Dropped(String),
+    /// The rail is left out.
+    Dropped {
+        /// The reason, in words.
+        reason: String,
+        /// True if its sender waited for packets that did not come through.
+        is_of_way: bool,
+    },
 }
 
 /// The lanes of all rails, and the memory that the other end writes to.
@@ -336,8 +341,8 @@ impl Message {
                                 out.put(&endpoint.0);
                             });
                         }
-                        RailLanes::Dropped(reason) => {
-                            out.u8(0).zeros(1).text(reason, MOST_REASON);
+                        RailLanes::Dropped { reason, is_of_way } => {
+                            out.u8(if *is_of_way { 2 } else { 0 }).zeros(1).text(reason, MOST_REASON);
                         }
                     }
                 }
@@ -469,12 +474,13 @@ fn read_lanes(bytes: &[u8]) -> Result<Message, DecodeError> {
                 let endpoints = (0..endpoints).map(|_| reader.array().map(LaneEndpoint)).collect::<Result<_, _>>()?;
                 lanes.push(RailLanes::Open { key, endpoints });
             }
-            0 => {
+            state @ (0 | 2) => {
                 reader.zeros(1)?;
-                lanes.push(RailLanes::Dropped(reader.text("a dropped rail's reason", MOST_REASON)?));
+                let reason = reader.text("a dropped rail's reason", MOST_REASON)?;
+                lanes.push(RailLanes::Dropped { reason, is_of_way: state == 2 });
             }
             state => {
-                return Err(DecodeError::Value { what: "a rail's state", value: state.into(), allowed: "0 or 1" });
+                return Err(DecodeError::Value { what: "a rail's state", value: state.into(), allowed: "0 to 2" });
             }
         }
     }

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use railweave_fabric::Route;
 use railweave_topology::{Between, Endpoint, Pair, Ports, pair};
 use railweave_transport::{
     AcceptPairing, Acceptor, Action, ConnectionEnd, Connector, Dial, Event, Frame, Handshake, Incoming,
@@ -104,7 +105,7 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
             }
             6 => drop(self.wires[usize::from(input.u8() % 2)].pop_front()),
             7 => {
-                let (wire, kind, length) = (usize::from(input.u8() % 2), input.u8() % 10, input.u16() % 2048);
+                let (wire, kind, length) = (usize::from(input.u8() % 2), input.u8() % 14, input.u16() % 2048);
                 let body = input.take(usize::from(length));
                 let header = [&(body.len() as u32).to_le_bytes()[..], &[kind, 0, 0, 0], &1_u32.to_le_bytes()].concat();
                 self.arrive(wire, &[header.as_slice(), body].concat());
@@ -181,8 +182,9 @@ impl<const ONE_SIDED: bool> Script<'_, ONE_SIDED> {
                 ours.iter_mut().for_each(|port| port.address = (u128::from(port.address) + 1).into());
                 let ways = &offer.ways;
                 let route = |pair: Pair| ways.route(pair.connector, ours[pair.acceptor].address);
-                let between =
-                    Between { same_network: false, first_step: ways.first_step, route: &route, has_failed: &|_| false };
+                let has_failed = |pair: Pair| route(pair) == Route::Failed;
+                let first_step = ways.first_step;
+                let between = Between { same_network: false, first_step, route: &route, has_failed: &has_failed };
                 let theirs = Ports { all: &theirs, others: ways.others.into() };
                 let pairing = pair(theirs, Ports::of_device(&ours), &between);
                 assert!(pairing.pairs.len() <= railweave_fabric::MAX_RAILS, "a connection has at most 8 rails");

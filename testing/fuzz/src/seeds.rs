@@ -74,7 +74,7 @@ fn wire() -> Vec<(&'static str, Vec<u8>)> {
     };
     let port = port_offer(0, 1, 2);
     let open = RailLanes::Open { key: 0x55, endpoints: vec![LaneEndpoint([9; 48]); 2] };
-    let rails = vec![open, RailLanes::Dropped("no route to host".into())];
+    let rails = vec![open, RailLanes::Dropped { reason: "no route to host".into(), is_of_way: true }];
     let ways = Ways {
         first_step: Step::Routed,
         others: 1,

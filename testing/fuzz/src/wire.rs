@@ -95,7 +95,7 @@ fn is_verbatim(message: &Message) -> bool {
     match message {
         Message::Refuse { reason, .. } => whole(reason),
         Message::Lanes(lanes) => lanes.rails.iter().all(|rail| match rail {
-            RailLanes::Dropped(reason) => whole(reason),
+            RailLanes::Dropped { reason, .. } => whole(reason),
             RailLanes::Open { .. } => true,
         }),
         _ => true,

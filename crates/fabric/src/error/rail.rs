@@ -133,6 +133,12 @@ impl RailError {
             | Self::WrongAcknowledgement { .. } => Fault::Protocol,
         }
     }
+
+    /// Returns true if the peer did not answer: packets may not come through.
+    pub fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Silence(_))
+            || matches!(self, Self::Work(failure) if failure.status == WorkStatus::RetriesExceeded)
+    }
 }
 
 /// The place in the stream at which the peer closed its end.

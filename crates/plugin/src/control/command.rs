@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use railweave_fabric::Step;
-use railweave_transport::{Error, Handle};
+use railweave_transport::{Climb, Handle};
 
 use super::pending::PendingConnect;
 use crate::comm::{End, Route};
@@ -22,14 +21,8 @@ pub(crate) struct ConnectRequest {
     /// TCP for the peers that RDMA does not reach, if it may be used.
     pub(crate) fallback: Option<Arc<dyn Network>>,
     pub(crate) device: usize,
-    /// The first step of the ladder to try.
-    pub(crate) first_step: Step,
-    /// The error of the first step that failed.
-    pub(crate) failed: Option<Error>,
-    /// True if it was begun without ways that had failed for others.
-    pub(crate) avoids: bool,
-    /// True if it has begun again with them.
-    pub(crate) has_begun_again: bool,
+    /// Its attempts so far.
+    pub(crate) climb: Climb,
     pub(crate) config: railweave_transport::ConnectionConfig,
     pub(crate) result: Arc<PendingConnect>,
 }

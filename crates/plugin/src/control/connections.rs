@@ -1,13 +1,12 @@
 //! The connections of a session: offers, set-up and their end.
 
-use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use railweave_fabric::{LinkLayer, Step};
 use railweave_identity::random;
 use railweave_transport::progress::Due;
-use railweave_transport::{Action, Cause, Error, Event, Handshake, HandshakeFailure, Message, Offer, Token};
+use railweave_transport::{Action, Cause, Error, Failed, Handshake, HandshakeFailure, Message, Offer, Token};
 
 use super::clock::nanoseconds;
 use super::command::ConnectRequest;
@@ -38,34 +37,27 @@ fn is_unpaired(error: &Error) -> bool {
     matches!(**error, Cause::Handshake { failure: HandshakeFailure::Unpaired(_), .. })
 }
 
-/// Returns the two ends of a rail that was left out, if the event says so: this end's address, and the peer's.
-fn failed_way(event: &Event) -> Option<[IpAddr; 2]> {
-    match event {
-        Event::RailLeftOut { name, .. } => Some([name.local.parse().ok()?, name.remote.parse().ok()?]),
-        _ => None,
-    }
-}
-
 impl ControlLoop {
     /// Offers a connection on the session with the peer's process.
     pub(super) fn begin_connecting(&mut self, token: usize, mut request: ConnectRequest) {
         let (now, timeout_ns, deadline_ns) = (self.now_ns(), self.handshake_ns(), self.deadline_ns());
-        let begun = self
-            .session(token)
-            .map(|session| (session.protocol.begin(now), session.protocol.peer_name(), session.ways.avoided(now)));
-        let Some((Some(connection), peer, avoided)) = begun else {
+        let begun = self.session(token).and_then(|session| {
+            let (connection, peer) = (session.protocol.begin(now)?, session.protocol.peer_name());
+            Some((connection, peer, request.climb.begin(&mut session.ways, now)))
+        });
+        let Some((connection, peer, avoided)) = begun else {
             let error = Error::peer("the session with the peer has just ended: the peer closed it or died");
-            let error = request.failed.clone().unwrap_or(error);
+            let error = request.climb.error().cloned().unwrap_or(error);
             return self.report_failed_setup(&Target::Connect(Box::new(request)), error);
         };
-        request.avoids |= request.failed.is_none() && !request.has_begun_again && !avoided.is_empty();
+        let first_step = request.climb.first_step();
         let route = Route { session: token, connection };
         let params = HandshakeParams { config: request.config.clone(), peer, deadline_ns };
         let (network, device) = match &request.fallback {
-            Some(fallback) if request.first_step == Step::Tcp => (fallback, 0),
+            Some(fallback) if first_step == Step::Tcp => (fallback, 0),
             _ => (&request.network, request.device),
         };
-        let to = To { handle: &request.handle, first_step: request.first_step, avoided: &avoided };
+        let to = To { handle: &request.handle, first_step, avoided: &avoided };
         let (handshake, node) = placed(&**network, device, |it, device| it.connect(device, to, params));
         let setup = ConnectionSetup::new(handshake, Target::Connect(Box::new(request)), None, node, (timeout_ns, now));
         self.begin_setup(route, setup);
@@ -136,8 +128,9 @@ impl ControlLoop {
                 return;
             };
             if let Some(event) = handshake.poll_event() {
-                if let (Target::Connect(_), Some(ends)) = (&setup.target, failed_way(&event)) {
-                    session.ways.note_failed(ends, now.saturating_sub(setup.begun_ns), now);
+                if let Target::Connect(request) = &mut setup.target {
+                    let took_ns = now.saturating_sub(setup.begun_ns);
+                    request.climb.handle_event(&mut session.ways, &event, took_ns, now);
                 }
                 // A stranger could cause any number of these events.
                 let by_stranger = matches!(setup.target, Target::Accept(..));
@@ -313,11 +306,14 @@ impl ControlLoop {
         if let Some(Connection::Setup(setup)) = session.connections.remove(&route.connection) {
             setup.is_wanted.store(false, Ordering::Relaxed);
             self.end_setup(route, &setup);
-            let next_step = setup.handshake.as_ref().and_then(|handshake| handshake.next_step());
+            let failed = match &setup.handshake {
+                Some(handshake) => Failed::new(handshake.get(), error),
+                None => Failed { step: None, next_step: None, error },
+            };
             let again = match setup.target {
-                Target::Connect(request) => self.next_attempt(route.session, request, next_step, error),
+                Target::Connect(request) => self.next_attempt(route.session, request, failed),
                 target @ Target::Accept(..) => {
-                    self.report_failed_setup(&target, error);
+                    self.report_failed_setup(&target, failed.error);
                     None
                 }
             };

@@ -2,7 +2,7 @@
 
 use railweave_fabric::Step;
 use railweave_identity::TCP;
-use railweave_transport::{Error, RailInfo};
+use railweave_transport::{Failed, RailInfo};
 
 use super::command::ConnectRequest;
 use super::connection::Target;
@@ -10,36 +10,28 @@ use super::control_loop::ControlLoop;
 use crate::log;
 
 impl ControlLoop {
-    /// Returns the connect with the next step of the ladder, after an attempt has failed. Without one, reports the
-    /// error of the first attempt: later ones only add that there is no other way.
+    /// Returns a connect whose attempt has failed, for its next attempt. Without one, reports the error.
     pub(super) fn next_attempt(
         &mut self,
         session: usize,
         mut request: Box<ConnectRequest>,
-        next_step: Option<Step>,
-        error: Error,
+        failed: Failed,
     ) -> Option<Box<ConnectRequest>> {
-        let peer_has_tcp = self.session(session).and_then(|session| session.protocol.peer());
-        let peer_has_tcp = peer_has_tcp.is_some_and(|peer| peer.fabrics & TCP != 0);
-        let can_be_taken = |step: Step| step != Step::Tcp || (request.fallback.is_some() && peer_has_tcp);
-        let next_step = next_step.filter(|step| *step > request.first_step && can_be_taken(*step));
-        request.failed.get_or_insert(error);
-        let Some(step) = next_step else {
-            // The ways that were avoided may carry again.
-            if request.avoids
-                && !request.has_begun_again
-                && let Some(session) = self.session(session)
-            {
-                session.ways.forget();
-                (request.has_begun_again, request.first_step, request.failed) = (true, Step::default(), None);
-                return Some(request);
+        let gone_on = match self.session(session) {
+            Some(session) => {
+                let peer_has_tcp = session.protocol.peer().is_some_and(|peer| peer.fabrics & TCP != 0);
+                let has_tcp = request.fallback.is_some() && peer_has_tcp;
+                request.climb.go_on(&mut session.ways, failed, has_tcp)
             }
-            let error = request.failed.take().expect("it was just set");
-            self.report_failed_setup(&Target::Connect(request), error);
-            return None;
+            None => Err(failed.error),
         };
-        request.first_step = step;
-        Some(request)
+        match gone_on {
+            Ok(()) => Some(request),
+            Err(error) => {
+                self.report_failed_setup(&Target::Connect(request), error);
+                None
+            }
+        }
     }
 
     /// Handles the step by which a connect has reached its peer. One that costs more than the device's own ports is
@@ -47,7 +39,7 @@ impl ControlLoop {
     pub(super) fn reached(&mut self, session: usize, request: &ConnectRequest, step: Step, rails: &[RailInfo]) {
         let Some(session) = self.session(session) else { return };
         let peer = session.protocol.peer_name();
-        if step < Step::OtherPort || !session.ways.is_new(step) {
+        if step < Step::OtherPort || !session.ways.note_step(step) {
             return;
         }
         let rails: Vec<_> = rails.iter().map(|rail| rail.name.to_string()).collect();
@@ -65,7 +57,7 @@ impl ControlLoop {
             Step::Tcp => log::warn(&format!(
                 "TCP carries the connections of device {device} to {peer}, because RDMA does not reach it; this costs \
                  speed and processor time (said once for each peer): {rails}. RDMA's error: {}",
-                request.failed.as_ref().map_or_else(String::new, ToString::to_string)
+                request.climb.error().map_or_else(String::new, ToString::to_string)
             )),
         }
     }

@@ -14,7 +14,6 @@ mod control_loop;
 mod events;
 mod failures;
 mod handshakes;
-mod known_ways;
 mod ladder;
 mod lane_socket;
 mod lanes;

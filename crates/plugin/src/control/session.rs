@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::io;
 
-use railweave_transport::{FRAME_HEADER_BYTES, MAX_FRAME_BYTES, MAX_HELLO_BYTES, ProcessId, Session as Protocol, Side};
+use railweave_transport::{
+    FRAME_HEADER_BYTES, KnownWays, MAX_FRAME_BYTES, MAX_HELLO_BYTES, ProcessId, Session as Protocol, Side,
+};
 
 use super::connection::Connection;
-use super::known_ways::KnownWays;
 use super::setups::SessionSetups;
 use super::stream::Stream;
 

@@ -8,9 +8,9 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use railweave_abi::net::{HANDLE_MAX_BYTES, MAX_DEVICES_PER_NIC, PTR_CUDA, PTR_DMABUF, PTR_HOST};
-use railweave_fabric::{Memory, MemoryKind, Step};
+use railweave_fabric::{Memory, MemoryKind};
 use railweave_identity::random_u64;
-use railweave_transport::{Error, Handle, MAX_BUFFERS, MAX_MESSAGE_BYTES};
+use railweave_transport::{Climb, Error, Handle, MAX_BUFFERS, MAX_MESSAGE_BYTES};
 
 use super::guard::{null, put};
 use crate::comm::{Comm, ControlHandle, Established, MemoryHandle};
@@ -253,10 +253,7 @@ pub(crate) unsafe fn connect(
             network: Arc::clone(&process.network),
             fallback: process.fallback.clone(),
             device,
-            first_step: Step::default(),
-            failed: None,
-            avoids: false,
-            has_begun_again: false,
+            climb: Climb::default(),
             config: process.connection_config(device, traffic_class),
             result: pending,
         });

@@ -110,7 +110,9 @@ impl<F: Fabric> Acceptor<F> {
         set_up.memory = Some(OwnMemory::new(crate::record::RECORDS_BYTES, crate::cts::STREAM_BYTES));
         for (rail, theirs) in RailId::all().zip(theirs) {
             match theirs {
-                RailLanes::Dropped(reason) => set_up.drop_rail(rail, LeftOut::PeerSays(reason)),
+                RailLanes::Dropped { reason, is_of_way } => {
+                    set_up.drop_rail(rail, LeftOut::PeerSays { reason, is_of_way });
+                }
                 RailLanes::Open { key, endpoints } => {
                     set_up.check_lanes(rail, &endpoints)?;
                     let port = &set_up.ports[usize::from(set_up.rails[rail.index()].plan.local_port)];
@@ -155,10 +157,8 @@ impl<F: Fabric> Acceptor<F> {
         if !self.set_up.probe(now_ns) {
             return;
         }
+        // Without a rail, the connector gives the set-up up: it knows the next step.
         let rails = self.set_up.connected();
-        if rails.is_empty() {
-            return self.give_up(HandshakeFailure::NoRail { failed_here: self.set_up.failed_here() });
-        }
         self.set_up.send(Message::Probe { rails: rails.bits() });
         self.state = State::Ready;
     }
@@ -253,10 +253,11 @@ where
         self.set_up.leave_out_failed();
         let failure = match self.state {
             State::Lanes => HandshakeFailure::Late(Awaited::Lanes),
-            State::Connecting => match self.set_up.give_up_connecting() {
-                Ok(()) => return self.send_lanes(),
-                Err(failure) => failure,
-            },
+            State::Connecting => {
+                // The connector learns each rail's reason from LANES.
+                self.set_up.give_up_connecting(now_ns);
+                return self.send_lanes();
+            }
             State::Probe => HandshakeFailure::Late(Awaited::Probe),
             State::Probing => {
                 self.set_up.end_probes(now_ns);

@@ -46,6 +46,8 @@ pub struct Connector<F: Fabric> {
     set_up: SetUp<F, SendConnection<F>>,
     state: State,
     peer_counts_bytes: bool,
+    /// The first step of the ladder that ANSWER may have.
+    first_step: Step,
     /// The step of the ladder in ANSWER.
     answered: Option<Step>,
     next_step: Option<Step>,
@@ -80,11 +82,13 @@ impl<F: Fabric> Connector<F> {
         let mut set_up = SetUp::new(config, ports, peer, Token([0; 16]), deadline_ns, Box::new(counters));
         set_up.memory = Some(OwnMemory::new(crate::cts::STREAM_BYTES, crate::record::RECORDS_BYTES));
         set_up.has_others = offer.ways.others > 0;
+        let first_step = offer.ways.first_step;
         set_up.send(Message::Offer(offer));
         Self {
             set_up,
             state: State::Answer,
             peer_counts_bytes: false,
+            first_step,
             answered: None,
             next_step: None,
             probed: RailSet::EMPTY,
@@ -104,7 +108,12 @@ impl<F: Fabric> Connector<F> {
         self.set_up.give_up(failure);
     }
 
-    fn handle_answer(&mut self, token: Token, answers: &[RailAnswer]) -> Result<(), HandshakeFailure> {
+    fn handle_answer(&mut self, token: Token, step: Step, answers: &[RailAnswer]) -> Result<(), HandshakeFailure> {
+        let first_step = self.first_step;
+        if step < first_step || (step == Step::Tcp && first_step != Step::Tcp) {
+            return Err(HandshakeFailure::WrongStep { step, first_step });
+        }
+        self.answered = Some(step);
         let set_up = &mut self.set_up;
         set_up.token = token;
         // A connection cuts its writes to a length that all of its ports can carry, so every queue must hold the
@@ -147,7 +156,9 @@ impl<F: Fabric> Connector<F> {
                 continue;
             }
             match theirs {
-                RailLanes::Dropped(reason) => set_up.drop_rail(rail, LeftOut::PeerSays(reason)),
+                RailLanes::Dropped { reason, is_of_way } => {
+                    set_up.drop_rail(rail, LeftOut::PeerSays { reason, is_of_way });
+                }
                 RailLanes::Open { key, endpoints } => {
                     set_up.check_lanes(rail, &endpoints)?;
                     if !set_up.peer_opened(rail, key, endpoints) {
@@ -248,22 +259,19 @@ where
         self.set_up.leave_out_failed();
         let result = match (&self.state, message) {
             (State::Over, _) => Ok(()),
-            (state, Message::Refuse { of_rails, reason, .. }) => {
+            (state, Message::Refuse { fault, of_rails, reason }) => {
                 // Before ANSWER, the acceptor has tried all steps but TCP, whose ports come in an offer of their own.
                 let has_answer = !matches!(state, State::Answer);
                 let next = if has_answer { self.answered.and_then(Step::next) } else { Some(Step::Tcp) };
                 if of_rails {
-                    self.set_up.drop_all(&LeftOut::PeerSays(reason.clone()));
+                    self.set_up.drop_all(&LeftOut::PeerSays { reason: reason.clone(), is_of_way: false });
                 }
-                self.fail(HandshakeFailure::Refused(reason));
+                self.fail(HandshakeFailure::Refused { fault, reason });
                 self.next_step = next.filter(|_| of_rails);
                 return;
             }
             (_, Message::Bye) => return self.fail(HandshakeFailure::Closed),
-            (State::Answer, Message::Answer { token, step, rails }) => {
-                self.answered = Some(step);
-                self.handle_answer(token, &rails)
-            }
+            (State::Answer, Message::Answer { token, step, rails }) => self.handle_answer(token, step, &rails),
             (State::Lanes, Message::Lanes(lanes)) => self.handle_lanes(lanes),
             (State::Probing, Message::Probe { rails }) if !self.peer_has_probed => self.handle_probe(rails),
             (_, other) => Err(HandshakeFailure::OutOfTurn(other.name())),
@@ -308,9 +316,9 @@ where
         let failure = match self.state {
             State::Answer => HandshakeFailure::Late(Awaited::Answer),
             State::Lanes => HandshakeFailure::Late(Awaited::Lanes),
-            State::Dialling if self.set_up.is_connecting() => match self.set_up.give_up_connecting() {
-                Ok(()) => return self.connected(),
-                Err(failure) => failure,
+            State::Dialling if self.set_up.is_connecting() => match self.set_up.give_up_connecting(now_ns) {
+                None => return self.connected(),
+                Some(reason) => HandshakeFailure::Unconnected(reason),
             },
             State::Dialling => HandshakeFailure::Late(Awaited::Sockets),
             State::Probing if self.set_up.pause.is_some() => {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use railweave_fabric::{Fault, RailId, RailSet, SettingId, SetupError};
+use railweave_fabric::{Fault, RailId, RailSet, SettingId, SetupError, Step};
 
 /// The reason why a handshake failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,13 @@ pub enum HandshakeFailure {
         lanes: u8,
         /// Ports of the offer.
         offered: usize,
+    },
+    /// ANSWER names a step of the ladder that the offer did not allow.
+    WrongStep {
+        /// The step.
+        step: Step,
+        /// The offer's first step.
+        first_step: Step,
     },
     /// LANES and ANSWER differ in the number of rails.
     WrongRails {
@@ -59,8 +66,13 @@ pub enum HandshakeFailure {
     },
     /// A rail that READY names could not be finished.
     Unfinished(SetupError),
-    /// The acceptor refused the offer; the reason in its words.
-    Refused(String),
+    /// The acceptor refused the offer.
+    Refused {
+        /// The party at fault, as the acceptor sees it.
+        fault: Fault,
+        /// The reason, in its words.
+        reason: String,
+    },
     /// The connector gave up; the reason in its words.
     GaveUp(String),
 }
@@ -69,11 +81,16 @@ impl HandshakeFailure {
     /// Returns the party at fault.
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Late(_) | Self::Closed | Self::NoRail { failed_here: false } | Self::Refused(_) | Self::GaveUp(_) => {
-                Fault::Peer
-            }
+            // Settings of two hosts that do not fit are as wrong here as there.
+            Self::Refused { fault: Fault::Configuration, .. } => Fault::Configuration,
+            Self::Late(_)
+            | Self::Closed
+            | Self::NoRail { failed_here: false }
+            | Self::Refused { .. }
+            | Self::GaveUp(_) => Fault::Peer,
             Self::OutOfTurn(_)
             | Self::WrongAnswer { .. }
+            | Self::WrongStep { .. }
             | Self::WrongRails { .. }
             | Self::WrongLanes { .. }
             | Self::WrongRailSet { .. } => Fault::Protocol,
@@ -104,6 +121,11 @@ impl HandshakeFailure {
                 "{peer} answered with {lanes} lanes on port {port}; allowed: one of the {offered} ports offered, \
                  with no more lanes than that has; it breaks the protocol"
             ),
+            Self::WrongStep { step, first_step } => format!(
+                "{peer} answered with step {} of the ladder; allowed: those from {} on, and TCP's only alone; it breaks \
+                 the protocol",
+                *step as u8, *first_step as u8
+            ),
             Self::WrongRails { lanes, answered } => {
                 format!("{peer} sent LANES for {lanes} rails, but ANSWER had {answered}; it breaks the protocol")
             }
@@ -120,7 +142,7 @@ impl HandshakeFailure {
                 format!("no rail to {peer} came up; the lines before this one name the reason for each")
             }
             Self::Unfinished(error) => error.to_string(),
-            Self::Refused(reason) => format!("{peer} refused the connection: {reason}"),
+            Self::Refused { reason, .. } => format!("{peer} refused the connection: {reason}"),
             Self::GaveUp(reason) => format!("{peer} gave the connection up: {reason}"),
         }
     }
@@ -170,15 +192,25 @@ pub enum LeftOut {
     /// A lane of it could not be dialled, for this reason.
     #[error("{0}")]
     Undialled(String),
-    /// The peer left it out, for this reason.
-    #[error("the peer says: {0}")]
-    PeerSays(String),
+    /// The peer left it out.
+    #[error("the peer says: {reason}")]
+    PeerSays {
+        /// The reason, in its words.
+        reason: String,
+        /// True if it waited for packets that did not come through.
+        is_of_way: bool,
+    },
     /// The peer did not name it in PROBE or READY.
     #[error("the peer could not bring its end up; its own log says why")]
     NotReady,
-    /// Its first packets failed, for this reason.
-    #[error("{0}")]
-    Broke(String),
+    /// Its first packets failed.
+    #[error("{reason}")]
+    Broke {
+        /// The reason.
+        reason: String,
+        /// True if the peer did not answer them.
+        is_of_way: bool,
+    },
     /// Its first packets, of this many bytes, did not come through in this time.
     #[error(
         "no packet of {bytes} bytes came through in {} s ({}): the cable may lead elsewhere, a firewall may stop RDMA \
@@ -203,6 +235,15 @@ fn obstacle(last: Option<&SetupError>) -> String {
 }
 
 impl LeftOut {
+    /// Returns true if packets did not come through between its two ends, so that others between them would not either.
+    pub fn is_of_way(&self) -> bool {
+        match self {
+            Self::TooLate { .. } | Self::Undialled(_) | Self::Silent { .. } | Self::PeerSilent => true,
+            Self::PeerSays { is_of_way, .. } | Self::Broke { is_of_way, .. } => *is_of_way,
+            Self::Failed(_) | Self::NotReady => false,
+        }
+    }
+
     /// Returns true if only this host is at fault.
     pub(super) fn is_local(&self) -> bool {
         matches!(self, Self::Failed(error) if error.fault() == Fault::Local)
@@ -257,6 +298,12 @@ mod tests {
                  that has; it breaks the protocol",
             ),
             (
+                HandshakeFailure::WrongStep { step: Step::Routed, first_step: Step::OtherPort },
+                Fault::Protocol,
+                "node2 answered with step 2 of the ladder; allowed: those from 3 on, and TCP's only alone; it breaks the \
+                 protocol",
+            ),
+            (
                 HandshakeFailure::WrongRails { lanes: 3, answered: 2 },
                 Fault::Protocol,
                 "node2 sent LANES for 3 rails, but ANSWER had 2; it breaks the protocol",
@@ -288,7 +335,16 @@ mod tests {
                 Fault::Protocol,
                 "the range of 2 bytes at 0x1 is not a valid memory range",
             ),
-            (HandshakeFailure::Refused("no".to_owned()), Fault::Peer, "node2 refused the connection: no"),
+            (
+                HandshakeFailure::Refused { fault: Fault::Local, reason: "no".to_owned() },
+                Fault::Peer,
+                "node2 refused the connection: no",
+            ),
+            (
+                HandshakeFailure::Refused { fault: Fault::Configuration, reason: "no".to_owned() },
+                Fault::Configuration,
+                "node2 refused the connection: no",
+            ),
             (HandshakeFailure::GaveUp("no".to_owned()), Fault::Peer, "node2 gave the connection up: no"),
         ] {
             assert_eq!((failure.fault(), failure.of("node2").as_str()), (fault, sentence));
@@ -316,7 +372,8 @@ mod tests {
 
     #[test]
     fn what_is_left_out_or_refused_says_why() {
-        assert_eq!(LeftOut::PeerSays("no".to_owned()).to_string(), "the peer says: no");
+        let says = LeftOut::PeerSays { reason: "no".to_owned(), is_of_way: false };
+        assert_eq!(says.to_string(), "the peer says: no");
         assert_eq!(LeftOut::Undialled("no".to_owned()).to_string(), "no");
         assert_eq!(LeftOut::NotReady.to_string(), "the peer could not bring its end up; its own log says why");
         for (refused, sentence) in [

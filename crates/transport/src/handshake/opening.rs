@@ -11,7 +11,7 @@ use railweave_fabric::{
 
 use super::failure::{HandshakeFailure, LeftOut};
 use super::plan::{CounterSource, RailPlan, weights};
-use super::probe::{Probe, REPEAT_NS, packet_bytes};
+use super::probe::{Probe, packet_bytes, repeat_ns};
 use super::{Action, HandshakePort};
 use crate::depths::Depths;
 use crate::preface::Token;
@@ -77,7 +77,10 @@ impl<F: Fabric> Opening<F> {
             Some(pending) => {
                 RailLanes::Open { key: self.inbox_key, endpoints: endpoints::<F>(pending, self.plan.lanes) }
             }
-            None => RailLanes::Dropped(self.dropped.as_ref().map(ToString::to_string).unwrap_or_default()),
+            None => RailLanes::Dropped {
+                reason: self.dropped.as_ref().map(ToString::to_string).unwrap_or_default(),
+                is_of_way: self.dropped.as_ref().is_some_and(LeftOut::is_of_way),
+            },
         }
     }
 }
@@ -197,7 +200,7 @@ impl<F: Fabric, C> SetUp<F, C> {
         for rail in RailId::all().take(self.rails.len()) {
             let opening = &self.rails[rail.index()];
             if let Some(reason) = opening.failed.clone().filter(|_| opening.dropped.is_none()) {
-                self.drop_rail(rail, LeftOut::Broke(reason));
+                self.drop_rail(rail, LeftOut::Broke { reason, is_of_way: false });
             }
         }
     }
@@ -324,13 +327,14 @@ impl<F: Fabric, C> SetUp<F, C> {
         self.pause.is_none()
     }
 
-    /// Gives up on lanes that this host could not connect in time; the rails that are connected carry on without them.
-    ///
-    /// # Errors
-    /// If no rail is left.
-    pub(super) fn give_up_connecting(&mut self) -> Result<(), HandshakeFailure> {
+    /// Gives up on lanes that this host could not connect in time, after a last attempt; the rails that are connected
+    /// carry on without them. Returns the reason if no rail is left.
+    pub(super) fn give_up_connecting(&mut self, now_ns: u64) -> Option<LeftOut> {
+        let is_probe_timeout = self.connect_end_ns.is_some_and(|end_ns| end_ns <= self.deadline_ns);
+        let limit = if is_probe_timeout { SettingId::ProbeTimeout } else { SettingId::HandshakeTimeout };
+        // The set-up thread may have been busy since the one before.
+        self.connect(Some(now_ns));
         self.pause = None;
-        let limit = if self.connect_end_ns.is_some() { SettingId::ProbeTimeout } else { SettingId::HandshakeTimeout };
         let mut last = None;
         for rail in RailId::all().take(self.rails.len()) {
             if let Some(exchange) = &self.rails[rail.index()].exchange {
@@ -339,12 +343,7 @@ impl<F: Fabric, C> SetUp<F, C> {
                 self.drop_rail(rail, reason);
             }
         }
-        match last {
-            Some(reason) if self.rails.iter().all(|rail| rail.pending.is_none()) => {
-                Err(HandshakeFailure::Unconnected(reason))
-            }
-            _ => Ok(()),
-        }
+        last.filter(|_| self.rails.iter().all(|rail| rail.pending.is_none()))
     }
 
     /// Sends the first packets of every rail that is connected.
@@ -363,7 +362,7 @@ impl<F: Fabric, C> SetUp<F, C> {
                     let local = LocalSlice { address: outbox, length: length.min(up.max_write()), key };
                     let probe = opening.probe.insert(Probe::new(up, local, remote));
                     if let Err(error) = probe.send() {
-                        self.drop_rail(rail, LeftOut::Broke(error.to_string()));
+                        self.drop_rail(rail, LeftOut::Broke { reason: error.to_string(), is_of_way: false });
                     }
                 }
                 Err(error) => self.drop_rail(rail, LeftOut::Failed(error)),
@@ -374,14 +373,16 @@ impl<F: Fabric, C> SetUp<F, C> {
     /// Looks after the first packets; `now_ns` is `None` while their time has not begun. Returns true if none is
     /// awaited any more.
     pub(super) fn probe(&mut self, now_ns: Option<u64>) -> bool {
+        let timeout_ns = self.probe_timeout_ns();
+        let next_ns = |now_ns: u64| Some(now_ns.saturating_add(repeat_ns(timeout_ns)));
         let repeats = match (now_ns, self.repeat_ns) {
             (Some(now_ns), None) => {
-                self.probe_end_ns = now_ns.saturating_add(self.probe_timeout_ns());
-                self.repeat_ns = Some(now_ns.saturating_add(REPEAT_NS));
+                self.probe_end_ns = now_ns.saturating_add(timeout_ns);
+                self.repeat_ns = next_ns(now_ns);
                 false
             }
-            (Some(now_ns), Some(repeat_ns)) if now_ns >= repeat_ns => {
-                self.repeat_ns = Some(now_ns.saturating_add(REPEAT_NS));
+            (Some(now_ns), Some(at_ns)) if now_ns >= at_ns => {
+                self.repeat_ns = next_ns(now_ns);
                 true
             }
             _ => false,
@@ -392,12 +393,15 @@ impl<F: Fabric, C> SetUp<F, C> {
             let Some(probe) = opening.probe.as_mut().filter(|_| !opening.has_carried) else {
                 continue;
             };
+            let broke = |reason: String, is_of_way| LeftOut::Broke { reason, is_of_way };
             let sent = if repeats { probe.send() } else { Ok(()) };
-            let carried = sent.map_err(|error| error.to_string());
-            match carried.and_then(|()| probe.has_carried().map_err(|error| error.to_string())) {
+            let carried = sent
+                .map_err(|error| broke(error.to_string(), false))
+                .and_then(|()| probe.has_carried().map_err(|error| broke(error.to_string(), error.is_unanswered())));
+            match carried {
                 Ok(true) => opening.has_carried = true,
                 Ok(false) => is_waiting = true,
-                Err(reason) => self.drop_rail(rail, LeftOut::Broke(reason)),
+                Err(reason) => self.drop_rail(rail, reason),
             }
         }
         let pause = self.pause.map_or(SHORTEST_PAUSE, |pause| (2 * pause).min(LONGEST_PAUSE));

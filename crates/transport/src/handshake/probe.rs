@@ -8,11 +8,12 @@
 
 use railweave_fabric::{LaneId, LocalSlice, PostError, Rail, RailError, RemoteSlice, Reports, WorkId, Write};
 
-/// A write that has not come through is followed by another after this time. A later packet makes the peer ask for a
-/// lost one at once, where the adapter alone might wait for seconds.
-pub(super) const REPEAT_NS: u64 = 200_000_000;
+/// A write that has not come through is followed by another after this time, unless the user has set a long time for
+/// all of them. A later packet makes the peer ask for a lost one at once, where the adapter alone might wait for
+/// seconds.
+const REPEAT_NS: u64 = 200_000_000;
 
-/// The most writes of a lane in progress: their number is limited even where the user sets a long time.
+/// The most writes of a lane.
 const MOST_WRITES: u32 = 64;
 
 /// The longest packet of RDMA: an MTU of 4096 bytes (IBTA 1.7, 9.8).
@@ -45,6 +46,11 @@ impl Reports for Outcome {
     fn handle_failed(&mut self, _lane: LaneId, _id: Option<WorkId>, error: Box<RailError>) {
         self.failed.get_or_insert(error);
     }
+}
+
+/// Returns the time after which a write that has not come through is followed by another; all of them have `timeout_ns`.
+pub(super) fn repeat_ns(timeout_ns: u64) -> u64 {
+    REPEAT_NS.max(timeout_ns / u64::from(MOST_WRITES - 1))
 }
 
 /// Returns the length of a whole packet between ports with these MTUs, in bytes.
@@ -96,5 +102,22 @@ impl<R: Rail> Probe<R> {
             }
         }
         Ok(self.missing == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_are_repeated_until_the_end_of_their_time() {
+        const SECOND_NS: u64 = 1_000_000_000;
+        assert_eq!([1, 10, 12].map(|seconds| repeat_ns(seconds * SECOND_NS)), [REPEAT_NS; 3]);
+        for seconds in [13, 60, 3600] {
+            let timeout_ns = seconds * SECOND_NS;
+            // The first goes out before its time begins.
+            let last_ns = u64::from(MOST_WRITES - 1) * repeat_ns(timeout_ns);
+            assert!(last_ns <= timeout_ns && timeout_ns - last_ns < REPEAT_NS, "{seconds}");
+        }
     }
 }

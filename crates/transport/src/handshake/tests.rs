@@ -240,7 +240,7 @@ fn a_rail_that_one_end_cannot_open_is_left_out_at_both() {
     let [dial] = ends.dials[..] else { panic!("{:?}", ends.dials) };
     ends.join(dial);
     assert_eq!(ends.made(), [vec![1], vec![1]]);
-    let says = |number| LeftOut::PeerSays(full(number).refusal().to_string());
+    let says = |number| LeftOut::PeerSays { reason: full(number).refusal().to_string(), is_of_way: false };
     let failed = |number| LeftOut::Failed(full(number).refusal());
     assert_eq!(ends.events[0], [left_out(0, failed(1)), left_out(2, says(13))]);
     assert_eq!(ends.events[1], [left_out(0, says(1)), left_out(2, failed(13))]);
@@ -393,7 +393,11 @@ fn a_set_up_fails_if_none_of_its_rails_is_connected_in_time() {
     ends.exchange();
     ends.acceptor.handle_timeout(DEADLINE_NS);
     ends.exchange();
-    assert_eq!(ends.failures()[1], expected(11));
+    // The connector learns the reason, and that it concerns the way.
+    let late = LeftOut::TooLate { last: Some(late(11).refusal()), limit: SettingId::HandshakeTimeout };
+    let says = LeftOut::PeerSays { reason: late.to_string(), is_of_way: true };
+    assert_eq!(ends.events, [vec![left_out(0, says)], vec![left_out(0, late)]]);
+    assert_eq!(ends.failures()[0], Some(HandshakeFailure::NoRail { failed_here: false }));
 }
 
 #[test]

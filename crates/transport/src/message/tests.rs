@@ -36,7 +36,8 @@ fn messages() -> Vec<Message> {
         stream: 0xffff_0000_1234,
         rails: vec![
             RailLanes::Open { key: 0x55, endpoints: vec![LaneEndpoint([9; 48]); 16] },
-            RailLanes::Dropped("no route to host".into()),
+            RailLanes::Dropped { reason: "no route to host".into(), is_of_way: false },
+            RailLanes::Dropped { reason: "no packet came through".into(), is_of_way: true },
         ],
     };
     vec![
@@ -124,7 +125,7 @@ fn flags_that_are_not_set_and_a_class_that_is_not_asked_for_come_out_as_they_wen
         }
     }
     for byte_counts in [false, true] {
-        let rails = vec![RailLanes::Dropped(String::new())];
+        let rails = vec![RailLanes::Dropped { reason: String::new(), is_of_way: false }];
         let lanes = Message::Lanes(Lanes { byte_counts, stream: 1, rails });
         assert_eq!(read_back(&lanes), Ok(lanes));
     }
@@ -187,7 +188,7 @@ fn every_count_and_length_may_reach_its_limit_and_go_no_further() {
         let text =
             read_back(&Message::Answer { token: Token([5; 16]), step: Step::Subnet, rails: vec![answer; rails] });
         assert!(text.unwrap_err().to_string().contains("ANSWER's number of rails"));
-        let rails = vec![RailLanes::Dropped(String::new()); rails];
+        let rails = vec![RailLanes::Dropped { reason: String::new(), is_of_way: false }; rails];
         let text = read_back(&Message::Lanes(Lanes { byte_counts: false, stream: 0, rails }));
         assert!(text.unwrap_err().to_string().contains("LANES' number of rails"));
     }

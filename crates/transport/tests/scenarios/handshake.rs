@@ -40,7 +40,7 @@ fn lanes() -> impl Strategy<Value = RailLanes> {
     let open = (any::<u32>(), proptest::collection::vec(endpoint, 1..4));
     prop_oneof![
         4 => open.prop_map(|(key, endpoints)| RailLanes::Open { key, endpoints }),
-        1 => Just(RailLanes::Dropped("no".into())),
+        1 => any::<bool>().prop_map(|is_of_way| RailLanes::Dropped { reason: "no".into(), is_of_way }),
     ]
 }
 
@@ -169,7 +169,7 @@ fn answer(process: &Process) -> Message {
 }
 
 fn dropped(rails: usize) -> Message {
-    let rails = vec![RailLanes::Dropped("no".into()); rails];
+    let rails = vec![RailLanes::Dropped { reason: "no".into(), is_of_way: false }; rails];
     Message::Lanes(Lanes { byte_counts: false, stream: 0, rails })
 }
 
@@ -204,19 +204,24 @@ fn each_failure_of_a_connector_has_its_cause() {
     if let Message::Answer { rails, .. } = &mut more_lanes {
         rails[1].lanes = 3;
     }
+    let mut by_tcp = answer(&process);
+    if let Message::Answer { step, .. } = &mut by_tcp {
+        *step = Step::Tcp;
+    }
     let (late, no_rail) = (HandshakeFailure::Late, HandshakeFailure::NoRail { failed_here: false });
     for (messages, expected) in [
         (vec![], late(Awaited::Answer)),
-        (vec![refusal], HandshakeFailure::Refused("no".into())),
+        (vec![refusal], HandshakeFailure::Refused { fault: Fault::Local, reason: "no".into() }),
         (vec![Message::Bye], HandshakeFailure::Closed),
         (vec![ready], HandshakeFailure::OutOfTurn("READY")),
         (vec![wrong], HandshakeFailure::WrongAnswer { port: 2, lanes: 2, offered: 2 }),
         (vec![more_lanes], HandshakeFailure::WrongAnswer { port: 1, lanes: 3, offered: 2 }),
+        (vec![by_tcp], HandshakeFailure::WrongStep { step: Step::Tcp, first_step: Step::Subnet }),
         (vec![answer(&process)], late(Awaited::Lanes)),
         (vec![answer(&process), dropped(1)], HandshakeFailure::WrongRails { lanes: 1, answered: 2 }),
         (vec![answer(&process), dropped(2)], no_rail),
     ] {
-        let is_told = !matches!(expected, HandshakeFailure::Refused(_) | HandshakeFailure::Closed);
+        let is_told = !matches!(expected, HandshakeFailure::Refused { .. } | HandshakeFailure::Closed);
         let mut connector = connector(&process);
         messages.into_iter().for_each(|message| connector.handle_message(message));
         connector.handle_timeout(1000);
@@ -232,7 +237,7 @@ fn each_failure_of_an_acceptor_has_its_cause() {
     let late = HandshakeFailure::Late;
     let lanes = |count| {
         let open = RailLanes::Open { key: 1, endpoints: vec![LaneEndpoint::default(); count] };
-        let rails = vec![open, RailLanes::Dropped("no".into())];
+        let rails = vec![open, RailLanes::Dropped { reason: "no".into(), is_of_way: false }];
         Message::Lanes(Lanes { byte_counts: true, stream: 0, rails })
     };
     let wrong_lanes = HandshakeFailure::WrongLanes { rail: RailId::default(), lanes: 3, agreed: 2 };
@@ -254,7 +259,8 @@ fn each_failure_of_an_acceptor_has_its_cause() {
         (vec![dropped(2), Message::Ready { usable: 0b10 }], HandshakeFailure::OutOfTurn("READY")),
         (vec![dropped(2), Message::Probe { rails: 0b10 }], wrong_probe(0b10)),
         (vec![dropped(2), Message::Probe { rails: 0b100 }], wrong_probe(0b100)),
-        (vec![dropped(2), Message::Probe { rails: 0 }], HandshakeFailure::NoRail { failed_here: false }),
+        // It says that it has no rail, and the connector gives up.
+        (vec![dropped(2), Message::Probe { rails: 0 }], late(Awaited::Ready)),
     ] {
         let is_told = !matches!(expected, HandshakeFailure::GaveUp(_) | HandshakeFailure::Closed);
         let mut acceptor = acceptor(&process, Ok(&both));

@@ -18,7 +18,7 @@ impl Plot {
             Message::Lanes(_) if self.is(Sabotage::ProofAgain) => frame.message = Message::Proof([0; 32]),
             Message::Lanes(lanes) if self.is(Sabotage::ByteSumTrusted) => lanes.byte_counts = true,
             Message::Lanes(lanes) if self.is(Sabotage::RailDropped) && lanes.rails.len() > 1 => {
-                *lanes.rails.last_mut()? = RailLanes::Dropped("it is sabotaged".into());
+                *lanes.rails.last_mut()? = RailLanes::Dropped { reason: "it is sabotaged".into(), is_of_way: false };
             }
             Message::Ready { usable } if self.is(Sabotage::ReadyLacksRail) => *usable &= *usable - 1,
             _ => {}

@@ -139,7 +139,7 @@ fn once_a_rail_is_connected_the_others_have_as_long_as_their_packets_would_have(
     ends.acceptor.handle_timeout(11 * SECOND_NS);
     ends.exchange();
     assert_eq!(ends.made(), [vec![0], vec![0]]);
-    let reason = LeftOut::PeerSays(ends.events[1][0].1.to_string());
+    let reason = LeftOut::PeerSays { reason: ends.events[1][0].1.to_string(), is_of_way: true };
     assert_eq!(ends.events[0], [left_out(1, reason)]);
     // A rail alone has the handshake's time.
     let mut alone = Ends::<false>::new(&[Port::new(1, 1)], &[late(11)]);
@@ -177,11 +177,9 @@ fn if_no_rail_brings_anything_through_the_next_step_of_the_ladder_follows() {
             ends.acceptor.handle_timeout(10 * SECOND_NS);
         }
         ends.exchange();
-        let none = HandshakeFailure::NoRail { failed_here: false };
         let [Some(sender), Some(receiver)] = ends.failures() else { panic!("both fail") };
-        let (here, there) = if lost_here { (sender, receiver) } else { (receiver, sender) };
-        assert_eq!(here, none);
-        assert!(matches!(there, HandshakeFailure::GaveUp(_) | HandshakeFailure::Refused(_)), "{there:?}");
+        assert_eq!(sender, HandshakeFailure::NoRail { failed_here: false });
+        assert!(matches!(receiver, HandshakeFailure::GaveUp(_)), "{receiver:?}");
         assert_eq!(ends.connector.step(), Some(Step::Subnet));
         assert_eq!(ends.connector.next_step(), Some(Step::Routed));
     }
@@ -193,7 +191,7 @@ fn a_rail_whose_first_packets_fail_is_left_out_with_the_reason() {
         Ends::<false>::new(&[Port::new(1, 1), Port::new(2, 1)], &[port(11, Packets::Broken), Port::new(12, 1)]);
     ends.exchange();
     assert_eq!(ends.made(), [vec![1], vec![1]]);
-    let [(_, LeftOut::Broke(reason))] = &ends.events[1][..] else { panic!() };
+    let [(_, LeftOut::Broke { reason, is_of_way: false })] = &ends.events[1][..] else { panic!() };
     assert!(reason.contains("closed"), "{reason}");
     let mut names = ends.names_left_out.clone();
     names.sort();
@@ -225,13 +223,17 @@ fn probe_names_rails_that_both_ends_have_and_comes_once() {
     let mut ends = two();
     ends.exchange();
     assert!(matches!((&ends.sender, &ends.receiver), (Some(Ok(_)), Some(Ok(_)))));
-    for (rails, failure) in [(0b100, wrong(0b100)), (0, Some(HandshakeFailure::NoRail { failed_here: false }))] {
+    let none = HandshakeFailure::WrongRailSet { message: "READY", named: RailSet::EMPTY, rails: 2 };
+    for (rails, failure) in [(0b100, wrong(0b100)), (0, Some(none))] {
         let mut ends = two();
         let Some(Action::Send(answer)) = ends.acceptor.poll_action() else { panic!("no answer") };
         ends.connector.handle_message(answer);
         let Some(Action::Send(from_connector)) = ends.connector.poll_action() else { panic!("no lanes") };
         ends.acceptor.handle_message(from_connector);
         ends.acceptor.handle_message(Message::Probe { rails });
+        if rails == 0 {
+            ends.acceptor.handle_message(Message::Ready { usable: 0 });
+        }
         let mut other = two();
         std::mem::swap(&mut ends.connector, &mut other.connector);
         ends.exchange();
@@ -273,7 +275,7 @@ fn the_parts_of_rails_that_try_their_packets_are_known() {
 
 #[test]
 fn the_rails_of_a_part_that_fails_are_left_out_and_the_others_carry_on() {
-    let reason = || LeftOut::Broke("the device failed".to_owned());
+    let reason = || LeftOut::Broke { reason: "the device failed".to_owned(), is_of_way: false };
     // While the connector's first packets are out, over its rail or over both.
     let mut ends =
         Ends::<false>::new(&[port(1, Packets::Lost), Port::new(2, 1)], &[Port::new(11, 1), Port::new(12, 1)]);

@@ -169,8 +169,11 @@ fn a_set_up_fails_only_for_its_circumstances_and_for_what_struck_it() {
     let late = SetUp { has_failed_dial: true, missed: true, missed_short: true, ..set_up };
     assert!(blame.judge_set_up(true, &closed, late).is_err());
     // A peer that closes does not break its set-up off, but its listener refuses what it is offered.
-    let [gave_up, refused] =
-        [HandshakeFailure::GaveUp("late".to_owned()), HandshakeFailure::Refused("no listener".to_owned())].map(of);
+    let [gave_up, refused] = [
+        HandshakeFailure::GaveUp("late".to_owned()),
+        HandshakeFailure::Refused { fault: Fault::Protocol, reason: "no listener".to_owned() },
+    ]
+    .map(of);
     for sender in [true, false] {
         blame.strike(0, sender, Strike::PeerClosed);
         assert!(blame.judge_set_up(sender, &closed, set_up).is_err());
