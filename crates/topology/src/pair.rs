@@ -1,6 +1,7 @@
 //! The pairing of the connector's ports with the acceptor's. Only the acceptor decides it, so that the ends cannot
 //! disagree.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -283,11 +284,12 @@ impl Plan<'_> {
         self.pairs.iter().any(|pair| pair.port(side) == index)
     }
 
-    /// Returns the end whose ports look for partners first. It is the same end for connections both ways, so that these
-    /// use the same pairs of ports.
+    /// Returns the end whose ports look for partners first, in their order. It is the same end for connections both
+    /// ways, so that these use the same pairs of ports.
     fn first_side(&self) -> Side {
-        let first = |ports: Ports<'_>| ports.all.iter().map(|port| port.address).min();
-        if first(self.acceptor) < first(self.connector) { Side::Acceptor } else { Side::Connector }
+        // Addresses that both have, such as docker0's, do not tell the ends apart.
+        let addresses = |ports: Ports<'_>| ports.all.iter().map(|port| port.address).collect::<BTreeSet<_>>();
+        if addresses(self.acceptor) < addresses(self.connector) { Side::Acceptor } else { Side::Connector }
     }
 
     /// Pairs as many ports as can be that have no partner yet, at most `most` in all, the best matches first.
@@ -302,11 +304,8 @@ impl Plan<'_> {
                 if is_free && !(self.between.has_failed)(pair) && is_candidate(self, pair) {
                     let distance = ours.speed_mbps.abs_diff(theirs.speed_mbps);
                     let distance = (rail_distance(ours, theirs), distance, self.rank_distance(pair));
-                    // Neither end's order goes before the other's.
-                    let (place, addresses) = (connector.max(acceptor), ours.address.min(theirs.address));
-                    let place = (connector + acceptor, place, addresses);
                     let ends = [pair.port(first_side), pair.port(first_side.other())];
-                    candidates.push((self.outsiders(pair), distance, place, ends));
+                    candidates.push((self.outsiders(pair), distance, ends));
                 }
             }
         }

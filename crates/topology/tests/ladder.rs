@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::collections::BTreeSet;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 use railweave_fabric::{LinkLayer, MAX_RAILS, Route, Step};
@@ -140,6 +142,27 @@ fn other_ports_take_no_part_in_the_step_of_the_devices_own() {
     gives(&pair(same.ports(), same.ports(), &between), Step::OtherPort, &[(1, 1)]);
 }
 
+/// Two hosts with two cables between other ports, which have opposite orders on them. A device has one port, so a
+/// connection uses one cable.
+fn crossed_cables(low: u8, high: u8, more: &[&str]) -> [Host; 2] {
+    let host = |number: u8, cables: [u8; 2]| {
+        let device = format!("10.{number}.0.1/24 roce");
+        let others = cables.map(|cable| format!("192.168.{cable}.{number}/24 roce"));
+        Host::new(&[&device], &[&[others[0].as_str(), others[1].as_str()], more].concat())
+    };
+    [host(low, [2, 1]), host(high, [1, 2])]
+}
+
+#[test]
+fn the_end_with_the_lowest_address_of_its_own_chooses_in_both_directions() {
+    // docker0 has one address on all hosts, and a lower one than the others here.
+    for more in [&[][..], &["10.0.0.1/24 roce"]] {
+        let [low, high] = crossed_cables(1, 2, more);
+        gives(&climb(&low, &high, Step::Subnet, |_| Route::Elsewhere), Step::OtherPort, &[(1, 2)]);
+        gives(&climb(&high, &low, Step::Subnet, |_| Route::Elsewhere), Step::OtherPort, &[(2, 1)]);
+    }
+}
+
 #[test]
 fn a_port_of_equal_rail_goes_before_one_without() {
     let here = Host::new(&["10.0.0.1/24 r1"], &[]);
@@ -268,6 +291,22 @@ prop_compose! {
     }
 }
 
+/// The step and the pairs of connections from `here` to `there` and back, each pair with the port of `here` first.
+fn both_directions(
+    here: &Host,
+    there: &Host,
+    first_step: Step,
+    ways: &[Route],
+) -> [(Option<Step>, Vec<[usize; 2]>); 2] {
+    let out = climb(here, there, first_step, |pair| way(ways, pair.connector, pair.acceptor));
+    let back = climb(there, here, first_step, |pair| way(ways, pair.acceptor, pair.connector));
+    [(out, Side::Connector), (back, Side::Acceptor)].map(|(found, side)| {
+        let mut pairs: Vec<_> = found.pairs.iter().map(|pair| [pair.port(side), pair.port(side.other())]).collect();
+        pairs.sort_unstable();
+        (found.step, pairs)
+    })
+}
+
 proptest! {
     #[test]
     fn any_two_hosts_pair_soundly(
@@ -357,16 +396,27 @@ proptest! {
         ways in any_ways(),
         first_step in prop::sample::select(Step::ALL),
     ) {
-        let addresses = |host: &Host| host.ports.iter().map(|port| port.address).min();
+        let addresses = |host: &Host| host.ports.iter().map(|port| port.address).collect::<BTreeSet<_>>();
         if addresses(&here) == addresses(&there) {
-            // Two hosts do not have the same address, and the ends are told apart by theirs.
+            // No two hosts have all addresses in common, and the ends are told apart by the others.
             return Ok(());
         }
-        let out = climb(&here, &there, first_step, |pair| way(&ways, pair.connector, pair.acceptor));
-        let back = climb(&there, &here, first_step, |pair| way(&ways, pair.acceptor, pair.connector));
-        let mut mirrored: Vec<_> = back.pairs.iter().map(|pair| (pair.acceptor, pair.connector)).collect();
-        mirrored.sort_unstable();
-        let there: Vec<_> = out.pairs.iter().map(|pair| (pair.connector, pair.acceptor)).collect();
-        prop_assert_eq!((out.step, there), (back.step, mirrored));
+        let [out, back] = both_directions(&here, &there, first_step, &ways);
+        prop_assert_eq!(out, back);
+    }
+
+    #[test]
+    fn both_directions_take_the_same_ports_of_few_subnets_and_one_common_address(
+        mut here in small_host(1),
+        mut there in small_host(2),
+        ways in any_ways(),
+        first_step in prop::sample::select(Step::ALL),
+    ) {
+        for host in [&mut here, &mut there] {
+            host.ports.push(endpoint("10.0.0.1/24 roce"));
+            host.others += 1;
+        }
+        let [out, back] = both_directions(&here, &there, first_step, &ways);
+        prop_assert_eq!(out, back);
     }
 }
