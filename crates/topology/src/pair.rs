@@ -219,9 +219,7 @@ impl Plan<'_> {
                 self.match_one_to_one(MAX_RAILS, |plan, pair| {
                     plan.outsiders(pair) == 0 && plan.bond(pair) == Ok(Bond::SameAddress)
                 });
-                self.match_one_to_one(MAX_RAILS, |plan, pair| {
-                    plan.outsiders(pair) == 0 && plan.bond(pair) == Ok(Bond::SameSubnet)
-                });
+                self.match_one_to_one(MAX_RAILS, |plan, pair| plan.outsiders(pair) == 0 && plan.is_near(pair));
                 self.share_partners();
             }
             Step::Routed => self.match_one_to_one(MAX_RAILS, |plan, pair| {
@@ -234,9 +232,9 @@ impl Plan<'_> {
                         Route::Elsewhere | Route::Failed => false,
                     }
             }),
-            Step::OtherPort => self.match_one_to_one(most_others, |plan, pair| {
-                plan.outsiders(pair) > 0 && matches!(plan.bond(pair), Ok(Bond::SameAddress | Bond::SameSubnet))
-            }),
+            Step::OtherPort => {
+                self.match_one_to_one(most_others, |plan, pair| plan.outsiders(pair) > 0 && plan.is_near(pair));
+            }
             Step::Forwarded => {
                 self.match_one_to_one(most_others, |plan, pair| {
                     plan.bond(pair) == Ok(Bond::Routed)
@@ -257,6 +255,11 @@ impl Plan<'_> {
 
     fn bond(&self, pair: Pair) -> Result<Bond, Obstacle> {
         bond(&self.connector.all[pair.connector], &self.acceptor.all[pair.acceptor], self.between.same_network)
+    }
+
+    /// Returns true if the ports reach each other without a router.
+    fn is_near(&self, pair: Pair) -> bool {
+        matches!(self.bond(pair), Ok(Bond::SameAddress | Bond::SameSubnet))
     }
 
     fn is_infiniband(&self, pair: Pair) -> bool {
@@ -328,7 +331,7 @@ impl Plan<'_> {
         self.pairs.extend(matched.into_iter().map(|[first, second]| Pair::new(first_side, first, second)));
     }
 
-    /// Pairs each port without a partner with one that already has a rail.
+    /// Pairs each port of a device that has no partner with one that already has a rail.
     fn share_partners(&mut self) {
         for side in [self.first_side(), self.first_side().other()] {
             let left_over = (0..self.ports(side).len()).filter(|&index| !self.has_partner(side, index));
@@ -343,15 +346,16 @@ impl Plan<'_> {
     }
 
     fn shared_partner(&self, side: Side, index: usize) -> Option<Pair> {
-        let other = side.other();
+        let (other, ours) = (side.other(), &self.ports(side)[index]);
+        // Two rails over one loopback address would be one path with twice the work.
+        if ours.network().is_loopback() {
+            return None;
+        }
+        // Each of them has a rail: two ports without one would have been matched.
         let candidates = (0..self.ports(other).len()).filter_map(|partner| {
             let pair = Pair::new(side, index, partner);
-            let (ours, theirs) = (&self.ports(side)[index], &self.ports(other)[partner]);
-            // Two rails over one loopback address would be one path with twice the work.
-            let is_loopback = ours.network().is_loopback() || theirs.network().is_loopback();
-            let is_near = matches!(self.bond(pair), Ok(Bond::SameAddress | Bond::SameSubnet));
-            let is_candidate = is_near && !is_loopback && self.outsiders(pair) == 0 && self.has_partner(other, partner);
-            let is_candidate = is_candidate && !(self.between.has_failed)(pair);
+            let is_candidate = self.is_near(pair) && self.outsiders(pair) == 0 && !(self.between.has_failed)(pair);
+            let theirs = &self.ports(other)[partner];
             is_candidate.then(|| (rail_distance(ours, theirs), -self.speed_left(other, partner), pair))
         });
         candidates.min().map(|(.., pair)| pair)
