@@ -143,10 +143,10 @@ fn other_ports_take_no_part_in_the_step_of_the_devices_own() {
 }
 
 /// Two hosts with two cables between other ports, which have opposite orders on them. A device has one port, so a
-/// connection uses one cable.
+/// connection uses one cable. The host with the lower number has the lowest address, but the higher one at its device.
 fn crossed_cables(low: u8, high: u8, more: &[&str]) -> [Host; 2] {
     let host = |number: u8, cables: [u8; 2]| {
-        let device = format!("10.{number}.0.1/24 roce");
+        let device = format!("203.0.113.{}/32 roce", 200 - number);
         let others = cables.map(|cable| format!("192.168.{cable}.{number}/24 roce"));
         Host::new(&[&device], &[&[others[0].as_str(), others[1].as_str()], more].concat())
     };
@@ -160,6 +160,56 @@ fn the_end_with_the_lowest_address_of_its_own_chooses_in_both_directions() {
         let [low, high] = crossed_cables(1, 2, more);
         gives(&climb(&low, &high, Step::Subnet, |_| Route::Elsewhere), Step::OtherPort, &[(1, 2)]);
         gives(&climb(&high, &low, Step::Subnet, |_| Route::Elsewhere), Step::OtherPort, &[(2, 1)]);
+    }
+}
+
+#[test]
+fn devices_of_one_host_do_not_pair_by_the_addresses_of_each_others_ports() {
+    let (here, there) = (Host::new(&["10.0.0.1/24"], &["10.0.1.1/24"]), Host::new(&["10.0.1.1/24"], &["10.0.0.1/24"]));
+    let between =
+        Between { same_network: true, first_step: Step::Subnet, route: &|_| Route::Leaves, has_failed: &|_| false };
+    gives(&pair(here.ports(), there.ports(), &between), Step::Routed, &[(0, 0)]);
+}
+
+#[test]
+fn beside_a_way_that_both_kernels_know_tcp_tries_no_other() {
+    let (here, there) =
+        (Host::new(&["10.0.1.1/24", "10.0.2.1/24"], &[]), Host::new(&["10.0.3.2/24", "10.0.4.2/24"], &[]));
+    let known = |pair: Pair| if pair.connector == pair.acceptor { Route::Leaves } else { Route::Elsewhere };
+    let one = |pair: Pair| if pair.connector == 0 { known(pair) } else { Route::Elsewhere };
+    gives(&climb(&here, &there, Step::Forwarded, known), Step::Forwarded, &[(0, 0), (1, 1)]);
+    gives(&climb(&here, &there, Step::Forwarded, one), Step::Forwarded, &[(0, 0)]);
+}
+
+#[test]
+fn a_way_between_the_devices_goes_before_equal_rails_of_other_ports() {
+    let here = Host::new(&["10.0.1.1/24 r0 roce"], &["10.0.2.1/24 r1 roce"]);
+    let there = Host::new(&["10.0.3.2/24 r1 roce"], &["10.0.4.2/24 r0 roce"]);
+    gives(&climb(&here, &there, Step::OtherPort, |_| Route::Leaves), Step::Forwarded, &[(0, 0)]);
+    // One port of a device goes before two others.
+    let failed = |pair: Pair| if (pair.connector, pair.acceptor) == (0, 0) { Route::Failed } else { Route::Leaves };
+    let there = Host::new(&["10.0.3.2/24 r2 roce"], &["10.0.4.2/24 r1 roce"]);
+    gives(&climb(&here, &there, Step::OtherPort, failed), Step::Forwarded, &[(0, 1)]);
+}
+
+#[test]
+fn other_ports_give_at_most_eight_rails_even_to_a_device_of_nine_ports() {
+    let ports = |host: u8| (0..9).map(|port| format!("10.0.{port}.{host}/24")).collect::<Vec<_>>();
+    let [ours, theirs] = [1, 2].map(ports);
+    let [ours, theirs] = [&ours, &theirs].map(|ports| ports.iter().map(String::as_str).collect::<Vec<_>>());
+    let (here, there) = (Host::new(&ours, &[]), Host::new(&["10.1.0.2/24"], &theirs));
+    let found = climb(&here, &there, Step::OtherPort, |_| Route::Unknown);
+    assert_eq!((found.step, found.pairs.len()), (Some(Step::OtherPort), MAX_RAILS));
+}
+
+#[test]
+fn ports_without_a_route_are_refused_with_the_remedies_for_routes() {
+    let (here, there) = (Host::new(&["10.0.1.1/24 roce"], &[]), Host::new(&["10.0.2.2/24 roce"], &[]));
+    let text = climb(&here, &there, Step::Subnet, |_| Route::Elsewhere).refusal().unwrap();
+    for part in
+        ["the connector's 10.0.1.1/24: ", "packets to none of them leave by this port", "`railweave topo --routes`"]
+    {
+        assert!(text.contains(part), "{text}");
     }
 }
 

@@ -92,6 +92,7 @@ fn loopback_pairs_with_itself_on_one_host() {
     apart(&both[..1], &both[1..], &[]);
     apart(&["::1/128"], &["::1/128"], &[]);
     together(&["127.0.0.1/8"], &["10.0.0.1/24"], &[]);
+    together(&["10.0.0.1/24"], &["127.0.0.1/8"], &[]);
     together(&["127.0.0.1/8"], &["::1/128"], &[]);
 }
 
@@ -101,6 +102,14 @@ fn ipv6_link_local_pairs_only_on_the_same_network() {
     together(&["fe80::1/64"], &["fe80::2/64"], &[(0, 0)]);
     apart(&["fe80::1/64"], &["fe80::2/64"], &[]);
     apart(&["fe80::1/64"], &["2001:db8::2/64"], &[]);
+}
+
+#[test]
+fn addresses_that_stay_on_their_host_or_link_do_so_whatever_their_prefix() {
+    for [inside, outside] in [["127.0.0.1/1", "10.0.0.1/1"], ["fe80::1/1", "fd00::1/1"]] {
+        apart(&[inside], &[outside], &[]);
+        apart(&[outside], &[inside], &[]);
+    }
 }
 
 #[test]
@@ -164,6 +173,32 @@ fn on_one_subnet_rails_then_speeds_then_order_decide() {
 }
 
 #[test]
+fn ports_in_order_keep_their_partners_where_the_other_end_has_more() {
+    let (two, three) = (["10.0.0.1/24", "10.0.0.2/24"], ["10.0.0.3/24", "10.0.0.4/24", "10.0.0.5/24"]);
+    apart(&two, &three, &[(0, 0), (0, 2), (1, 1)]);
+    apart(&three, &two, &[(0, 0), (1, 1), (2, 0)]);
+}
+
+#[test]
+fn the_last_rail_is_shared_by_the_end_with_the_lowest_address() {
+    let host = |number: u8| -> Vec<String> {
+        let common = [format!("10.1.0.{number}/24"), format!("10.2.0.{number}/24")];
+        let cables = (0..5).map(|cable| format!("10.3.{cable}.{number}/24"));
+        // One more port on the subnet of the host's number has no partner of its own.
+        common.into_iter().chain(cables).chain([format!("10.{number}.0.9/24")]).collect()
+    };
+    let [low, high] = [host(1), host(2)];
+    let [low, high] = [&low, &high].map(|end| end.iter().map(String::as_str).collect::<Vec<_>>());
+    let eight = |extra: (usize, usize)| {
+        let mut pairs: Vec<_> = (0..7).map(|port| (port, port)).chain([extra]).collect();
+        pairs.sort_unstable();
+        pairs
+    };
+    apart(&low, &high, &eight((7, 0)));
+    apart(&high, &low, &eight((0, 7)));
+}
+
+#[test]
 fn a_port_left_over_shares_the_partner_with_the_most_speed_left() {
     let two = ["10.0.0.1/24 100g", "10.0.0.2/24 100g"];
     apart(&two, &["10.0.0.9/24 200g"], &[(0, 0), (1, 0)]);
@@ -176,6 +211,9 @@ fn a_port_left_over_shares_the_partner_with_the_most_speed_left() {
     // Two left over: the second goes where the first did not.
     let four = [three[0], three[1], three[2], "10.0.0.4/24 100g"];
     apart(&four, &["10.0.0.8/24 200g", "10.0.0.9/24 200g"], &[(0, 0), (1, 1), (2, 0), (3, 1)]);
+    // A rail takes no more than its port has: none of these two has any left, whatever their partners could use.
+    let fast = ["10.0.0.1/24 400g", "10.0.0.2/24 400g", "10.0.0.3/24 400g"];
+    apart(&fast, &["10.0.0.8/24 100g", "10.0.0.9/24 200g"], &[(0, 1), (1, 0), (2, 0)]);
     // The same rail id goes before the most speed.
     let rails = ["10.0.0.1/24 r0", "10.0.0.2/24 r1", "10.0.0.3/24 r0"];
     apart(&rails, &["10.0.0.8/24 r0 10g", "10.0.0.9/24 r1 90g"], &[(0, 0), (1, 1), (2, 0)]);
@@ -243,6 +281,26 @@ fn each_unpaired_port_has_a_reason() {
     assert!(reason(&found, Side::Connector, 1).contains("has a partner"));
     let found = paired(&["10.0.0.1/24"], &[], false);
     assert!(reason(&found, Side::Connector, 0).contains("the acceptor has no ports"));
+}
+
+#[test]
+fn the_closest_port_gives_the_reason_and_the_remedy() {
+    let ends = ["10.0.0.1/24 roce", "2001:db8::1/64"];
+    for ends in [ends, [ends[1], ends[0]]] {
+        let found = paired(&ends, &["10.0.0.2/24"], false);
+        assert!(reason(&found, Side::Acceptor, 0).contains("no port of the connector has an IPv4 address"));
+        let text = found.refusal().unwrap();
+        assert!(text.contains("addresses of one family") && !text.contains("ports of one kind"), "{text}");
+    }
+}
+
+#[test]
+fn the_refusal_names_at_most_sixteen_ports() {
+    let host = |layer: &str| (1..10).map(|port| format!("10.0.0.{port}/24{layer}")).collect::<Vec<_>>();
+    let ends = ["", " roce"].map(host);
+    let [tcp, roce] = [0, 1].map(|end| ends[end].iter().map(String::as_str).collect::<Vec<_>>());
+    let text = paired(&tcp, &roce, false).refusal().unwrap();
+    assert_eq!((text.matches("the connector's").count(), text.matches("the acceptor's").count()), (9, 7), "{text}");
 }
 
 #[test]
