@@ -70,31 +70,18 @@ fn endpoint(port: &PortOffer) -> Endpoint {
 
 #[cfg(test)]
 mod tests {
-    use railweave_fabric::LinkLayer;
     use railweave_transport::Ways;
 
     use super::*;
-
-    fn port(address: [u8; 4]) -> PortOffer {
-        PortOffer {
-            link_layer: LinkLayer::Roce,
-            prefix_len: 24,
-            lanes: 1,
-            speed_mbps: 1,
-            mtu: 1500,
-            rail_id: -1,
-            plane_id: -1,
-            address: std::net::Ipv4Addr::from(address).to_ipv6_mapped(),
-        }
-    }
+    use crate::test_ports::port;
 
     fn offer(ways: Ways) -> Offer {
-        Offer { nonce: 0, striped: false, traffic_class: None, ports: vec![port([10, 0, 0, 1])], ways }
+        Offer { nonce: 0, striped: false, traffic_class: None, ports: vec![port("10.0.0.1")], ways }
     }
 
     #[test]
     fn the_way_back_counts_as_much_as_the_way_there() {
-        let ours = [port([10, 1, 0, 1])];
+        let ours = [port("10.1.0.1")];
         let to = |there: Route, back: Route| {
             let ways = Ways { targets: vec![ours[0].address], routes: vec![there], ..Ways::default() };
             let own = OwnPorts { all: &ours, others: 0 };
@@ -107,7 +94,7 @@ mod tests {
 
     #[test]
     fn over_tcp_the_ladder_begins_again_and_the_step_stays_tcp() {
-        let ours = [port([10, 0, 0, 2])];
+        let ours = [port("10.0.0.2")];
         let by = |first_step: Step| {
             let ways = Ways { first_step, ..Ways::default() };
             let own = OwnPorts { all: &ours, others: 0 };

@@ -7,6 +7,8 @@
 
 mod answer;
 mod ports;
+#[cfg(test)]
+mod test_ports;
 mod ways;
 
 pub use answer::{Answer, OwnPorts, answer};

@@ -71,43 +71,30 @@ pub fn speed(port: &PortFacts) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use railweave_fabric::{LinkLayer, Mode, PointerSupport};
+    use crate::test_ports::chosen;
+    use railweave_fabric::Mode;
 
-    fn port(name: &str, pci: &str, guid: u64, speed: u32) -> ChosenPort {
-        let facts = PortFacts {
-            name: name.to_owned(),
-            device: name.to_owned(),
-            link_layer: LinkLayer::Roce,
-            address: [10, 0, 0, 1].into(),
-            prefix_len: 24,
-            speed_mbps: Some(speed),
-            mtu: 1500,
-            pci_path: Some(pci.into()),
-            bus_id: None,
-            guid,
-            port_number: 1,
-            pointers: PointerSupport::default(),
-        };
-        ChosenPort { facts, group: None, rail_id: None, plane_id: None }
+    /// A port of the adapter 7.
+    fn on_pci(pci: &str, speed_mbps: u32) -> ChosenPort {
+        let port = chosen("10.0.0.1");
+        let facts = PortFacts { pci_path: Some(pci.into()), guid: 7, speed_mbps: Some(speed_mbps), ..port.facts };
+        ChosenPort { facts, ..port }
     }
 
     #[test]
     fn halves_of_a_link_share_evenly_and_cables_of_their_own_by_speed() {
-        let halves = [port("a", "0000:01:00.0", 7, 200_000), port("b", "0002:01:00.0", 7, 100_000)];
+        let halves = [on_pci("0000:01:00.0", 200_000), on_pci("0002:01:00.0", 100_000)];
         assert_eq!([0, 1].map(|index| weight_among_halves(&halves, index, &[0, 1])), [Some(150_000); 2]);
         assert_eq!(weight_among_halves(&halves, 0, &[0]), None, "the other is not offered");
-        let cables = [port("a", "0000:01:00.0", 7, 200_000), port("b", "0000:01:00.1", 7, 100_000)];
+        let cables = [on_pci("0000:01:00.0", 200_000), on_pci("0000:01:00.1", 100_000)];
         assert_eq!([0, 1].map(|index| weight_among_halves(&cables, index, &[0, 1])), [None; 2]);
     }
 
     #[test]
     fn a_port_has_one_place_whichever_device_offers_it() {
-        let ports = ["a", "b", "c", "d"].map(|name| port(name, name, 7, 1));
-        let grouped: Vec<ChosenPort> = ports
-            .into_iter()
-            .zip([0, 0, 1, 1])
-            .map(|(port, group)| ChosenPort { group: Some(group), ..port })
-            .collect();
+        let grouped: Vec<ChosenPort> = [("10.0.0.1", 0), ("10.0.1.1", 0), ("10.0.2.1", 1), ("10.0.3.1", 1)]
+            .map(|(address, group)| ChosenPort { group: Some(group), ..chosen(address) })
+            .into();
         let found = railweave_topology::devices(&grouped, Mode::Fused);
         let places = |device: usize| {
             let offered = offered(&found[device], &grouped);

@@ -85,19 +85,7 @@ pub fn mapped(address: IpAddr) -> std::net::Ipv6Addr {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn port(address: &str) -> PortOffer {
-        PortOffer {
-            link_layer: LinkLayer::Roce,
-            prefix_len: 24,
-            lanes: 1,
-            speed_mbps: 1,
-            mtu: 1500,
-            rail_id: -1,
-            plane_id: -1,
-            address: mapped(address.parse().unwrap()),
-        }
-    }
+    use crate::test_ports::port;
 
     #[test]
     fn the_kernel_is_asked_only_where_no_subnet_is_shared() {
