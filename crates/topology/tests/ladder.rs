@@ -74,6 +74,10 @@ fn packets_of_tcp_may_leave_by_another_port_where_nothing_else_is_left() {
     let (here, there) = (Host::new(&["10.0.1.1/24"], &[]), Host::new(&["10.0.2.2/24"], &[]));
     gives(&climb(&here, &there, Step::Subnet, |_| Route::Elsewhere), Step::Forwarded, &[(0, 0)]);
     gives_nothing(&climb(&here, &there, Step::Subnet, |_| Route::Failed));
+    // Other ports do not help: the kernel chooses among all of them anyway.
+    let (here, there) = (Host::new(&["10.0.1.1/24"], &["10.0.3.1/24"]), Host::new(&["10.0.2.2/24"], &["10.0.4.2/24"]));
+    let not_own = |pair: Pair| if pair.connector + pair.acceptor == 0 { Route::Failed } else { Route::Elsewhere };
+    gives_nothing(&climb(&here, &there, Step::Subnet, not_own));
     let (here, there) = (Host::new(&["10.0.1.1/24 roce"], &[]), Host::new(&["10.0.2.2/24 roce"], &[]));
     gives_nothing(&climb(&here, &there, Step::Subnet, |_| Route::Elsewhere));
 }
@@ -221,6 +225,39 @@ fn a_port_of_equal_rail_goes_before_one_without() {
     assert!(found.pairs.contains(&Pair { connector: 0, acceptor: 1 }), "{found:?}");
     let (one, many) = (Host::new(&["10.0.1.1/24 r1"], &[]), Host::new(&["10.0.2.2/24", "10.0.2.3/24 r1"], &[]));
     gives(&climb(&one, &many, Step::Routed, |_| Route::Unknown), Step::Routed, &[(0, 1)]);
+    // Rail 0 is a rail as any other.
+    let (one, many) = (Host::new(&["10.0.1.1/24 r0"], &[]), Host::new(&["10.0.2.2/24", "10.0.2.3/24 r0"], &[]));
+    gives(&climb(&one, &many, Step::Routed, |_| Route::Unknown), Step::Routed, &[(0, 1)]);
+    gives(&climb(&many, &one, Step::Routed, |_| Route::Unknown), Step::Routed, &[(1, 0)]);
+}
+
+#[test]
+fn a_port_without_a_rail_goes_before_one_of_another_rail() {
+    for rails in [["r0", "r1"], ["r1", "r0"]] {
+        let one = Host::new(&[&format!("10.0.1.1/24 {}", rails[0])], &[]);
+        let many = Host::new(&[&format!("10.0.2.2/24 {}", rails[1]), "10.0.2.3/24"], &[]);
+        gives(&climb(&one, &many, Step::Routed, |_| Route::Unknown), Step::Routed, &[(0, 1)]);
+        gives(&climb(&many, &one, Step::Routed, |_| Route::Unknown), Step::Routed, &[(1, 0)]);
+    }
+}
+
+#[test]
+fn ports_on_one_subnet_are_not_retried_across_routers() {
+    for layer in ["", " roce"] {
+        let [here, there] = [1, 2].map(|host| Host::new(&[&format!("10.0.1.{host}/24{layer}")], &[]));
+        for first_step in [Step::Routed, Step::OtherPort, Step::Forwarded] {
+            gives_nothing(&climb(&here, &there, first_step, |_| Route::Leaves));
+            gives_nothing(&climb(&here, &there, first_step, |_| Route::Elsewhere));
+        }
+    }
+}
+
+#[test]
+fn as_many_other_ports_take_part_as_the_larger_device_has_ports() {
+    let one = Host::new(&["10.1.0.1/24"], &["10.0.1.1/24", "10.0.2.1/24", "10.0.3.1/24"]);
+    let two = Host::new(&["10.2.0.2/24", "10.3.0.2/24"], &["10.0.1.2/24", "10.0.2.2/24", "10.0.3.2/24"]);
+    gives(&climb(&one, &two, Step::OtherPort, |_| Route::Elsewhere), Step::OtherPort, &[(1, 2), (2, 3)]);
+    gives(&climb(&two, &one, Step::OtherPort, |_| Route::Elsewhere), Step::OtherPort, &[(2, 1), (3, 2)]);
 }
 
 #[test]
