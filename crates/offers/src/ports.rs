@@ -57,10 +57,11 @@ pub fn place_in_device<'a>(offered: &Offered, place: usize, found: impl IntoIter
 /// share evenly: each reports the speed of the whole.
 pub fn weight_among_halves(ports: &[ChosenPort], index: usize, offered: &[usize]) -> Option<u32> {
     let own = &ports[index];
-    let halves = offered.iter().filter(|other| **other != index && ports[**other].shares_link_with(own));
+    // No port shares a link with itself.
+    let halves = offered.iter().filter(|other| ports[**other].shares_link_with(own));
     let speeds: Vec<u64> = halves.map(|other| u64::from(speed(&ports[*other].facts))).collect();
     let mean = (speeds.iter().sum::<u64>() + u64::from(speed(&own.facts))) / (speeds.len() as u64 + 1);
-    (!speeds.is_empty()).then(|| u32::try_from(mean).unwrap_or(u32::MAX))
+    (!speeds.is_empty()).then_some(mean as u32)
 }
 
 /// Returns a port's speed in Mbit/s, or the usual one if it is not known.
