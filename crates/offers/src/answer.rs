@@ -93,6 +93,108 @@ mod tests {
     }
 
     #[test]
+    fn the_way_back_is_asked_for_only_if_there_is_one_there() {
+        let ours = [port("10.1.0.1")];
+        for there in [Route::Elsewhere, Route::Failed] {
+            let ways = Ways { targets: vec![ours[0].address], routes: vec![there], ..Ways::default() };
+            let own = OwnPorts { all: &ours, others: 0 };
+            let answer = answer(&offer(ways), own, false, |_, _| panic!("the kernel is asked"));
+            assert_eq!(answer.pairing.pairs, [], "{there:?}");
+        }
+    }
+
+    #[test]
+    fn the_way_back_is_that_from_the_acceptors_port_to_the_connectors_address() {
+        let ours = [port("10.1.0.1"), port("10.2.0.1")];
+        let back = |place: usize, address: Ipv6Addr| {
+            let is_right = place == 1 && address == port("10.0.0.1").address;
+            if is_right { Route::Leaves } else { Route::Elsewhere }
+        };
+        let own = OwnPorts { all: &ours, others: 0 };
+        let answer = answer(&offer(Ways::default()), own, false, back);
+        assert_eq!(answer.pairing.pairs, [Pair { connector: 0, acceptor: 1 }]);
+    }
+
+    #[test]
+    fn a_way_that_only_the_acceptors_kernel_knows_is_not_known() {
+        let ours = [port("10.1.0.1")];
+        let own = OwnPorts { all: &ours, others: 0 };
+        let to = |there: Route| {
+            let (targets, routes) = (vec![ours[0].address], vec![there]);
+            let ways = Ways { first_step: Step::Forwarded, targets, routes, ..Ways::default() };
+            answer(&offer(ways), own, false, |_, _| Route::Leaves).pairing.pairs.len()
+        };
+        assert_eq!([Route::Leaves, Route::Unknown].map(to), [1, 0]);
+    }
+
+    #[test]
+    fn the_ways_of_an_offer_are_those_of_the_connectors_ports() {
+        let of_second = |ours: &str, route: Route| {
+            let ours = [port(ours)];
+            let ways = Ways { targets: vec![ours[0].address], routes: vec![route, Route::Leaves], ..Ways::default() };
+            let offer = Offer { ports: vec![port("10.0.0.1"), port("10.0.0.2")], ..offer(ways) };
+            let own = OwnPorts { all: &ours, others: 0 };
+            assert_eq!(
+                answer(&offer, own, false, |_, _| Route::Leaves).pairing.pairs,
+                [Pair { connector: 1, acceptor: 0 }]
+            );
+        };
+        of_second("10.1.0.9", Route::Elsewhere);
+        of_second("10.0.0.9", Route::Failed);
+    }
+
+    #[test]
+    fn a_way_that_has_failed_is_no_rail_even_on_a_common_subnet() {
+        let ours = [port("10.0.0.2"), port("10.0.0.3")];
+        let ways = Ways { targets: vec![ours[0].address], routes: vec![Route::Failed], ..Ways::default() };
+        let own = OwnPorts { all: &ours, others: 0 };
+        let answer = answer(&offer(ways), own, false, |_, _| Route::Unknown);
+        assert_eq!(answer.pairing.pairs, [Pair { connector: 0, acceptor: 1 }]);
+    }
+
+    #[test]
+    fn the_step_of_an_answer_is_the_one_that_gave_the_rails() {
+        let theirs = vec![port("10.0.0.1"), port("10.5.0.1")];
+        let of = |ours: &[PortOffer], others: usize, first_step: Step| {
+            let offer = Offer { ports: theirs.clone(), ..offer(Ways { first_step, others: 1, ..Ways::default() }) };
+            let answer = answer(&offer, OwnPorts { all: ours, others }, false, |_, _| Route::Elsewhere);
+            let pairs: Vec<_> = answer.pairing.pairs.iter().map(|pair| (pair.connector, pair.acceptor)).collect();
+            (answer.step, pairs)
+        };
+        let ours = [port("10.1.0.2"), port("10.0.0.2")];
+        assert_eq!(of(&ours, 1, Step::Subnet), (Step::OtherPort, vec![(0, 1)]));
+        assert_eq!(of(&ours, 0, Step::Subnet), (Step::Subnet, vec![(0, 1)]), "both ports are the device's");
+        let ours = [port("10.5.0.2")];
+        assert_eq!(of(&ours, 0, Step::Subnet), (Step::OtherPort, vec![(1, 0)]));
+        assert_eq!(of(&ours, 0, Step::Tcp), (Step::Tcp, vec![(1, 0)]), "whichever step of TCP's own it was");
+        assert_eq!(of(&ours, 0, Step::Forwarded).1, []);
+    }
+
+    #[test]
+    fn equal_addresses_pair_only_if_both_processes_share_a_network_namespace() {
+        let ours = [port("10.0.0.1")];
+        let pairs = |same_network: bool| {
+            let own = OwnPorts { all: &ours, others: 0 };
+            answer(&offer(Ways::default()), own, same_network, |_, _| Route::Unknown).pairing.pairs.len()
+        };
+        assert_eq!([true, false].map(pairs), [1, 0]);
+    }
+
+    #[test]
+    fn a_port_pairs_by_each_fact_of_its_offer() {
+        let shown = PortOffer { speed_mbps: 200_000, rail_id: 1, plane_id: 2, ..port("10.0.0.1") };
+        let expected = Endpoint {
+            link_layer: shown.link_layer,
+            address: shown.address,
+            prefix_len: 24,
+            speed_mbps: 200_000,
+            rail_id: 1,
+            plane_id: 2,
+        };
+        assert_eq!(endpoint(&shown), expected);
+    }
+
+    #[test]
     fn over_tcp_the_ladder_begins_again_and_the_step_stays_tcp() {
         let ours = [port("10.0.0.2")];
         let by = |first_step: Step| {

@@ -73,7 +73,7 @@ pub fn speed(port: &PortFacts) -> u32 {
 mod tests {
     use super::*;
     use crate::test_ports::chosen;
-    use railweave_fabric::Mode;
+    use railweave_fabric::{LinkLayer, Mode, PointerSupport};
 
     /// A port of the adapter 7.
     fn on_pci(pci: &str, speed_mbps: u32) -> ChosenPort {
@@ -82,26 +82,103 @@ mod tests {
         ChosenPort { facts, ..port }
     }
 
+    /// The places of the ports that a device of the first port offers after it.
+    fn others(ports: &[ChosenPort]) -> Vec<usize> {
+        let found = railweave_topology::devices(ports, Mode::Ports);
+        let offered = offered(&found[0], ports);
+        assert_eq!((offered.ports[0], offered.others), (0, offered.ports.len() - 1));
+        offered.ports[1..].to_vec()
+    }
+
+    #[test]
+    fn a_device_offers_the_other_ports_of_its_kind_that_take_the_same_memory() {
+        let with = |cuda, dma_buf, data_direct| {
+            let port = chosen("10.0.0.1");
+            let pointers = PointerSupport { cuda, dma_buf, data_direct };
+            ChosenPort { facts: PortFacts { pointers, ..port.facts }, ..port }
+        };
+        for (own, other, is_offered) in [
+            (with(false, false, false), with(false, false, false), true),
+            (with(false, false, false), with(true, true, false), true),
+            (with(true, false, false), with(false, true, false), false),
+            (with(true, false, false), with(true, false, false), true),
+            (with(false, true, false), with(true, false, false), false),
+            (with(false, true, false), with(false, true, false), true),
+            (with(false, false, false), with(false, false, true), false),
+            (with(false, false, true), with(false, false, false), true),
+            (with(false, false, true), with(false, false, true), true),
+        ] {
+            let ports = [own, other];
+            assert_eq!(others(&ports).len(), usize::from(is_offered), "{ports:?}");
+        }
+        let of = |link_layer| {
+            let port = chosen("10.0.0.1");
+            ChosenPort { facts: PortFacts { link_layer, ..port.facts }, ..port }
+        };
+        assert_eq!(others(&[of(LinkLayer::Roce), of(LinkLayer::InfiniBand), of(LinkLayer::Roce)]), [2]);
+        // A fused device may be of both kinds.
+        let [roce, infiniband] = [LinkLayer::Roce, LinkLayer::InfiniBand].map(of);
+        let fused = railweave_topology::devices(&[roce.clone(), infiniband.clone()], Mode::Fused);
+        assert_eq!(offered(&fused[0], &[roce.clone(), infiniband, roce]).ports, [0, 1, 2]);
+    }
+
+    #[test]
+    fn an_offer_has_room_for_sixteen_ports() {
+        let ports: Vec<_> = (0..20).map(|port| chosen(&format!("10.0.{port}.1"))).collect();
+        assert_eq!(others(&ports), (1..16).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_offer_shows_a_port_as_it_was_found() {
+        let port = chosen("10.0.0.1");
+        let expected = PortOffer {
+            link_layer: LinkLayer::Roce,
+            prefix_len: 24,
+            lanes: 3,
+            speed_mbps: 100_000,
+            mtu: 4096,
+            rail_id: -1,
+            plane_id: -1,
+            address: "::ffff:10.0.0.1".parse().unwrap(),
+        };
+        assert_eq!(port_offer(&port, 3), expected);
+        let of_rail = ChosenPort { rail_id: Some(0), plane_id: Some(1), ..port.clone() };
+        assert_eq!(port_offer(&of_rail, 3), PortOffer { rail_id: 0, plane_id: 1, ..expected });
+        let unknown = ChosenPort { facts: PortFacts { speed_mbps: None, ..port.facts.clone() }, ..port };
+        assert_eq!(port_offer(&unknown, 3).speed_mbps, DEFAULT_SPEED_MBPS);
+    }
+
     #[test]
     fn halves_of_a_link_share_evenly_and_cables_of_their_own_by_speed() {
         let halves = [on_pci("0000:01:00.0", 200_000), on_pci("0002:01:00.0", 100_000)];
         assert_eq!([0, 1].map(|index| weight_among_halves(&halves, index, &[0, 1])), [Some(150_000); 2]);
         assert_eq!(weight_among_halves(&halves, 0, &[0]), None, "the other is not offered");
+        let three = [200_000, 100_000, 30_000].iter().zip(["0000", "0002", "0004"]);
+        let three: Vec<_> = three.map(|(speed, domain)| on_pci(&format!("{domain}:01:00.0"), *speed)).collect();
+        assert_eq!(weight_among_halves(&three, 1, &[0, 1, 2]), Some(110_000));
         let cables = [on_pci("0000:01:00.0", 200_000), on_pci("0000:01:00.1", 100_000)];
         assert_eq!([0, 1].map(|index| weight_among_halves(&cables, index, &[0, 1])), [None; 2]);
     }
 
     #[test]
     fn a_port_has_one_place_whichever_device_offers_it() {
-        let grouped: Vec<ChosenPort> = [("10.0.0.1", 0), ("10.0.1.1", 0), ("10.0.2.1", 1), ("10.0.3.1", 1)]
-            .map(|(address, group)| ChosenPort { group: Some(group), ..chosen(address) })
-            .into();
+        let grouped: Vec<ChosenPort> =
+            [("10.0.0.1", 0), ("10.0.1.1", 0), ("10.0.2.1", 1), ("10.0.3.1", 1), ("10.0.4.1", 1)]
+                .map(|(address, group)| ChosenPort { group: Some(group), ..chosen(address) })
+                .into();
         let found = railweave_topology::devices(&grouped, Mode::Fused);
         let places = |device: usize| {
             let offered = offered(&found[device], &grouped);
-            (0..4).map(|place| (offered.ports[place], place_in_device(&offered, place, &found))).collect::<Vec<_>>()
+            (0..5).map(|place| (offered.ports[place], place_in_device(&offered, place, &found))).collect::<Vec<_>>()
         };
-        assert_eq!(places(0), [(0, 0), (1, 1), (2, 0), (3, 1)]);
-        assert_eq!(places(1), [(2, 0), (3, 1), (0, 0), (1, 1)]);
+        assert_eq!(places(0), [(0, 0), (1, 1), (2, 0), (3, 1), (4, 2)]);
+        assert_eq!(places(1), [(2, 0), (3, 1), (4, 2), (0, 0), (1, 1)]);
+        let offered = offered(&found[0], &grouped);
+        assert_eq!(place_in_device(&offered, 3, &found[..1]), 0, "no device was found with it");
+        // A virtual device is not among those that were found.
+        let found = railweave_topology::devices(&grouped, Mode::Ports);
+        let fused = railweave_topology::virtual_device(&grouped, &found.iter().collect::<Vec<_>>(), &[1, 3]).unwrap();
+        let offered = super::offered(&fused, &grouped);
+        assert_eq!([0, 1, 2].map(|place| place_in_device(&offered, place, &found)), [0, 1, 0]);
     }
 }

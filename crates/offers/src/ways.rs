@@ -110,9 +110,55 @@ mod tests {
     }
 
     #[test]
+    fn only_the_ports_of_the_peers_device_make_it_near() {
+        let ours = [port("10.0.0.1")];
+        let entry = |address: &str, port: u8| HandleAddress { address: address.parse().unwrap(), prefix_len: 24, port };
+        for place in [HandleAddress::OTHER_PORT, HandleAddress::OUT_OF_BAND, HandleAddress::NAMED_OUT_OF_BAND] {
+            let to = [entry("10.9.0.9", 0), entry("10.0.0.9", place)];
+            let far = ways(OwnPorts { all: &ours, others: 0 }, &to, Step::Subnet, &[], || {
+                Some(|_: usize, _: IpAddr| Route::Leaves)
+            });
+            // An address for control sessions alone is not one for a rail.
+            let targets = if place == HandleAddress::OTHER_PORT { 2 } else { 1 };
+            assert_eq!(far.targets.len(), targets, "{place}");
+        }
+    }
+
+    #[test]
+    fn the_routes_are_those_of_each_port_to_each_target_in_turn() {
+        let ours = [port("10.0.0.1"), port("10.1.0.1")];
+        let [far, farther] = [port("10.2.0.9"), port("10.3.0.9")];
+        let to = handle_addresses(&[far, farther, far], 0, |_| true);
+        let own = OwnPorts { all: &ours, others: 0 };
+        let found = ways(own, &to, Step::Routed, &[], || {
+            Some(
+                |place: usize, to: IpAddr| {
+                    if (place, mapped(to)) == (0, farther.address) { Route::Leaves } else { Route::Elsewhere }
+                },
+            )
+        });
+        assert_eq!((found.first_step, &found.targets[..]), (Step::Routed, &[far.address, farther.address][..]));
+        assert_eq!(found.routes, [Route::Elsewhere, Route::Leaves, Route::Elsewhere, Route::Elsewhere]);
+    }
+
+    #[test]
+    fn among_more_addresses_than_an_offer_has_room_for_those_that_failed_come_first() {
+        let ours = [port("10.0.0.1")];
+        let many: Vec<_> = (0..20).map(|last| port(&format!("10.2.0.{last}"))).collect();
+        let to = handle_addresses(&many, 0, |_| true);
+        let failed = [[ours[0].address, many[19].address].map(|address| address.to_canonical())];
+        let own = OwnPorts { all: &ours, others: 0 };
+        let full = ways(own, &to, Step::Subnet, &failed, || Some(|_: usize, _: IpAddr| Route::Leaves));
+        let expected: Vec<_> = many[19..].iter().chain(&many[..MAX_TARGETS - 1]).map(|port| port.address).collect();
+        assert_eq!(full.targets, expected);
+        assert_eq!(full.routes, [&[Route::Failed][..], &[Route::Leaves; MAX_TARGETS - 1]].concat());
+    }
+
+    #[test]
     fn a_handle_has_no_address_that_no_socket_reaches() {
         let infiniband = PortOffer { link_layer: LinkLayer::InfiniBand, ..port("10.0.0.1") };
-        let ports = [infiniband, port("10.0.0.2"), port("10.0.0.3")];
+        let tcp = PortOffer { link_layer: LinkLayer::Tcp, ..port("10.0.0.2") };
+        let ports = [infiniband, tcp, port("10.0.0.3")];
         let not_3 = |address: IpAddr| address != IpAddr::from([10, 0, 0, 3]);
         let entries: Vec<_> =
             handle_addresses(&ports, 0, not_3).iter().map(|it| (it.address.to_string(), it.port)).collect();
