@@ -33,13 +33,18 @@ struct Ends<const SOCKETS: bool> {
 impl<const SOCKETS: bool> Ends<SOCKETS> {
     /// Begins a set-up in which the first ports of both ends go together, and so on.
     fn new(from: &[Port<SOCKETS>], to: &[Port<SOCKETS>]) -> Self {
+        Self::by(Step::Subnet, from, to)
+    }
+
+    /// Begins the same set-up, whose pairs were found by this step of the ladder.
+    fn by(step: Step, from: &[Port<SOCKETS>], to: &[Port<SOCKETS>]) -> Self {
         let ports = |ports: &[Port<SOCKETS>]| ports.iter().cloned().map(Port::offered).collect();
         let (config, receiver) = (ConnectionConfig::default(), "the receiver".to_owned());
         let mut connector = Connector::new(config.clone(), ports(from), 1, receiver, DEADLINE_NS, |_| Arc::default());
         let Some(Action::Send(Message::Offer(offer))) = connector.poll_action() else { panic!("no offer") };
         let pair = |port| AcceptPairing { connector_port: port, acceptor_port: port };
         let pairings: Vec<_> = (0..from.len() as u8).map(pair).collect();
-        let (pairings, sender) = (Ok((Step::Subnet, &pairings[..])), "the sender".to_owned());
+        let (pairings, sender) = (Ok((step, &pairings[..])), "the sender".to_owned());
         let acceptor =
             Acceptor::new(config, ports(to), &offer, pairings, TOKEN, sender, DEADLINE_NS, |_| Arc::default());
         Self {

@@ -174,6 +174,8 @@ fn every_count_and_length_may_reach_its_limit_and_go_no_further() {
         read_back(&Message::Offer(Offer { nonce: 1, striped: false, traffic_class: None, ports, ways }))
     };
     assert!(offer(MAX_OFFERED_PORTS, ways(8, MAX_TARGETS, MAX_OFFERED_PORTS)).is_ok());
+    let too_many = offer(MAX_OFFERED_PORTS, ways(8, MAX_TARGETS + 1, MAX_OFFERED_PORTS)).unwrap_err().to_string();
+    assert!(too_many.contains("OFFER's number of targets is 0x10; allowed: at most 15"), "{too_many}");
     assert!(offer(MAX_RAILS + 1, ways(0, 0, 0)).unwrap_err().to_string().contains("other ports"), "nine of one device");
     let answer = Message::Answer {
         token: Token([5; 16]),

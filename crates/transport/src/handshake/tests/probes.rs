@@ -125,6 +125,20 @@ fn a_refusal_leads_to_the_next_step_only_if_it_is_of_rails() {
 }
 
 #[test]
+fn the_connector_goes_on_from_the_step_that_the_acceptor_took() {
+    for step in Step::ALL.iter().copied() {
+        let mut ends = Ends::<false>::by(step, &[Port::new(1, 1)], &[Port::new(11, 1)]);
+        assert_eq!(ends.connector.step(), None);
+        let Some(Action::Send(answer)) = ends.acceptor.poll_action() else { panic!("no answer") };
+        ends.connector.handle_message(answer);
+        assert_eq!(ends.connector.step(), Some(step));
+        let refuse = Message::Refuse { fault: Fault::Configuration, of_rails: true, reason: "no".to_owned() };
+        ends.connector.handle_message(refuse);
+        assert_eq!(ends.connector.next_step(), step.next());
+    }
+}
+
+#[test]
 fn once_a_rail_is_connected_the_others_have_as_long_as_their_packets_would_have() {
     const LATE: &[u64] = &[1; 99];
     let late = |number| Port { pauses: LATE, ..Port::new(number, 1) };
