@@ -122,24 +122,11 @@ fn bounded_name(name: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_ports::{chosen, facts};
     use railweave_fabric::PortFacts;
 
     fn tcp(name: &str, speed_mbps: Option<u32>) -> ChosenPort {
-        let facts = PortFacts {
-            name: name.to_owned(),
-            device: name.to_owned(),
-            link_layer: LinkLayer::Tcp,
-            address: "10.0.0.1".parse().unwrap(),
-            prefix_len: 24,
-            speed_mbps,
-            mtu: 1500,
-            pci_path: None,
-            bus_id: None,
-            guid: 0,
-            port_number: 1,
-            pointers: PointerSupport::default(),
-        };
-        ChosenPort { facts, group: None, rail_id: None, plane_id: None }
+        chosen(PortFacts { speed_mbps, ..facts(name) })
     }
 
     fn rdma(name: &str, pci: &str, guid: u64, port_number: u8) -> ChosenPort {

@@ -16,6 +16,8 @@ mod dial;
 mod network;
 mod pair;
 mod select;
+#[cfg(test)]
+mod test_ports;
 mod virtual_device;
 
 pub use chosen::ChosenPort;

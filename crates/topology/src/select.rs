@@ -176,23 +176,11 @@ fn leave_out(facts: &PortFacts, reason: String) -> LeftOut {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use railweave_fabric::{LinkLayer, PointerSupport};
+    use crate::test_ports::facts;
 
     fn port(name: &str, pci: Option<&str>) -> PortFacts {
-        PortFacts {
-            name: name.to_owned(),
-            device: name.to_owned(),
-            link_layer: LinkLayer::Tcp,
-            address: "10.0.0.1".parse().unwrap(),
-            prefix_len: 24,
-            speed_mbps: None,
-            mtu: 1500,
-            pci_path: Some("/sys/devices/pci0000:00/0000:00:01.0".into()),
-            bus_id: pci.map(str::to_owned),
-            guid: 0,
-            port_number: 1,
-            pointers: PointerSupport::default(),
-        }
+        let pci_path = Some("/sys/devices/pci0000:00/0000:00:01.0".into());
+        PortFacts { pci_path, bus_id: pci.map(str::to_owned), ..facts(name) }
     }
 
     fn found(ports: &[(&str, Option<&str>)]) -> Discovery {

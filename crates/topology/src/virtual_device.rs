@@ -107,29 +107,22 @@ fn virtual_plane(ports: &[ChosenPort], members: &[usize]) -> Option<i16> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
-
     use railweave_fabric::{Mode, PointerSupport, PortFacts};
 
     use super::*;
     use crate::devices;
+    use crate::test_ports::{chosen, facts};
 
     fn port(name: &str, link_layer: LinkLayer, speed_mbps: Option<u32>, rail_id: Option<i16>) -> ChosenPort {
         let facts = PortFacts {
-            name: name.to_owned(),
-            device: name.to_owned(),
             link_layer,
-            address: IpAddr::from([10, 0, 0, 1]),
-            prefix_len: 24,
             speed_mbps,
-            mtu: 4096,
             pci_path: Some(format!("/sys/devices/pci0000:00/{name}").into()),
-            bus_id: None,
             guid: 7,
-            port_number: 1,
             pointers: PointerSupport { cuda: true, dma_buf: name != "c", data_direct: name == "b" },
+            ..facts(name)
         };
-        ChosenPort { facts, group: None, rail_id, plane_id: Some(3) }
+        ChosenPort { rail_id, plane_id: Some(3), ..chosen(facts) }
     }
 
     fn machine() -> Vec<ChosenPort> {
