@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use railweave_fabric::Step;
 
-use crate::{Error, Event, Handshake, KnownWays};
+use crate::known_ways::{KnownWays, Way};
+use crate::{Error, Event, Handshake};
 
 /// The attempts that begin at one step: each takes the time of its first packets, and other pairs of a step are worth
 /// two more of that. Where cables are crossed, the second attempt usually has the right ones.
@@ -19,12 +20,12 @@ pub struct Climb {
     /// The attempts before this one that have failed at the step at which this one begins.
     failed_at_step: u32,
     /// The ways over which its own attempts have left rails out, whatever that cost.
-    failed: BTreeSet<[IpAddr; 2]>,
+    failed: BTreeSet<Way>,
     /// The number of them when the attempt began.
     known: usize,
     /// The error of the first attempt that failed: later ones only add that there is no other way.
     error: Option<Error>,
-    /// True if it was begun without ways that had failed for others.
+    /// True if it has avoided ways that had failed for others.
     avoids: bool,
     /// True if it has begun again with them.
     has_begun_again: bool,
@@ -63,16 +64,23 @@ impl Climb {
     pub fn begin(&mut self, ways: &mut KnownWays, now_ns: u64) -> Vec<[IpAddr; 2]> {
         let avoided = ways.avoided(now_ns);
         self.known = self.failed.len();
-        self.avoids |= self.error.is_none() && !self.has_begun_again && !avoided.is_empty();
-        self.failed.iter().copied().chain(avoided).collect::<BTreeSet<_>>().into_iter().collect()
+        self.avoids |= !avoided.is_subset(&self.failed);
+        let is_tcp = self.is_tcp();
+        avoided.union(&self.failed).filter(|way| way.is_tcp == is_tcp).map(|way| way.ends).collect()
+    }
+
+    /// Returns true if its attempt is by TCP in place of RDMA.
+    fn is_tcp(&self) -> bool {
+        self.first_step == Step::Tcp
     }
 
     /// Notes an event of an attempt that has taken this time.
     pub fn handle_event(&mut self, ways: &mut KnownWays, event: &Event, took_ns: u64, now_ns: u64) {
         let Event::RailLeftOut { name, reason, .. } = event else { return };
         if let (Ok(local), Ok(remote)) = (name.local.parse(), name.remote.parse()) {
-            self.failed.insert([local, remote]);
-            ways.note_failed([local, remote], reason, took_ns, now_ns);
+            let way = Way { is_tcp: self.is_tcp(), ends: [local, remote] };
+            self.failed.insert(way);
+            ways.note_failed(way, reason, took_ns, now_ns);
         }
     }
 
@@ -105,5 +113,99 @@ impl Climb {
             _ => return Err(error),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railweave_fabric::RailId;
+
+    use super::*;
+    use crate::{LeftOut, RailName};
+
+    const SLOW_NS: u64 = 10_000_000_000;
+
+    fn ends(last: u8) -> [IpAddr; 2] {
+        [IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, last])]
+    }
+
+    /// The event of a rail that is left out because its packets did not come through.
+    fn silent(last: u8) -> Event {
+        let [local, remote] = ends(last).map(|end| end.to_string());
+        let rail = RailId::all().next().expect("there is one");
+        Event::RailLeftOut { rail, name: RailName { local, remote }, reason: LeftOut::PeerSilent }
+    }
+
+    fn failed(number: u32, step: Option<Step>, next_step: Option<Step>) -> Failed {
+        Failed { step, next_step, error: Error::peer(format!("attempt {number}")) }
+    }
+
+    fn of_rails(number: u32, step: Step) -> Failed {
+        failed(number, Some(step), step.next())
+    }
+
+    #[test]
+    fn a_step_is_tried_three_times_if_each_attempt_has_other_ways_and_once_if_not() {
+        let (mut climb, mut ways) = (Climb::default(), KnownWays::default());
+        for attempt in 0..3 {
+            assert_eq!(climb.begin(&mut ways, 0).len(), usize::from(attempt));
+            assert_eq!(climb.first_step(), Step::Subnet);
+            climb.handle_event(&mut ways, &silent(attempt), SLOW_NS, 0);
+            climb.go_on(&mut ways, of_rails(attempt.into(), Step::Subnet), false).unwrap();
+        }
+        // The acceptor takes a later step, and tries other ways there.
+        for attempt in 3..6 {
+            climb.begin(&mut ways, 0);
+            assert_eq!(climb.first_step(), [Step::Routed, Step::OtherPort, Step::OtherPort][usize::from(attempt - 3)]);
+            climb.handle_event(&mut ways, &silent(attempt), SLOW_NS, 0);
+            climb.go_on(&mut ways, of_rails(attempt.into(), Step::OtherPort), false).unwrap();
+        }
+        climb.begin(&mut ways, 0);
+        assert_eq!(climb.first_step(), Step::Forwarded);
+        // The same way again, or no way at all: no attempt would differ.
+        climb.handle_event(&mut ways, &silent(5), SLOW_NS, 0);
+        let error = climb.go_on(&mut ways, of_rails(6, Step::Forwarded), false).unwrap_err();
+        assert_eq!(error.to_string(), "attempt 0");
+    }
+
+    #[test]
+    fn a_way_that_failed_for_another_connection_meanwhile_gets_its_turn() {
+        let (mut climb, mut ways) = (Climb::default(), KnownWays::default());
+        assert!(climb.begin(&mut ways, 0).is_empty());
+        Climb::default().handle_event(&mut ways, &silent(2), SLOW_NS, 0);
+        climb.handle_event(&mut ways, &silent(1), SLOW_NS, 0);
+        climb.go_on(&mut ways, of_rails(0, Step::Subnet), false).unwrap();
+        assert_eq!(climb.begin(&mut ways, 0), [ends(1), ends(2)]);
+        // Nothing else pairs: this one has not tried way 2.
+        climb.go_on(&mut ways, failed(1, None, Some(Step::Tcp)), true).unwrap();
+        assert_eq!((climb.first_step(), climb.begin(&mut ways, 0).len()), (Step::Subnet, 0));
+        // Once more, and then TCP.
+        climb.go_on(&mut ways, failed(2, None, Some(Step::Tcp)), true).unwrap();
+        assert_eq!(climb.first_step(), Step::Tcp);
+    }
+
+    #[test]
+    fn a_failure_that_is_not_of_rails_ends_the_climb_and_forgets_nothing() {
+        let (mut climb, mut ways) = (Climb::default(), KnownWays::default());
+        Climb::default().handle_event(&mut ways, &silent(2), SLOW_NS, 0);
+        climb.begin(&mut ways, 0);
+        let error = climb.go_on(&mut ways, failed(0, Some(Step::Subnet), None), true).unwrap_err();
+        assert_eq!(error.to_string(), "attempt 0");
+        assert_eq!(ways.avoided(0).len(), 1);
+    }
+
+    #[test]
+    fn tcp_is_taken_only_if_there_is_some_and_has_ways_of_its_own() {
+        let (mut climb, mut ways) = (Climb::default(), KnownWays::default());
+        climb.begin(&mut ways, 0);
+        climb.handle_event(&mut ways, &silent(1), SLOW_NS, 0);
+        let mut without = climb.clone();
+        assert!(without.go_on(&mut ways, failed(0, None, Some(Step::Tcp)), false).is_err());
+        climb.go_on(&mut ways, failed(0, None, Some(Step::Tcp)), true).unwrap();
+        assert!(climb.begin(&mut ways, 0).is_empty());
+        climb.handle_event(&mut ways, &silent(3), SLOW_NS, 0);
+        assert_eq!(Climb::default().begin(&mut ways, 0), [ends(1)]);
+        let mut by_tcp = Climb { first_step: Step::Tcp, ..Climb::default() };
+        assert_eq!(by_tcp.begin(&mut ways, 0), [ends(3)]);
     }
 }

@@ -1,6 +1,6 @@
 //! The ways to a session's peer over which rails were left out.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use railweave_fabric::Step;
@@ -14,30 +14,37 @@ const AVOIDED_NS: u64 = 60_000_000_000;
 /// A failure that came in less time is no reason to do without a rail: the next try costs little, and may succeed.
 const QUICK_NS: u64 = 300_000_000;
 
+/// The way of a rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Way {
+    /// True for TCP in place of RDMA: it may pass between two addresses where RDMA does not.
+    pub(crate) is_tcp: bool,
+    /// Its ends: an address of this host, and one of the peer's.
+    pub(crate) ends: [IpAddr; 2],
+}
+
 /// A session's knowledge of the ways to its peer.
 #[derive(Debug, Default)]
 pub struct KnownWays {
     /// The furthest step of the ladder that was named; `None` for none.
     named: Option<Step>,
     /// The times at which rails between an address of this host and one of the peer's were left out.
-    failed: HashMap<[IpAddr; 2], u64>,
+    failed: HashMap<Way, u64>,
 }
 
 impl KnownWays {
     /// Notes that a rail over this way was left out, after its set-up had taken this time. Packets that did not come
     /// through speak against the way, and nothing else does.
-    pub(crate) fn note_failed(&mut self, way: [IpAddr; 2], reason: &LeftOut, took_ns: u64, now_ns: u64) {
+    pub(crate) fn note_failed(&mut self, way: Way, reason: &LeftOut, took_ns: u64, now_ns: u64) {
         if took_ns >= QUICK_NS && reason.is_of_way() {
             self.failed.insert(way, now_ns);
         }
     }
 
-    /// Returns the ways that no connection should try now, each by an address of this host and one of the peer's.
-    pub(crate) fn avoided(&mut self, now_ns: u64) -> Vec<[IpAddr; 2]> {
+    /// Returns the ways that no connection should try now.
+    pub(crate) fn avoided(&mut self, now_ns: u64) -> BTreeSet<Way> {
         self.failed.retain(|_, at_ns| now_ns.saturating_sub(*at_ns) < AVOIDED_NS);
-        let mut avoided: Vec<_> = self.failed.keys().copied().collect();
-        avoided.sort_unstable();
-        avoided
+        self.failed.keys().copied().collect()
     }
 
     /// Forgets the ways that have failed.
@@ -62,8 +69,8 @@ mod tests {
 
     use super::*;
 
-    fn way(last: u8) -> [IpAddr; 2] {
-        [IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, last])]
+    fn way(last: u8) -> Way {
+        Way { is_tcp: false, ends: [IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, last])] }
     }
 
     #[test]
@@ -72,10 +79,10 @@ mod tests {
         ways.note_failed(way(2), &LeftOut::PeerSilent, QUICK_NS, 0);
         ways.note_failed(way(3), &LeftOut::PeerSilent, u64::MAX, 30_000_000_000);
         ways.note_failed(way(4), &LeftOut::PeerSilent, QUICK_NS - 1, 30_000_000_000);
-        assert_eq!(ways.avoided(59_999_999_999), [way(2), way(3)]);
-        assert_eq!(ways.avoided(60_000_000_000), [way(3)]);
+        assert_eq!(ways.avoided(59_999_999_999), BTreeSet::from([way(2), way(3)]));
+        assert_eq!(ways.avoided(60_000_000_000), BTreeSet::from([way(3)]));
         ways.note_failed(way(3), &LeftOut::PeerSilent, QUICK_NS, 80_000_000_000);
-        assert_eq!(ways.avoided(139_999_999_999), [way(3)]);
+        assert_eq!(ways.avoided(139_999_999_999), BTreeSet::from([way(3)]));
         ways.forget();
         assert!(ways.avoided(139_999_999_999).is_empty());
     }

@@ -168,8 +168,12 @@ impl<F: Fabric> Acceptor<F> {
         if usable.is_empty() {
             return Err(HandshakeFailure::WrongRailSet { message: "READY", named: usable, rails: set_up.rails.len() });
         }
+        let known = RailSet::from_bits(set_up.connected().bits() | set_up.failed().bits());
         let reason = if proves::<F>() { LeftOut::PeerSilent } else { LeftOut::NotReady };
-        set_up.keep_named("READY", usable, set_up.connected(), &reason)?;
+        set_up.keep_named("READY", usable, known, &reason)?;
+        if let Some(reason) = set_up.reason_of_failed(usable) {
+            return Err(HandshakeFailure::Broke(reason));
+        }
         let mut up = Vec::new();
         for rail in RailId::all().take(set_up.rails.len()) {
             up.push(set_up.take_rail(rail).map_err(HandshakeFailure::Unfinished)?);
@@ -295,11 +299,9 @@ where
     }
 
     fn handle_part_failed(&mut self, failed: &Part, reason: &str) -> bool {
-        if matches!(self.state, State::Ready) {
-            return false;
-        }
         self.set_up.note_failed(failed, reason);
-        true
+        // The connector may do without these rails, but not without all of them.
+        !matches!(self.state, State::Ready) || !self.set_up.connected().is_within(self.set_up.failed())
     }
 
     fn may_block(&self) -> bool {

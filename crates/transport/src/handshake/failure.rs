@@ -66,6 +66,8 @@ pub enum HandshakeFailure {
     },
     /// A rail that READY names could not be finished.
     Unfinished(SetupError),
+    /// A rail that READY names has failed with a part of this host, for this reason.
+    Broke(String),
     /// The acceptor refused the offer.
     Refused {
         /// The party at fault, as the acceptor sees it.
@@ -95,7 +97,7 @@ impl HandshakeFailure {
             | Self::WrongLanes { .. }
             | Self::WrongRailSet { .. } => Fault::Protocol,
             Self::Unpaired(_) => Fault::Configuration,
-            Self::Unconnected(_) | Self::NoRail { failed_here: true } => Fault::Local,
+            Self::Unconnected(_) | Self::NoRail { failed_here: true } | Self::Broke(_) => Fault::Local,
             Self::Unfinished(error) => error.fault(),
         }
     }
@@ -142,6 +144,7 @@ impl HandshakeFailure {
                 format!("no rail to {peer} came up; the lines before this one name the reason for each")
             }
             Self::Unfinished(error) => error.to_string(),
+            Self::Broke(reason) => format!("{reason}; the connection that was set up uses it and is lost"),
             Self::Refused { reason, .. } => format!("{peer} refused the connection: {reason}"),
             Self::GaveUp(reason) => format!("{peer} gave the connection up: {reason}"),
         }
@@ -334,6 +337,11 @@ mod tests {
                 HandshakeFailure::Unfinished(error()),
                 Fault::Protocol,
                 "the range of 2 bytes at 0x1 is not a valid memory range",
+            ),
+            (
+                HandshakeFailure::Broke("the device failed".to_owned()),
+                Fault::Local,
+                "the device failed; the connection that was set up uses it and is lost",
             ),
             (
                 HandshakeFailure::Refused { fault: Fault::Local, reason: "no".to_owned() },

@@ -205,6 +205,13 @@ impl<F: Fabric, C> SetUp<F, C> {
         }
     }
 
+    /// Returns the reason why one of these rails failed with a part of this host, if one did.
+    pub(super) fn reason_of_failed(&self, rails: RailSet) -> Option<String> {
+        RailId::all()
+            .zip(&self.rails)
+            .find_map(|(rail, opening)| opening.failed.clone().filter(|_| rails.contains(rail)))
+    }
+
     /// Returns the rails that failed with a part of this host. The peer may still count on them.
     pub(super) fn failed(&self) -> RailSet {
         RailId::all().zip(&self.rails).filter(|(_, opening)| opening.failed.is_some()).map(|(rail, _)| rail).collect()

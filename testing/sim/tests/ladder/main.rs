@@ -213,6 +213,15 @@ fn ways_that_were_avoided_get_their_turn_before_tcp() {
     reaches(&hosts.connect(), Step::Routed, &[rdma]);
 }
 
+/// RoCE that a firewall stops: its ports' addresses are those of the interfaces that TCP uses.
+#[test]
+fn tcp_passes_between_addresses_where_rdma_does_not() {
+    let host = |last| Host::new(&[[10, 0, 0, last]], &[]);
+    let mut hosts = Hosts::new(host(1), host(2), Some([host(1), host(2)]));
+    hosts.silent.insert(cable(0));
+    reaches(&hosts.connect(), Step::Tcp, &[cable(0)]);
+}
+
 fn address() -> impl Strategy<Value = (u8, u8)> {
     (0..4u8, 0..3u8)
 }
