@@ -50,7 +50,7 @@ pub struct Fallback {
 /// If the kernel does not list the addresses.
 pub fn fallback(options: &Options, rdma: &[Device], listens_on: Option<&[IpAddr]>) -> Result<Option<Fallback>, Error> {
     let takes_host_memory_only = rdma.iter().all(|device| device.pointers == PointerSupport::default());
-    // Whoever asks for RDMA alone gets RDMA alone.
+    // RAILWEAVE_FABRIC=verbs asks for RDMA alone, but RAILWEAVE_HYBRID=1 wins over it.
     let is_welcome = options.hybrid.value || options.fabric.value == Fabric::Auto;
     if !takes_host_memory_only || !is_welcome {
         return Ok(None);
