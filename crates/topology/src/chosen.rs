@@ -42,19 +42,25 @@ impl ChosenPort {
     }
 
     /// Returns true if both ports are halves of one link: functions of one RDMA adapter on different PCI buses, with
-    /// the same port number. Functions on one bus are ports of their own, each with a cable.
+    /// the same function number and the same port number. Functions on one bus are ports of their own, each with a
+    /// cable; the port number does not tell them apart, because it is often 1 on each.
     pub fn shares_link_with(&self, other: &Self) -> bool {
         let (ours, theirs) = (&self.facts, &other.facts);
-        let places = (pci_device(ours.pci_path.as_deref()), pci_device(theirs.pci_path.as_deref()));
+        let places = (pci_place(ours.pci_path.as_deref()), pci_place(theirs.pci_path.as_deref()));
         ours.guid != 0
             && self.is_on_adapter_of(other)
             && ours.port_number == theirs.port_number
-            && matches!(places, (Some(ours), Some(theirs)) if ours != theirs)
+            && matches!(places, (Some(ours), Some(theirs)) if ours.0 != theirs.0 && ours.1 == theirs.1)
     }
 }
 
 /// Returns a PCI path without the function.
 pub(crate) fn pci_device(path: Option<&Path>) -> Option<&str> {
+    pci_place(path).map(|(device, _)| device)
+}
+
+/// Returns a PCI path without the function, and the function; `None` if there is no path.
+fn pci_place(path: Option<&Path>) -> Option<(&str, Option<&str>)> {
     let path = path?.to_str()?;
-    Some(path.rsplit_once('.').map_or(path, |(device, _)| device))
+    Some(path.rsplit_once('.').map_or((path, None), |(device, function)| (device, Some(function))))
 }

@@ -175,15 +175,18 @@ mod tests {
 
     #[test]
     fn halves_of_a_link_are_told_from_ports_with_cables_of_their_own() {
-        let half = rdma("mlx5_0", "0000:01:00.0", 7, 1);
-        assert!(half.shares_link_with(&rdma("mlx5_2", "0002:01:00.0", 7, 1)));
+        // A DGX Spark with two cables: each function has port number 1.
+        let spark = ["0000:01:00.0", "0000:01:00.1", "0002:01:00.0", "0002:01:00.1"].map(|pci| rdma(pci, pci, 7, 1));
+        for (port, half) in [(0, 2), (1, 3), (2, 0), (3, 1)] {
+            let halves = (0..4).filter(|other| spark[port].shares_link_with(&spark[*other]));
+            assert_eq!(halves.collect::<Vec<_>>(), [half], "of {}", spark[port].facts.name);
+        }
         for (other, why) in [
-            (rdma("mlx5_1", "0000:01:00.1", 7, 1), "a function of its own on the same bus has another cable"),
-            (rdma("mlx5_3", "0002:01:00.1", 7, 2), "another port of the adapter"),
+            (rdma("mlx5_3", "0002:01:00.0", 7, 2), "another port of the adapter"),
             (rdma("mlx5_4", "0002:01:00.0", 8, 1), "another adapter"),
             (tcp("eth0", None), "another fabric"),
         ] {
-            assert!(!half.shares_link_with(&other), "{why}");
+            assert!(!spark[0].shares_link_with(&other), "{why}");
         }
     }
 
