@@ -1,5 +1,6 @@
 //! Little-endian reading and writing with bounds, for everything that a peer sends.
 
+use crate::PROTOCOL_VERSION;
 use thiserror::Error;
 
 /// The reason why bytes from a peer cannot be read.
@@ -32,6 +33,14 @@ pub enum DecodeError {
         value: u64,
         /// The values that it may have.
         allowed: &'static str,
+    },
+    /// A protocol version that this build does not speak.
+    #[error("{what} is {version}; allowed: {}; install the same version of Railweave on every host", PROTOCOL_VERSION)]
+    Version {
+        /// The field.
+        what: &'static str,
+        /// Its value.
+        version: u16,
     },
 }
 

@@ -117,11 +117,7 @@ impl Handle {
         }
         let version = reader.u16()?;
         if version != crate::PROTOCOL_VERSION {
-            return Err(DecodeError::Value {
-                what: "the handle's protocol version",
-                value: u64::from(version),
-                allowed: "3; install the same version of Railweave on every host",
-            });
+            return Err(DecodeError::Version { what: "the handle's protocol version", version });
         }
         let (v4, v6) = (reader.u8()?, reader.u8()?);
         let process = ProcessId(reader.array()?);

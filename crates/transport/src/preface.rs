@@ -83,11 +83,7 @@ impl Preface {
                 let (rail, lane, proof) = (reader.u8()?, reader.u8()?, reader.array()?);
                 Ok(Self::Lane(LanePreface { token, rail, lane, proof }))
             }
-            2 => Err(DecodeError::Value {
-                what: "the preface's protocol version",
-                value: u64::from(version),
-                allowed: "3; install the same version of Railweave on every host",
-            }),
+            2 => Err(DecodeError::Version { what: "the preface's protocol version", version }),
             kind => Err(DecodeError::Value { what: "the preface's kind", value: kind.into(), allowed: "1 or 2" }),
         }
     }
