@@ -261,7 +261,7 @@ fn as_many_other_ports_take_part_as_the_larger_device_has_ports() {
 }
 
 #[test]
-fn another_port_stands_in_where_it_shares_a_subnet() {
+fn another_port_takes_the_place_where_it_shares_a_subnet() {
     // Three hosts, a cable between each two; NCCL chose the port to the third host.
     let (here, there) = (Host::new(&["10.0.1.1/24"], &["10.0.3.1/24"]), Host::new(&["10.0.3.2/24"], &["10.0.2.2/24"]));
     gives(&climb(&here, &there, Step::Subnet, |_| Route::Elsewhere), Step::OtherPort, &[(1, 0)]);

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_stands_in_only_where_both_have_it() {
+    fn tcp_takes_the_place_of_rdma_only_where_both_have_it() {
         let apart = |host: &str, address: &str, tcp: Option<&str>| {
             let mut half = with_routes(half(host, &[&[address]]), Route::Elsewhere);
             half.fallback = tcp.map(|address| crate::topo::examples::half(host, &[&[address]]).devices.remove(0));
