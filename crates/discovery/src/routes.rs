@@ -1,7 +1,7 @@
 //! The ways from this host's ports to a peer's addresses, as the kernel would choose them (RTM_GETROUTE, rtnetlink(7)).
 
 use std::cell::Cell;
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -29,12 +29,15 @@ const RTA_VIA: u16 = 18;
 const HEADER_BYTES: usize = 16;
 const ROUTE_BYTES: usize = 12;
 
-/// The kernel's routes, as it has them now.
+/// The kernel's routes, as it has them now. They are unknown from the first question on that the kernel does not
+/// answer: a caller has many, and each could take as long.
 pub struct Routes {
     socket: Socket,
     interfaces: Vec<Interface>,
     /// The number of the last question.
     asked: Cell<u32>,
+    /// True once a question got no answer.
+    is_mute: Cell<bool>,
 }
 
 /// The kernel's answer about one way.
@@ -54,7 +57,11 @@ impl Routes {
         let protocol = Protocol::from(libc::NETLINK_ROUTE);
         let socket = Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW, Some(protocol)).ok()?;
         socket.set_read_timeout(Some(PATIENCE)).ok()?;
-        Some(Self { socket, interfaces: Interface::list().ok()?, asked: Cell::new(0) })
+        Some(Self::over(socket, Interface::list().ok()?))
+    }
+
+    fn over(socket: Socket, interfaces: Vec<Interface>) -> Self {
+        Self { socket, interfaces, asked: Cell::new(0), is_mute: Cell::new(false) }
     }
 
     /// Returns what the kernel says about the way from a port to an address. Packets of TCP take the way that their
@@ -102,18 +109,26 @@ impl Routes {
     /// Asks for the way to an address from a source address, by an interface if one is given. `None` if there is no
     /// answer.
     fn ask(&self, to: IpAddr, from: IpAddr, interface: Option<u32>) -> Option<Answer> {
+        if self.is_mute.get() {
+            return None;
+        }
         let number = self.asked.get().wrapping_add(1);
         self.asked.set(number);
         self.socket.send(&request(number, to, from, interface)).ok()?;
-        // An answer that came too late for its own question is still there.
+        // Not everything that arrives need be the answer.
         for _ in 0..16 {
             let mut bytes = [0; 4096];
-            let length = (&self.socket).read(&mut bytes).ok()?;
+            let length = match (&self.socket).read(&mut bytes) {
+                Ok(length) => length,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => break,
+            };
             let bytes = bytes.get(..length)?;
             if bytes.get(8..)?.first_chunk() == Some(&number.to_ne_bytes()) {
                 return answer(bytes);
             }
         }
+        self.is_mute.set(true);
         None
     }
 }
@@ -194,6 +209,9 @@ fn answer(bytes: &[u8]) -> Option<Answer> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixDatagram;
+
     use super::*;
     use crate::tcp_ports::loopback_port;
 
@@ -209,6 +227,24 @@ mod tests {
         assert_eq!(routes.route(&not_here, IpAddr::from([127, 0, 0, 2])), Route::Unknown);
         let infiniband = PortFacts { link_layer: LinkLayer::InfiniBand, ..port };
         assert_eq!(routes.route(&infiniband, IpAddr::from([127, 0, 0, 2])), Route::Unknown);
+    }
+
+    #[test]
+    fn a_kernel_that_does_not_answer_is_asked_once() {
+        let (ours, kernels) = UnixDatagram::pair().unwrap();
+        ours.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+        kernels.set_nonblocking(true).unwrap();
+        let mut routes = Routes::over(OwnedFd::from(ours).into(), Interface::list().unwrap());
+        let port = loopback_port(IpAddr::from([127, 0, 0, 1]));
+        let mut bytes = [0; 4096];
+        for round in 0..3 {
+            assert_eq!(routes.route(&port, IpAddr::from([127, 0, 0, 2])), Route::Unknown);
+            assert_eq!(routes.gateway(port.address, IpAddr::from([127, 0, 0, 2])), None);
+            assert_eq!(kernels.recv(&mut bytes).is_ok(), round == 0, "questions in round {round}");
+            assert!(kernels.recv(&mut bytes).is_err(), "a second question in round {round}");
+        }
+        routes = Routes::open().expect("this kernel shows its routes");
+        assert_eq!(routes.route(&port, IpAddr::from([127, 0, 0, 2])), Route::Leaves, "others are asked again");
     }
 
     fn message(kind: u16, body: &[u8]) -> Vec<u8> {
