@@ -123,7 +123,8 @@ fn needs_interface(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-fn all(interfaces: &[Interface]) -> String {
+/// Returns a list of all addresses, for sentences.
+pub(crate) fn all(interfaces: &[Interface]) -> String {
     let shown = interfaces.iter().map(|interface| format!("{} ({})", interface.name, interface.address));
     shown.collect::<Vec<_>>().join(", ")
 }

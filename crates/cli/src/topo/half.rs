@@ -111,7 +111,7 @@ impl Own {
         let standing_by = if matches!(found.fabric, FoundFabric::Tcp) {
             None
         } else {
-            railweave_discovery::fallback(options, &found.devices, found.listens_on.as_deref())?
+            railweave_discovery::fallback(options, &found.devices, found.listens_on.as_deref(), &|_| ())?
         };
         let mut own = Self {
             half: Half { host: host.to_owned(), network, forwards: forwards(), ..Half::default() },

@@ -65,7 +65,7 @@ fn fallback(
     rdma: &[Device],
     listens_on: Option<&[IpAddr]>,
 ) -> Result<Option<Arc<dyn Network>>, Error> {
-    let found = railweave_discovery::fallback(options, rdma, listens_on).map_err(error)?;
+    let found = railweave_discovery::fallback(options, rdma, listens_on, &log_note).map_err(error)?;
     Ok(found.map(|Fallback { ports, devices }| {
         let registrations = tcp::registrations(options, ports.len());
         network(options, Mode::Fused, ports, devices, registrations)
