@@ -11,6 +11,7 @@ use crate::endpoint::Endpoint;
 use crate::gid::{PortGid, show_gid};
 use crate::queues::QueuePair;
 use crate::sys;
+use crate::unfound::WAIT;
 
 /// Hops that a routed packet may take.
 const HOP_LIMIT: u8 = 255;
@@ -94,11 +95,11 @@ impl RisingPair {
                     };
                     let (number, begun) = (self.pair.number(), Instant::now());
                     if domain.unfound.is_looked_for(peer.gid, number, begun) {
-                        let reason = words(self, &io::Error::from_raw_os_error(libc::ETIMEDOUT));
-                        return Ok(Connecting::Later { pause: domain.config.modify_retries.pause, reason });
+                        return Ok(Connecting::Later { pause: WAIT, reason: self.waiting(path, peer) });
                     }
                     let result = self.make_ready_to_receive(path, peer, classes, mtu);
-                    domain.unfound.note(peer.gid, number, &result, begun.elapsed(), Instant::now());
+                    let (next, now) = (domain.config.modify_retries.pause_after(self.refusals + 1), Instant::now());
+                    domain.unfound.note(peer.gid, number, (&result, now - begun), next, now);
                     self.stand(domain, Reached::ReadyToReceive, result, words)
                 }
                 Reached::ReadyToReceive => {
@@ -132,12 +133,12 @@ impl RisingPair {
         };
         let retries = domain.config.modify_retries;
         let may_pass = retries.any_error || error.raw_os_error() == Some(libc::ETIMEDOUT);
-        if !may_pass || self.refusals >= retries.count {
-            return Err(words(self, &error));
-        }
         let reason = words(self, &error);
+        let Some(pause) = retries.pause_after(self.refusals + 1).filter(|_| may_pass) else {
+            return Err(reason);
+        };
         self.refusals += 1;
-        Ok(Connecting::Later { pause: retries.pause.saturating_mul(self.refusals), reason })
+        Ok(Connecting::Later { pause, reason })
     }
 
     fn initialise(&mut self, domain: &VerbsDomain) -> io::Result<()> {
@@ -214,6 +215,16 @@ impl RisingPair {
             tries: Tries(self.refusals + 1),
             error: error.into(),
         }))
+    }
+
+    fn waiting(&self, path: &Path<'_>, peer: &Endpoint) -> SetupError {
+        SetupError::Waiting {
+            number: self.pair.number(),
+            port: path.domain.name.clone(),
+            gid: show_gid(path.local.bytes),
+            peer: peer.number,
+            peer_gid: show_gid(peer.gid),
+        }
     }
 }
 

@@ -64,6 +64,13 @@ pub struct ModifyRetries {
     pub any_error: bool,
 }
 
+impl ModifyRetries {
+    /// Returns the pause after this many refusals of a change, `None` if it is not retried after them.
+    pub(crate) fn pause_after(&self, refusals: u32) -> Option<Duration> {
+        (refusals <= self.count).then(|| self.pause.saturating_mul(refusals))
+    }
+}
+
 impl Default for ModifyRetries {
     fn default() -> Self {
         Self { count: 34, pause: Duration::from_millis(100), any_error: false }

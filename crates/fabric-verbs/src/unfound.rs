@@ -8,17 +8,23 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// The pause of a queue pair that waits for another one: short next to a second in the kernel, and never 0, as the
+/// user's pause between retries may be.
+pub(crate) const WAIT: Duration = Duration::from_millis(100);
+
 /// An attempt that took less than this costs nobody anything.
 const QUICK: Duration = Duration::from_millis(100);
 
-/// The time after which another queue pair asks, if the one that did has not asked again: more than its longest pause.
-const OVER_AFTER: Duration = Duration::from_secs(4);
+/// An attempt may end this much later than its pause says: it takes about a second itself, and so may one for another
+/// port before it. After that, the queue pair is taken to be gone.
+const LEEWAY: Duration = Duration::from_secs(3);
 
 /// The last attempt to find a port.
 struct Attempt {
     /// The number of the queue pair.
     pair: u32,
-    ended: Instant,
+    /// The time at which its next attempt is over at the latest.
+    next_over: Instant,
 }
 
 /// The peers' ports that one port of this host has not found, by their GIDs.
@@ -28,19 +34,29 @@ pub(crate) struct Unfound(Mutex<HashMap<[u8; 16], Attempt>>);
 impl Unfound {
     /// Returns true if another queue pair than this one looks for the port now.
     pub(crate) fn is_looked_for(&self, gid: [u8; 16], pair: u32, now: Instant) -> bool {
-        let is_current = |attempt: &Attempt| now.saturating_duration_since(attempt.ended) < OVER_AFTER;
-        self.attempts().get(&gid).is_some_and(|attempt| attempt.pair != pair && is_current(attempt))
+        self.attempts().get(&gid).is_some_and(|attempt| attempt.pair != pair && now < attempt.next_over)
     }
 
-    /// Notes the outcome of a queue pair's attempt, which took this long.
-    pub(crate) fn note(&self, gid: [u8; 16], pair: u32, outcome: &io::Result<()>, took: Duration, now: Instant) {
+    /// Notes the outcome of a queue pair's attempt, which took this long. `next` is the pause before its next attempt
+    /// if the kernel refused this one, `None` if there is none: then no other waits for it.
+    pub(crate) fn note(
+        &self,
+        gid: [u8; 16],
+        pair: u32,
+        (outcome, took): (&io::Result<()>, Duration),
+        next: Option<Duration>,
+        now: Instant,
+    ) {
         let mut attempts = self.attempts();
-        attempts.retain(|_, attempt| now.saturating_duration_since(attempt.ended) < OVER_AFTER);
+        attempts.retain(|_, attempt| now < attempt.next_over);
         let is_unfound = outcome.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ETIMEDOUT));
-        if is_unfound && took >= QUICK {
-            attempts.insert(gid, Attempt { pair, ended: now });
-        } else {
-            attempts.remove(&gid);
+        match next {
+            Some(pause) if is_unfound && took >= QUICK => {
+                attempts.insert(gid, Attempt { pair, next_over: now + pause + LEEWAY });
+            }
+            _ => {
+                attempts.remove(&gid);
+            }
         }
     }
 
@@ -62,22 +78,33 @@ mod tests {
 
     #[test]
     fn one_queue_pair_looks_and_the_others_wait_until_it_finds_the_port_or_stops() {
-        let (unfound, start) = (Unfound::default(), Instant::now());
-        unfound.note(GID, 1, &refused(libc::ETIMEDOUT), SECOND, start);
-        assert!(!unfound.is_looked_for(GID, 1, start));
-        assert!(unfound.is_looked_for(GID, 2, start));
-        assert!(!unfound.is_looked_for([8; 16], 2, start), "another port");
-        assert!(unfound.is_looked_for(GID, 2, start + OVER_AFTER - Duration::from_nanos(1)));
-        assert!(!unfound.is_looked_for(GID, 2, start + OVER_AFTER));
-        unfound.note(GID, 1, &Ok(()), SECOND, start);
-        assert!(!unfound.is_looked_for(GID, 2, start));
+        for pause in [Duration::ZERO, SECOND, 60 * SECOND] {
+            let (unfound, start) = (Unfound::default(), Instant::now());
+            unfound.note(GID, 1, (&refused(libc::ETIMEDOUT), SECOND), Some(pause), start);
+            assert!(!unfound.is_looked_for(GID, 1, start));
+            assert!(unfound.is_looked_for(GID, 2, start));
+            assert!(!unfound.is_looked_for([8; 16], 2, start), "another port");
+            let over = start + pause + LEEWAY;
+            assert!(unfound.is_looked_for(GID, 2, over - Duration::from_nanos(1)), "{pause:?}");
+            assert!(!unfound.is_looked_for(GID, 2, over), "{pause:?}");
+            unfound.note(GID, 1, (&Ok(()), SECOND), Some(pause), start);
+            assert!(!unfound.is_looked_for(GID, 2, start));
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_queue_pair_that_has_no_attempt_left() {
+        let (unfound, now) = (Unfound::default(), Instant::now());
+        unfound.note(GID, 1, (&refused(libc::ETIMEDOUT), SECOND), Some(SECOND), now);
+        unfound.note(GID, 1, (&refused(libc::ETIMEDOUT), SECOND), None, now);
+        assert!(!unfound.is_looked_for(GID, 2, now));
     }
 
     #[test]
     fn what_is_refused_at_once_or_for_another_reason_keeps_nobody_waiting() {
         for (code, took) in [(libc::ETIMEDOUT, QUICK - Duration::from_nanos(1)), (libc::EINVAL, SECOND)] {
             let (unfound, now) = (Unfound::default(), Instant::now());
-            unfound.note(GID, 1, &refused(code), took, now);
+            unfound.note(GID, 1, (&refused(code), took), Some(SECOND), now);
             assert!(!unfound.is_looked_for(GID, 2, now));
         }
     }

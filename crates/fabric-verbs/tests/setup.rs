@@ -172,21 +172,24 @@ fn a_device_that_is_too_small_is_told_with_the_limit_to_look_at() {
     machine(enough).pair(&wish).exchange();
 }
 
+/// A rail of one lane to a peer's port.
+fn spec(role: Role, peer: &VerbsPort) -> RailSpec {
+    RailSpec {
+        role,
+        lanes: 1,
+        send_depth: 64,
+        receive_depth: 64,
+        lane_receives: 64,
+        traffic_class: None,
+        peer: Some(peer.facts.wire_address()),
+    }
+}
+
 /// Both ends of a rail that is not connected yet, with these retries at both.
 fn pending([a, b]: &[VerbsPort; 2], modify_retries: ModifyRetries) -> (VerbsPendingRail, VerbsPendingRail) {
     let config = VerbsConfig { modify_retries, ..VerbsConfig::default() };
     let open = |port: &VerbsPort, peer: &VerbsPort, role| {
-        let peer = Some(peer.facts.wire_address());
-        let spec = RailSpec {
-            role,
-            lanes: 1,
-            send_depth: 64,
-            receive_depth: 64,
-            lane_receives: 64,
-            traffic_class: None,
-            peer,
-        };
-        open(port, config, |_| ()).unwrap().open_rail(&spec).unwrap()
+        open(port, config, |_| ()).unwrap().open_rail(&spec(role, peer)).unwrap()
     };
     (open(a, b, Role::Sender), open(b, a, Role::Receiver))
 }
@@ -236,6 +239,39 @@ fn a_change_of_state_is_retried_as_the_settings_say() {
     assert!(!once.contains("tried"), "{once}");
     assert_says(&tried("modify_qp/RTR:1:EINVAL", retries(2, false)).unwrap_err(), &["Invalid argument"]);
     assert_eq!(tried("modify_qp/RTR:1-2:EINVAL", retries(2, true)), Ok(2));
+}
+
+#[test]
+fn a_queue_pair_that_waits_for_another_has_a_pause_of_its_own_and_none_without_retries() {
+    let machine = Machine::new(ROCE);
+    let ports = ["a", "b"].map(|name| machine.port(name));
+    let config = |count, pause| VerbsConfig {
+        modify_retries: ModifyRetries { count, pause, any_error: false },
+        ..VerbsConfig::default()
+    };
+    // Both ends of two rails between one pair of ports, whose peer's port the kernel takes long not to find.
+    let first_and_second = |config: VerbsConfig| {
+        machine.fail("faults = []\n");
+        let domains = ports.each_ref().map(|port| open(port, config, |_| ()).unwrap());
+        let rail = || {
+            let [near, far] = [(0, 1, Role::Sender), (1, 0, Role::Receiver)]
+                .map(|(own, peer, role)| domains[own].open_rail(&spec(role, &ports[peer])).unwrap());
+            (near, far)
+        };
+        let (mut rails, times) = ([rail(), rail()], "modify_qp/RTR:1-9");
+        machine.fail(&format!("faults = ['{times}:ETIMEDOUT', '{times}:150ms']\n"));
+        rails.each_mut().map(|(near, far)| far.connect(&near.endpoints()))
+    };
+    for pause in [Duration::ZERO, Duration::from_secs(30)] {
+        let [first, second] = first_and_second(config(2, pause));
+        assert!(matches!(first, Ok(Connecting::Later { pause: asked, .. }) if asked == pause), "{first:?}");
+        let Ok(Connecting::Later { pause: asked, reason }) = second else { panic!("{second:?}") };
+        assert!(matches!(reason, SetupError::Waiting { .. }), "{reason}");
+        assert_eq!(asked, Duration::from_millis(100));
+    }
+    for outcome in first_and_second(config(0, Duration::ZERO)) {
+        assert!(matches!(outcome, Err(SetupError::Transition(_))), "{outcome:?}");
+    }
 }
 
 #[test]

@@ -121,6 +121,24 @@ pub enum SetupError {
     /// A queue pair could not be connected to the peer's.
     #[error(transparent)]
     Transition(Box<Transition>),
+    /// A queue pair is not connected to the peer's yet, because another one looks for the peer's port.
+    #[error(
+        "queue pair {number:#x} of {port} (GID {gid}) waits for another of that port, for which the kernel has not \
+         found the peer's GID {peer_gid} (queue pair {peer:#x}); {}",
+        unreachable()
+    )]
+    Waiting {
+        /// The queue pair's number.
+        number: u32,
+        /// This end's port.
+        port: String,
+        /// Its GID.
+        gid: String,
+        /// Number of the peer's queue pair.
+        peer: u32,
+        /// Its GID.
+        peer_gid: String,
+    },
     /// The rail's own memory could not be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
@@ -144,7 +162,8 @@ impl SetupError {
             | Self::PortDown { .. }
             | Self::NoRandom { .. }
             | Self::Refused { .. }
-            | Self::Transition(_) => Fault::Local,
+            | Self::Transition(_)
+            | Self::Waiting { .. } => Fault::Local,
             Self::Register(error) => error.fault(),
         }
     }
@@ -329,17 +348,22 @@ impl fmt::Display for Transition {
             "QP transition failed: queue pair {number:#x} of {port} (GID {gid}) to {state} for the peer's {peer:#x} \
              (GID {peer_gid}), {attributes}{tries}: {error}; "
         )?;
-        let index = SettingId::GidIndex.nccls();
         if self.is_unreachable() {
-            write!(
-                out,
-                "the peer's address cannot be reached from this port: check its subnet, cable and switch, and the GID \
-                 index ({index}, show_gids)"
-            )
+            out.write_str(&unreachable())
         } else {
+            let index = SettingId::GidIndex.nccls();
             write!(out, "check the GID index ({index}, show_gids) and that both ports are on one network")
         }
     }
+}
+
+/// Returns the advice about a peer whose address the kernel does not find.
+fn unreachable() -> String {
+    format!(
+        "the peer's address cannot be reached from this port: check its subnet, cable and switch, and the GID index \
+         ({}, show_gids)",
+        SettingId::GidIndex.nccls()
+    )
 }
 
 impl std::error::Error for Transition {}
@@ -483,6 +507,21 @@ mod tests {
             "QP transition failed: queue pair 0x12 of a (GID 10.0.0.1) to RTS for the peer's 0x34 (GID 10.0.0.2), \
              timeout 20, retry count 7: Invalid argument (os error 22); check the GID index (gid_index, show_gids) and \
              that both ports are on one network"
+        );
+    }
+
+    #[test]
+    fn a_queue_pair_that_waits_for_another_is_not_said_to_have_tried() {
+        let (gid, peer_gid) = ("10.0.0.1".to_owned(), "10.0.0.2".to_owned());
+        let waiting = SetupError::Waiting { number: 0x12, port: a(), gid, peer: 0x34, peer_gid };
+        assert_eq!(
+            (waiting.fault(), waiting.to_string().as_str()),
+            (
+                Fault::Local,
+                "queue pair 0x12 of a (GID 10.0.0.1) waits for another of that port, for which the kernel has not \
+                 found the peer's GID 10.0.0.2 (queue pair 0x34); the peer's address cannot be reached from this port: \
+                 check its subnet, cable and switch, and the GID index (gid_index, show_gids)"
+            )
         );
     }
 }
