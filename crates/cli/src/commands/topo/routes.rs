@@ -199,8 +199,9 @@ struct Firewall {
     docker: Option<String>,
     /// True if there is no tool.
     has_no_tool: bool,
-    /// True if nftables, as firewalld uses it, has rules of its own for packets of others.
-    has_own_nft: bool,
+    /// True if nftables, as firewalld uses it, has rules of its own for packets of others; `None` if the program nft
+    /// does not show its rules.
+    has_own_nft: Option<bool>,
 }
 
 impl Firewall {
@@ -211,8 +212,9 @@ impl Firewall {
             Some(String::from_utf8_lossy(&output.stdout).into_owned())
         };
         let has_no_tool = rules("FORWARD").is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
-        let nft = Command::new("nft").args(["list", "ruleset"]).output();
-        let has_own_nft = nft.is_ok_and(|output| forwards_by_nft(&String::from_utf8_lossy(&output.stdout)));
+        let nft = Command::new("nft").args(["list", "ruleset"]).output().ok();
+        let nft = nft.filter(|output| output.status.success());
+        let has_own_nft = nft.map(|output| forwards_by_nft(&String::from_utf8_lossy(&output.stdout)));
         Self { forward: text("FORWARD"), docker: text("DOCKER-USER"), has_no_tool, has_own_nft }
     }
 
@@ -220,53 +222,111 @@ impl Firewall {
     fn status(&self, chain: &str, from: &str, to: &str) -> Option<(Status, &'static str)> {
         // Rules above the one that lets the packets through may take them first.
         let accepts = |rules: &str| {
-            let rule = format!("-A {chain} -i {from} -o {to} -j ACCEPT");
-            let mut rules = rules.lines().map(str::trim).skip_while(|line| *line != rule && !decides(line));
-            rules.next() == Some(rule.as_str())
+            let first = rules.lines().find(|line| decides(line) || accepts_all(line, chain, from, to));
+            first.is_some_and(|line| accepts_all(line, chain, from, to))
         };
         if chain == "DOCKER-USER" {
             let rules = self.docker.as_ref()?;
             let note = "Docker drops what it does not know, which looks like a dead cable";
-            return Some(if accepts(rules) { (Status::Ok, "the rule is there") } else { (Status::Missing, note) });
+            return Some(if accepts(rules) { (Status::Ok, ACCEPTED) } else { (Status::Missing, note) });
         }
         let Some(rules) = &self.forward else {
             let note = if self.has_no_tool { "there is no iptables here" } else { "root may read the rules" };
             return Some((Status::Unchecked, note));
         };
-        if self.has_own_nft {
+        if self.has_own_nft == Some(true) {
             let note = "nftables (firewalld) has rules of its own for packets of others: nft list ruleset";
             return Some((Status::Unchecked, note));
         }
         let is_open = rules.lines().any(|line| line.trim() == "-P FORWARD ACCEPT");
         let decides_itself = rules.lines().any(decides);
         // Docker's own chain comes before the policy that Docker sets.
-        match &self.docker {
-            _ if accepts(rules) => Some((Status::Ok, "the rule is there")),
-            _ if is_open && !decides_itself => Some((Status::Ok, "the chain lets everything through")),
+        let (status, note) = match &self.docker {
+            _ if accepts(rules) => (Status::Ok, ACCEPTED),
+            _ if is_open && !decides_itself => (Status::Ok, "the chain lets everything through"),
             Some(docker) if accepts(&docker.replace("DOCKER-USER", "FORWARD")) => {
-                Some((Status::Ok, "Docker's chain has the rule"))
+                (Status::Ok, "a rule of Docker's chain lets these packets through")
             }
-            _ if is_open => Some((Status::Missing, "rules of the chain may drop packets of others")),
-            _ => Some((Status::Missing, "the chain drops packets of others")),
+            _ if is_open => (Status::Missing, "rules of the chain may drop packets of others"),
+            _ => (Status::Missing, "the chain drops packets of others"),
+        };
+        if status == Status::Ok && self.has_own_nft.is_none() {
+            let note = "unknown: iptables lets these packets through, but rules of nftables (firewalld) may drop them, \
+                        and the program nft is missing here or fails";
+            return Some((Status::Unchecked, note));
         }
+        Some((status, note))
     }
 }
+
+/// The note of a chain that needs no rule.
+const ACCEPTED: &str = "a rule lets these packets through";
+
+/// The targets of iptables after which packets go on to the next rule, as after no target (iptables-extensions(8)), and
+/// those that keep no packet from its way.
+const PASSING: [&str; 25] = [
+    "ACCEPT",
+    "AUDIT",
+    "CHECKSUM",
+    "CLASSIFY",
+    "CONNMARK",
+    "CONNSECMARK",
+    "CT",
+    "DSCP",
+    "ECN",
+    "HL",
+    "HMARK",
+    "IDLETIMER",
+    "LED",
+    "LOG",
+    "MARK",
+    "NFLOG",
+    "RATEEST",
+    "RETURN",
+    "SECMARK",
+    "SET",
+    "TCPMSS",
+    "TEE",
+    "TOS",
+    "TRACE",
+    "TTL",
+];
 
 /// Returns true if a line of `iptables -S` may keep packets from the rules below it: it drops them, or another chain
 /// decides.
 fn decides(line: &str) -> bool {
     let target = line.split_whitespace().skip_while(|word| !["-j", "-g"].contains(word)).nth(1);
-    target.is_some_and(|target| !["ACCEPT", "RETURN", "LOG"].contains(&target))
+    target.is_some_and(|target| !PASSING.contains(&target))
+}
+
+/// Returns true if a line of `iptables -S` lets all packets between two interfaces through.
+fn accepts_all(line: &str, chain: &str, from: &str, to: &str) -> bool {
+    let mut words = line.split_whitespace();
+    if (words.next(), words.next()) != (Some("-A"), Some(chain)) {
+        return false;
+    }
+    loop {
+        match (words.next(), words.next()) {
+            (Some("-i"), Some(interface)) if interface == from => {}
+            (Some("-o"), Some(interface)) if interface == to => {}
+            // Any other condition may leave some of them out.
+            (option, target) => return (option, target, words.next()) == (Some("-j"), Some("ACCEPT"), None),
+        }
+    }
 }
 
 /// Returns true if rules of nftables decide about packets of others, apart from those that iptables shows too.
 fn forwards_by_nft(ruleset: &str) -> bool {
-    let mut table = "";
+    let mut is_iptables = false;
     ruleset.lines().any(|line| {
-        if line.starts_with("table ") {
-            table = line;
+        if let Some(table) = line.strip_prefix("table ") {
+            let mut words = table.split_whitespace();
+            let (family, name) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+            // The tables of iptables itself, which keeps its rules in nftables.
+            is_iptables =
+                ["ip", "ip6"].contains(&family) && ["filter", "mangle", "nat", "raw", "security"].contains(&name);
         }
-        line.contains("hook forward") && !table.starts_with("table ip filter") && !table.starts_with("table ip6 filter")
+        line.contains("hook forward") && !is_iptables
     })
 }
 
@@ -303,7 +363,7 @@ mod tests {
 
     fn firewall(forward: &str, docker: Option<&str>) -> Firewall {
         let docker = docker.map(str::to_owned);
-        Firewall { forward: Some(forward.to_owned()), docker, has_no_tool: false, has_own_nft: false }
+        Firewall { forward: Some(forward.to_owned()), docker, has_no_tool: false, has_own_nft: Some(false) }
     }
 
     #[test]
@@ -323,7 +383,7 @@ mod tests {
         assert_eq!((status(&docker, "FORWARD"), status(&docker, "DOCKER-USER")), (Some(Status::Ok), Some(Status::Ok)));
         let bare = firewall("-P FORWARD ACCEPT\n", Some("-N DOCKER-USER\n-A DOCKER-USER -j RETURN\n"));
         assert_eq!(status(&bare, "DOCKER-USER"), Some(Status::Missing));
-        let unknown = Firewall { forward: None, docker: None, has_no_tool: true, has_own_nft: false };
+        let unknown = Firewall { forward: None, docker: None, has_no_tool: true, has_own_nft: Some(false) };
         assert_eq!(status(&unknown, "FORWARD"), Some(Status::Unchecked));
         // Rules above it come first.
         let rule = "-A FORWARD -i eth0 -o eth1 -j ACCEPT\n";
@@ -332,9 +392,47 @@ mod tests {
             ("-A FORWARD -j LIBVIRT_FWI\n", Status::Missing),
             ("-A FORWARD -m comment -g KUBE-FORWARD\n", Status::Missing),
             ("-A FORWARD -i eth3 -j ACCEPT\n", Status::Ok),
+            ("-A FORWARD -m conntrack --ctstate INVALID\n", Status::Ok),
+            ("-A FORWARD -j MARK --set-xmark 0x1/0xffffffff\n", Status::Ok),
+            ("-A FORWARD -j CT --notrack\n", Status::Ok),
+            ("-A FORWARD -j LOG --log-prefix x\n", Status::Ok),
+            ("-A FORWARD -j NFLOG --nflog-group 1\n", Status::Ok),
+            ("-A FORWARD -p tcp -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --clamp-mss-to-pmtu\n", Status::Ok),
+            ("-A FORWARD -j NFQUEUE --queue-num 0\n", Status::Missing),
+            ("-A FORWARD -j MARKED\n", Status::Missing),
         ] {
             let below = firewall(&format!("-P FORWARD ACCEPT\n{above}{rule}"), None);
             assert_eq!(status(&below, "FORWARD"), Some(expected), "{above}");
+        }
+    }
+
+    #[test]
+    fn a_rule_that_lets_more_through_than_is_needed_is_enough() {
+        for (rule, expected) in [
+            ("-A FORWARD -j ACCEPT", Status::Ok),
+            ("-A FORWARD -i eth0 -j ACCEPT", Status::Ok),
+            ("-A FORWARD -o eth1 -j ACCEPT", Status::Ok),
+            ("-A FORWARD -i eth1 -j ACCEPT", Status::Missing),
+            ("-A FORWARD -o eth0 -j ACCEPT", Status::Missing),
+            ("-A FORWARD -s 10.0.0.0/24 -i eth0 -j ACCEPT", Status::Missing),
+            ("-A FORWARD -p tcp -j ACCEPT", Status::Missing),
+            ("-A FORWARD -m conntrack --ctstate ESTABLISHED -j ACCEPT", Status::Missing),
+            ("-A FORWARD -j DROP\n-A FORWARD -j ACCEPT", Status::Missing),
+            ("-A INPUT -j ACCEPT", Status::Missing),
+        ] {
+            let forward = firewall(&format!("-P FORWARD DROP\n{rule}\n"), None);
+            assert_eq!(forward.status("FORWARD", "eth0", "eth1").unwrap().0, expected, "{rule}");
+            let docker = firewall("-P FORWARD DROP\n", Some(&rule.replace("FORWARD", "DOCKER-USER")));
+            assert_eq!(docker.status("DOCKER-USER", "eth0", "eth1").unwrap().0, expected, "{rule} for Docker");
+        }
+    }
+
+    #[test]
+    fn without_the_program_nft_nothing_is_known_to_let_packets_through() {
+        for (rules, expected) in [("-P FORWARD ACCEPT\n", Status::Unchecked), ("-P FORWARD DROP\n", Status::Missing)] {
+            let unseen = Firewall { has_own_nft: None, ..firewall(rules, None) };
+            let (status, note) = unseen.status("FORWARD", "eth0", "eth1").unwrap();
+            assert_eq!((status, note.contains("the program nft")), (expected, expected == Status::Unchecked), "{note}");
         }
     }
 
@@ -345,9 +443,13 @@ mod tests {
         };
         assert!(forwards_by_nft(&of("inet firewalld")));
         assert!(forwards_by_nft(&(of("ip filter") + &of("inet mine"))));
-        assert!(!forwards_by_nft(&of("ip filter")));
+        assert!(forwards_by_nft(&of("ip filter2")));
+        assert!(forwards_by_nft(&of("inet filter")));
+        for table in ["ip filter", "ip6 filter", "ip mangle", "ip6 mangle", "ip raw", "ip security"] {
+            assert!(!forwards_by_nft(&of(table)), "{table}");
+        }
         assert!(!forwards_by_nft("table inet mine {\n\tchain c { type filter hook input priority 0; }\n}\n"));
-        let firewall = Firewall { has_own_nft: true, ..firewall("-P FORWARD ACCEPT\n", None) };
+        let firewall = Firewall { has_own_nft: Some(true), ..firewall("-P FORWARD ACCEPT\n", None) };
         assert_eq!(firewall.status("FORWARD", "eth0", "eth1").unwrap().0, Status::Unchecked);
     }
 
