@@ -159,10 +159,10 @@ mod tests {
         let cables = [on_pci("0000:01:00.0", 200_000), on_pci("0000:01:00.1", 100_000)];
         assert_eq!([0, 1].map(|index| weight_among_halves(&cables, index, &[0, 1])), [None; 2]);
         let both = [
-            port("a", "0000:01:00.0", 7, 200_000),
-            port("b", "0000:01:00.1", 7, 100_000),
-            port("c", "0002:01:00.0", 7, 200_000),
-            port("d", "0002:01:00.1", 7, 100_000),
+            on_pci("0000:01:00.0", 200_000),
+            on_pci("0000:01:00.1", 100_000),
+            on_pci("0002:01:00.0", 200_000),
+            on_pci("0002:01:00.1", 100_000),
         ];
         let weights = [0, 1, 2, 3].map(|index| weight_among_halves(&both, index, &[0, 1, 2, 3]));
         assert_eq!(weights, [200_000, 100_000, 200_000, 100_000].map(Some), "each with the half on the other bus");

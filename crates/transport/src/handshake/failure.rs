@@ -124,8 +124,8 @@ impl HandshakeFailure {
                  with no more lanes than that has; it breaks the protocol"
             ),
             Self::WrongStep { step, first_step } => format!(
-                "{peer} answered with step {} of the ladder; allowed: those from {} on, and TCP's only alone; it breaks \
-                 the protocol",
+                "{peer} answered with step {} of the ladder; allowed: those from {} on, and that of TCP only alone; it \
+                 breaks the protocol",
                 *step as u8, *first_step as u8
             ),
             Self::WrongRails { lanes, answered } => {
@@ -303,8 +303,8 @@ mod tests {
             (
                 HandshakeFailure::WrongStep { step: Step::Routed, first_step: Step::OtherPort },
                 Fault::Protocol,
-                "node2 answered with step 2 of the ladder; allowed: those from 3 on, and TCP's only alone; it breaks the \
-                 protocol",
+                "node2 answered with step 2 of the ladder; allowed: those from 3 on, and that of TCP only alone; it \
+                 breaks the protocol",
             ),
             (
                 HandshakeFailure::WrongRails { lanes: 3, answered: 2 },

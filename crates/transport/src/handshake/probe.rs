@@ -48,7 +48,8 @@ impl Reports for Outcome {
     }
 }
 
-/// Returns the time after which a write that has not come through is followed by another; all of them have `timeout_ns`.
+/// Returns the time after which a write that has not come through is followed by another; together they have
+/// `timeout_ns`.
 pub(super) fn repeat_ns(timeout_ns: u64) -> u64 {
     REPEAT_NS.max(timeout_ns / u64::from(MOST_WRITES - 1))
 }
