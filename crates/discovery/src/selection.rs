@@ -7,6 +7,9 @@ use railweave_topology::{Device, Order, Selected, Selection, devices, select};
 use crate::error::{Error, Refusal};
 use crate::note::{Note, Say};
 
+/// The most ports that a sentence lists.
+const MOST_LISTED: usize = 16;
+
 /// Selects and orders the ports that the user's list admits. A list's order counts unless it is a list of NCCL's, whose
 /// own transports treat it as a set.
 pub(crate) fn choose(
@@ -26,6 +29,23 @@ pub(crate) fn choose(
     };
     let matches = filter.value.is_some().then_some(&matches as &dyn Fn(&PortFacts) -> Option<Selected>);
     select(discovery, matches, mode, order).map_err(|none| Refusal::of_selection(&none, filter))
+}
+
+/// Says which items of the user's list let in none of these ports. A list of NCCL's is often one for hosts of several
+/// kinds, so that it gets no warning.
+pub(crate) fn note_idle(ports: &[PortFacts], filter: &Setting<Option<RailFilter>>, say: Say<'_>) {
+    let Some(list) = &filter.value else { return };
+    let known = ports.iter().map(|port| (port.device.as_str(), Some(port.address), Some(u32::from(port.port_number))));
+    let names: Vec<_> = ports.iter().take(MOST_LISTED).map(|port| port.name.as_str()).collect();
+    for (item, is_taken) in list.idle(known) {
+        let what = if is_taken { "earlier items have all its ports" } else { "no usable port of this host matches it" };
+        let text = format!(
+            "{}={list}: the item {item} has no effect, because {what}; usable: {}; correct it, or leave it out",
+            filter.source,
+            names.join(", ")
+        );
+        say(if filter.source.is_nccls() { Note::Information(text) } else { Note::Warning(text) });
+    }
 }
 
 /// Makes devices of the chosen ports. Logs the devices and the ports left out.

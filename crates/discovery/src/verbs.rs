@@ -17,7 +17,7 @@ use crate::found::{Found, FoundFabric};
 use crate::interface::Interface;
 use crate::note::{Note, Say};
 use crate::rdma_ports::{DiscoveryRules, VerbsDiscovery, discover};
-use crate::selection::{choose, make_devices, mode_of};
+use crate::selection::{choose, make_devices, mode_of, note_idle};
 
 /// Finds the RDMA ports of this host that become rails.
 pub(crate) fn find(
@@ -44,6 +44,7 @@ pub(crate) fn find(
     let left_out = leave_out_link_local(options, &mut ports, left_out);
     let discovery = Discovery { ports: ports.iter().map(|port| port.facts.clone()).collect(), left_out };
     let order = if options.pci_order.value { Order::Pci } else { Order::Machine };
+    note_idle(&discovery.ports, &options.rdma_rails, say);
     let mut selection = choose(discovery, &options.rdma_rails, mode, order)?;
     let mut opened = Vec::new();
     let left_out = &mut selection.left_out;

@@ -78,6 +78,29 @@ impl RailFilter {
         }
     }
 
+    /// Returns the items that let in none of these ports, each by its name, an address and its port number, and true
+    /// for each of them whose ports earlier items have.
+    pub fn idle<'a>(
+        &self,
+        ports: impl Iterator<Item = (&'a str, Option<IpAddr>, Option<u32>)> + Clone,
+    ) -> Vec<(&FilterItem, bool)> {
+        // A list of ports to leave out may name those of other hosts.
+        if self.exclude {
+            return Vec::new();
+        }
+        let used: Vec<usize> = ports
+            .clone()
+            .filter_map(|(name, address, port)| {
+                self.items.iter().position(|item| item.matches(name, address, port, self.exact))
+            })
+            .collect();
+        let has_ports = |item: &FilterItem| {
+            ports.clone().any(|(name, address, port)| item.matches(name, address, port, self.exact))
+        };
+        let idle = self.items.iter().enumerate().filter(|(index, _)| !used.contains(index));
+        idle.map(|(_, item)| (item, has_ports(item))).collect()
+    }
+
     /// Parses a list. The error is the end of a sentence that begins with the list.
     pub fn parse(text: &str) -> Result<RailFilter, String> {
         let list = text.trim();
@@ -277,6 +300,22 @@ mod tests {
         assert!(takes("=eth0,ib0", "eth0", ""));
         assert!(!takes("=eth0", "eth01", ""));
         assert!(!takes("=eth0", "eth", ""));
+    }
+
+    #[test]
+    fn items_without_ports_are_known() {
+        let ports = [("mlx5_0", "10.0.0.1"), ("mlx5_1", "10.0.1.1")];
+        let idle = |list: &str| {
+            let list = filter(list);
+            let known = ports.iter().map(|(name, address)| (*name, address.parse().ok(), Some(1)));
+            list.idle(known).into_iter().map(|(item, is_taken)| (item.to_string(), is_taken)).collect::<Vec<_>>()
+        };
+        assert_eq!(idle("mlx5_0+mlx5_1"), []);
+        assert_eq!(idle("mlx5_0,nope,mlx5_1"), [("nope".to_owned(), false)]);
+        assert_eq!(idle("mlx5_0:2"), [("mlx5_0:2".to_owned(), false)]);
+        assert_eq!(idle("mlx5,10.0.1.0/24"), [("10.0.1.0/24".to_owned(), true)]);
+        assert_eq!(idle("mlx5_0,mlx5_0+mlx5_1"), [("mlx5_0".to_owned(), true)]);
+        assert_eq!(idle("^nope"), []);
     }
 
     #[test]

@@ -10,9 +10,11 @@
 
 #![forbid(unsafe_code)]
 
+mod bond;
 mod chosen;
 mod device;
 mod dial;
+mod endpoint;
 mod network;
 mod pair;
 mod select;
@@ -23,7 +25,8 @@ mod virtual_device;
 pub use chosen::ChosenPort;
 pub use device::{DEFAULT_SPEED_MBPS, Device, MAX_NAME_BYTES, devices};
 pub use dial::{DialAddress, dial_order};
+pub use endpoint::{Endpoint, Side};
 pub use network::NetworkAddress;
-pub use pair::{Between, Endpoint, Pair, Pairing, Ports, Side, Unpaired, pair};
+pub use pair::{Between, Pair, Pairing, Ports, Unpaired, pair};
 pub use select::{Filter, NoUsablePort, Order, Selected, Selection, select};
 pub use virtual_device::{NotFused, virtual_device};

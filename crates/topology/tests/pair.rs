@@ -307,12 +307,18 @@ fn the_closest_port_gives_the_reason_and_the_remedy() {
 }
 
 #[test]
-fn the_refusal_names_at_most_sixteen_ports() {
-    let host = |layer: &str| (1..10).map(|port| format!("10.0.0.{port}/24{layer}")).collect::<Vec<_>>();
-    let ends = ["", " roce"].map(host);
-    let [tcp, roce] = [0, 1].map(|end| ends[end].iter().map(String::as_str).collect::<Vec<_>>());
-    let text = paired(&tcp, &roce, false).refusal().unwrap();
-    assert_eq!((text.matches("the connector's").count(), text.matches("the acceptor's").count()), (9, 7), "{text}");
+fn a_refusal_of_many_ports_still_ends_with_the_remedy() {
+    let host = |ports: u8, layer: &str| (0..ports).map(|port| format!("10.0.0.{port}/24{layer}")).collect::<Vec<_>>();
+    for (ours, theirs, hidden) in [(3, 3, [0, 0]), (9, 16, [3, 10]), (1, 16, [0, 10])] {
+        let ends = [host(ours, ""), host(theirs, " roce")];
+        let [tcp, roce] = [0, 1].map(|end| ends[end].iter().map(String::as_str).collect::<Vec<_>>());
+        let text = paired(&tcp, &roce, false).refusal().unwrap();
+        assert!(text.len() <= 1024 && text.ends_with("or set fabric=tcp on both"), "{} bytes: {text}", text.len());
+        for (end, hidden) in ["connector", "acceptor"].iter().zip(hidden) {
+            let more = format!("; {hidden} more of the {end}'s ports; ");
+            assert_eq!(text.contains(&more), hidden > 0, "{text}");
+        }
+    }
 }
 
 #[test]

@@ -29,7 +29,8 @@ impl Nonce {
     pub(crate) fn decode(nonce: u64) -> Option<Self> {
         let [a, b, c, round, low, high, number, count] = nonce.to_le_bytes();
         let is_one = [a, b, c] == MAGIC && (1..=2).contains(&round) && number < count;
-        is_one.then(|| Self { round, port: u16::from_le_bytes([low, high]), number, count })
+        let port = u16::from_le_bytes([low, high]);
+        (is_one && port > 0).then_some(Self { round, port, number, count })
     }
 }
 

@@ -215,7 +215,7 @@ impl Exchange {
 
     fn unreachable(&mut self, reason: &Unreachable, host: &str, now_ns: u64) {
         if self.is_dialler {
-            return self.fail(reason.to_string());
+            return self.fail(format!("{reason}; `railweave topo --listen` must run there"));
         }
         let text = format!(
             "{host} cannot open a session back to this host, and NCCL's connections go both ways: {reason}; set \

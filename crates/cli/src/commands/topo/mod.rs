@@ -37,7 +37,8 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with_all = ["peer", "routes"])]
     listen: bool,
     /// The TCP port of --listen [default: the first of RAILWEAVE_CONTROL_PORT, otherwise 27272]
-    #[arg(long, value_name = "PORT", requires = "listen", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "PORT", requires = "listen", conflicts_with = "peer")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
     /// A host on which `railweave topo --listen` runs; shows the pairing with it
     #[arg(long, value_name = "HOST[:PORT]")]

@@ -264,7 +264,7 @@ const ACCEPTED: &str = "a rule lets these packets through";
 
 /// The targets of iptables after which packets go on to the next rule, as after no target (iptables-extensions(8)), and
 /// those that keep no packet from its way.
-const PASSING: [&str; 25] = [
+const PASSING: [&str; 24] = [
     "ACCEPT",
     "AUDIT",
     "CHECKSUM",
@@ -282,7 +282,6 @@ const PASSING: [&str; 25] = [
     "MARK",
     "NFLOG",
     "RATEEST",
-    "RETURN",
     "SECMARK",
     "SET",
     "TCPMSS",
