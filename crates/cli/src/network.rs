@@ -6,7 +6,7 @@ use crate::library;
 use clap::Args;
 use railweave_bench::nccl;
 use railweave_bench::ranks::{Ranks, RanksError};
-use railweave_discovery::Found;
+use railweave_discovery::{Found, Note};
 use railweave_nccl_host::logger;
 use railweave_nccl_host::{LoadedNet, Plugin};
 use railweave_options::Options;
@@ -76,7 +76,8 @@ impl NetworkArguments {
     pub(crate) fn network(&self) -> Result<Network, Box<dyn Error>> {
         if self.lib.is_none() && self.nccl.is_none() && self.rank_command.is_none() {
             let variables = self.variables(is_set).into_iter().map(|(name, value)| (name.into(), value.into()));
-            look(&environment::options_with(variables)?)?;
+            // The plugin warns in its own log lines.
+            look(&environment::options_with(variables)?, &|_| ())?;
         }
         let source = match &self.nccl {
             Some(library) => Source::Nccl(library.clone()),
@@ -176,13 +177,15 @@ impl Network {
     }
 }
 
-/// Examines this host as the plugin does for net API v9 and later.
+/// Examines this host as the plugin does for net API v9 and later. `warn` gets the plugin's warnings.
 ///
 /// # Errors
 /// If the plugin's `init` would fail: the reason.
-pub(crate) fn look(options: &Options) -> Result<Found, railweave_discovery::Error> {
-    // Notes that are not errors are left to the plugin's own log lines.
-    railweave_discovery::find(options, true, &|_| ())
+pub(crate) fn look(options: &Options, warn: &dyn Fn(&str)) -> Result<Found, railweave_discovery::Error> {
+    railweave_discovery::find(options, true, &|note| match note {
+        Note::Warning(text) => warn(&text),
+        Note::Information(_) => {}
+    })
 }
 
 fn is_set(variable: &str) -> bool {

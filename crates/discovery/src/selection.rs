@@ -2,13 +2,10 @@
 
 use railweave_fabric::{Discovery, Mode, PortFacts};
 use railweave_options::{Options, RailFilter, Setting, Source, Weights};
-use railweave_topology::{Device, Order, Selected, Selection, devices, select};
+use railweave_topology::{ChosenPort, Device, Order, Selected, Selection, devices, select};
 
 use crate::error::{Error, Refusal};
 use crate::note::{Note, Say};
-
-/// The most ports that a sentence lists.
-const MOST_LISTED: usize = 16;
 
 /// Selects and orders the ports that the user's list admits. A list's order counts unless it is a list of NCCL's, whose
 /// own transports treat it as a set.
@@ -31,24 +28,24 @@ pub(crate) fn choose(
     select(discovery, matches, mode, order).map_err(|none| Refusal::of_selection(&none, filter))
 }
 
-/// Says which items of the user's list let in none of these ports. A list of NCCL's is often one for hosts of several
-/// kinds, so that it gets no warning.
-pub(crate) fn note_idle(ports: &[PortFacts], filter: &Setting<Option<RailFilter>>, say: Say<'_>) {
+/// Says which items of the user's list let in none of the chosen ports. It is no error, because a list may be meant for
+/// several kinds of host.
+fn note_idle(ports: &[ChosenPort], filter: &Setting<Option<RailFilter>>, say: Say<'_>) {
     let Some(list) = &filter.value else { return };
-    let known = ports.iter().map(|port| (port.device.as_str(), Some(port.address), Some(u32::from(port.port_number))));
-    let names: Vec<_> = ports.iter().take(MOST_LISTED).map(|port| port.name.as_str()).collect();
+    let facts = ports.iter().map(|port| &port.facts);
+    let known = facts.map(|port| (port.device.as_str(), Some(port.address), Some(u32::from(port.port_number))));
     for (item, is_taken) in list.idle(known) {
         let what = if is_taken { "earlier items have all its ports" } else { "no usable port of this host matches it" };
-        let text = format!(
-            "{}={list}: the item {item} has no effect, because {what}; usable: {}; correct it, or leave it out",
-            filter.source,
-            names.join(", ")
-        );
-        say(if filter.source.is_nccls() { Note::Information(text) } else { Note::Warning(text) });
+        say(Note::Warning(format!(
+            "{}={list}: the item {item} has no effect, because {what} (`railweave topo` lists the ports, and the \
+             reason for each that is left out); correct the item, or leave it out",
+            filter.source
+        )));
     }
 }
 
-/// Makes devices of the chosen ports. Logs the devices and the ports left out.
+/// Makes devices of the ports chosen by a list. Logs the devices, the ports left out, and items of the list that have
+/// none.
 ///
 /// # Errors
 /// If the user's weights leave a device no rail with a share.
@@ -56,6 +53,7 @@ pub(crate) fn make_devices(
     options: &Options,
     fabric: &str,
     selection: &Selection,
+    list: &Setting<Option<RailFilter>>,
     mode: Mode,
     say: Say<'_>,
 ) -> Result<Vec<Device>, Error> {
@@ -65,6 +63,7 @@ pub(crate) fn make_devices(
     if options.mode.value.is_some() {
         say(Note::Information(format!("mode {} (from {})", mode.name(), options.mode.source)));
     }
+    note_idle(&selection.ports, list, say);
     let devices = devices(&selection.ports, mode);
     check_weights(options, &devices)?;
     for device in &devices {

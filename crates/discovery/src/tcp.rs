@@ -12,7 +12,7 @@ use crate::error::{Error, Refusal};
 use crate::found::{Found, FoundFabric};
 use crate::interface::Interface;
 use crate::note::{Note, Say};
-use crate::selection::{choose, make_devices, mode_of, note_idle};
+use crate::selection::{choose, make_devices, mode_of};
 use crate::tcp_ports::{discover, loopback_port};
 
 /// Finds the addresses of this host that become rails.
@@ -20,10 +20,9 @@ pub(crate) fn find(options: &Options, interfaces: &[Interface], say: Say<'_>) ->
     let mut discovery = discover(Path::new("/"), interfaces);
     add_loopback(&mut discovery, options.rails.value.as_ref(), say);
     let mode = mode_of(options, &options.rails, Mode::Fused)?;
-    note_idle(&discovery.ports, &options.rails, say);
     let selection = choose(discovery, &options.rails, mode, Order::Pci).map_err(Refusal::into_error)?;
     let listens_on = listens_on(options, interfaces, &selection.ports)?;
-    let devices = make_devices(options, "tcp", &selection, mode, say)?;
+    let devices = make_devices(options, "tcp", &selection, &options.rails, mode, say)?;
     Ok(Found {
         fabric: FoundFabric::Tcp,
         mode,

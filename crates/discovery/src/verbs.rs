@@ -17,7 +17,7 @@ use crate::found::{Found, FoundFabric};
 use crate::interface::Interface;
 use crate::note::{Note, Say};
 use crate::rdma_ports::{DiscoveryRules, VerbsDiscovery, discover};
-use crate::selection::{choose, make_devices, mode_of, note_idle};
+use crate::selection::{choose, make_devices, mode_of};
 
 /// Finds the RDMA ports of this host that become rails.
 pub(crate) fn find(
@@ -44,7 +44,6 @@ pub(crate) fn find(
     let left_out = leave_out_link_local(options, &mut ports, left_out);
     let discovery = Discovery { ports: ports.iter().map(|port| port.facts.clone()).collect(), left_out };
     let order = if options.pci_order.value { Order::Pci } else { Order::Machine };
-    note_idle(&discovery.ports, &options.rdma_rails, say);
     let mut selection = choose(discovery, &options.rdma_rails, mode, order)?;
     let mut opened = Vec::new();
     let left_out = &mut selection.left_out;
@@ -62,12 +61,12 @@ pub(crate) fn find(
         let none = NoUsablePort { left_out: selection.left_out, not_listed: Vec::new() };
         return Err(Refusal::of_selection(&none, &options.rdma_rails));
     }
-    check_list(&options.rdma_rails, &selection.ports, say)?;
+    check_two(&options.rdma_rails, &selection.ports, say)?;
     // An InfiniBand GID is no address for a socket, and the machine may have only loopback.
     let loopback = || after_ports(IpAddr::V4(Ipv4Addr::LOCALHOST), 8);
     let listens_on = listens_on(options, interfaces, &selection.ports)?;
     let out_of_band = out_of_band(options, interfaces, listens_on.as_deref())?.unwrap_or_else(loopback);
-    let devices = make_devices(options, Verbs::NAME, &selection, mode, say)?;
+    let devices = make_devices(options, Verbs::NAME, &selection, &options.rdma_rails, mode, say)?;
     Ok(Found {
         fabric: FoundFabric::Verbs(opened),
         mode,
@@ -187,40 +186,30 @@ fn open(ports: &[VerbsPort], chosen: &ChosenPort) -> Result<OpenPort, String> {
     OpenPort::new(port.clone()).map_err(|error| error.to_string())
 }
 
-/// Checks that each item of a list names a port in use. A list may be meant for several kinds of host, so this is a
-/// warning only. But two variables that name one port each are meant for this host.
+/// Checks that each of two variables that name one port each names one in use: they are meant for this host.
 ///
 /// # Errors
-/// If one of two such variables names no port in use.
-fn check_list(list: &Setting<Option<RailFilter>>, ports: &[ChosenPort], say: Say<'_>) -> Result<(), Error> {
-    let Some(filter) = list.value.as_ref().filter(|filter| !filter.exclude) else { return Ok(()) };
+/// If one of them names none.
+fn check_two(list: &Setting<Option<RailFilter>>, ports: &[ChosenPort], say: Say<'_>) -> Result<(), Error> {
+    let (Some(filter), Source::Variables(first, second)) = (&list.value, list.source) else { return Ok(()) };
     let mut used = Vec::new();
-    for item in &filter.items {
+    for (item, name) in filter.items.iter().zip([first, second]) {
         let alone = RailFilter { exclude: false, exact: filter.exact, items: vec![item.clone()], groups: None };
-        let is_there = |port: &&ChosenPort| {
+        let is_it = |port: &&ChosenPort| {
             let facts = &port.facts;
             alone.matches(&facts.device, Some(facts.address), Some(facts.port_number.into())).is_some()
         };
-        let source = list.source;
-        match (ports.iter().find(is_there), source) {
-            (Some(port), _) => used.push(port.facts.name.as_str()),
-            (None, Source::Variables(first, second)) => {
-                let name = if used.is_empty() { first } else { second };
-                let there: Vec<&str> = ports.iter().map(|port| port.facts.name.as_str()).collect();
-                return Err(Error::Configuration(format!(
-                    "{name}={item} names no RDMA port that can be used, and {source} need one each; `railweave topo` \
-                     lists the ports, and the reason for each that is left out; of both, there is {}",
-                    there.join(", ")
-                )));
-            }
-            _ => say(Note::Warning(format!(
-                "{item} (from {source}) names no RDMA port in use; `railweave topo` lists the ports in use, and \
-                 the reason for each that is left out"
-            ))),
-        }
+        let Some(port) = ports.iter().find(is_it) else {
+            let there: Vec<&str> = ports.iter().map(|port| port.facts.name.as_str()).collect();
+            return Err(Error::Configuration(format!(
+                "{name}={item} names no RDMA port that can be used, and {} need one each; `railweave topo` lists the \
+                 ports, and the reason for each that is left out; of both, there is {}",
+                list.source,
+                there.join(", ")
+            )));
+        };
+        used.push(port.facts.name.as_str());
     }
-    if let (Source::Variables(..), [first, second]) = (list.source, &used[..]) {
-        say(Note::Information(format!("Using [0]{first}:SOUT [1]{second}:SUP")));
-    }
+    say(Note::Information(format!("Using [0]{}:SOUT [1]{}:SUP", used[0], used[1])));
     Ok(())
 }

@@ -10,7 +10,7 @@ use crate::hello::MAX_HELLO_BYTES;
 use crate::preface::Token;
 
 const MOST_TEXT: usize = 1024;
-const MOST_REASON: usize = 200;
+const MOST_REASON: usize = 512;
 
 /// Bytes of a frame's header.
 pub const FRAME_HEADER_BYTES: usize = 12;

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
-use railweave_fabric::{Part, Step};
+use railweave_fabric::Part;
 use railweave_transport::progress::Progress;
 use railweave_transport::{Fate, Lingering, Side, Token};
 
@@ -16,8 +16,8 @@ use crate::network::AnyHandshake;
 pub(super) enum Target {
     /// The connect that it is for.
     Connect(Box<ConnectRequest>),
-    /// The listener that it is for, and the offer's first step of the ladder.
-    Accept(Arc<Listener>, Step),
+    /// The listener that it is for, and true if the offer follows others of its session that have failed.
+    Accept(Arc<Listener>, bool),
 }
 
 impl Target {

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use railweave_fabric::{LinkLayer, Step};
+use railweave_fabric::{LinkLayer, Route as FabricRoute, Step};
 use railweave_identity::random;
 use railweave_transport::progress::Due;
 use railweave_transport::{Action, Cause, Error, Failed, Handshake, HandshakeFailure, Message, Offer, Token};
@@ -84,7 +84,8 @@ impl ControlLoop {
         let params = HandshakeParams { config: listener.config.clone(), peer, deadline_ns };
         let (handshake, node) =
             placed(&**known.0, known.1, |it, device| it.accept(device, offer, same_network, lane_token, params));
-        let target = Target::Accept(Arc::clone(&listener), offer.ways.first_step);
+        let follows = offer.ways.first_step > Step::default() || offer.ways.routes.contains(&FabricRoute::Failed);
+        let target = Target::Accept(Arc::clone(&listener), follows);
         let setup = ConnectionSetup::new(handshake, target, Some(lane_token), node, (timeout_ns, now));
         self.begin_setup(route, setup);
         self.lane_routes.insert(lane_token, route);
@@ -340,8 +341,8 @@ impl ControlLoop {
         match target {
             // Nobody needs the error if connect is not called again.
             Target::Connect(request) => drop(request.result.give(Err(error))),
-            // The first attempt is in the log already.
-            Target::Accept(_, first_step) if *first_step > Step::default() && is_unpaired(&error) => {}
+            // The first failure is in the log already.
+            Target::Accept(_, true) if is_unpaired(&error) => {}
             Target::Accept(listener, _) if listener.is_open() => {
                 let now = self.now_ns();
                 let text = format!("a connection that a peer began was not set up, and accept keeps waiting: {error}");

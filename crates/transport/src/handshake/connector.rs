@@ -221,10 +221,10 @@ impl<F: Fabric> Connector<F> {
                 None
             }));
         }
-        let failed_here = set_up.failed_here();
+        let (failed_here, first) = (set_up.failed_here(), set_up.first_left_out());
         let made = set_up.make(up);
-        if made.rails.usable().is_empty() {
-            return self.give_up(HandshakeFailure::NoRail { failed_here });
+        if let Some(first) = first.filter(|_| made.rails.usable().is_empty()) {
+            return self.give_up(HandshakeFailure::NoRail { failed_here, first });
         }
         set_up.send(Message::Ready { usable: made.rails.usable().bits() });
         let memory = set_up.memory.as_ref().expect("it was there from the beginning");

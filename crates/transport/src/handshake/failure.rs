@@ -63,11 +63,13 @@ pub enum HandshakeFailure {
     NoRail {
         /// True if this host could not make any of them.
         failed_here: bool,
+        /// The reason for the first.
+        first: LeftOut,
     },
     /// A rail that READY names could not be finished.
     Unfinished(SetupError),
     /// A rail that READY names has failed with a part of this host, for this reason.
-    Broke(String),
+    Broke(LeftOut),
     /// The acceptor refused the offer.
     Refused {
         /// The party at fault, as the acceptor sees it.
@@ -87,7 +89,7 @@ impl HandshakeFailure {
             Self::Refused { fault: Fault::Configuration, .. } => Fault::Configuration,
             Self::Late(_)
             | Self::Closed
-            | Self::NoRail { failed_here: false }
+            | Self::NoRail { failed_here: false, .. }
             | Self::Refused { .. }
             | Self::GaveUp(_) => Fault::Peer,
             Self::OutOfTurn(_)
@@ -97,7 +99,7 @@ impl HandshakeFailure {
             | Self::WrongLanes { .. }
             | Self::WrongRailSet { .. } => Fault::Protocol,
             Self::Unpaired(_) => Fault::Configuration,
-            Self::Unconnected(_) | Self::NoRail { failed_here: true } | Self::Broke(_) => Fault::Local,
+            Self::Unconnected(_) | Self::NoRail { failed_here: true, .. } | Self::Broke(_) => Fault::Local,
             Self::Unfinished(error) => error.fault(),
         }
     }
@@ -140,9 +142,10 @@ impl HandshakeFailure {
             ),
             Self::Unpaired(reason) => reason.clone(),
             Self::Unconnected(reason) => reason.to_string(),
-            Self::NoRail { .. } => {
-                format!("no rail to {peer} came up; the lines before this one name the reason for each")
-            }
+            Self::NoRail { first, .. } => format!(
+                "no rail to {peer} came up, the first because: {first}; the lines before this one name the reason for \
+                 each"
+            ),
             Self::Unfinished(error) => error.to_string(),
             Self::Broke(reason) => format!("{reason}; the connection that was set up uses it and is lost"),
             Self::Refused { reason, .. } => format!("{peer} refused the connection: {reason}"),
@@ -324,14 +327,16 @@ mod tests {
             ),
             (HandshakeFailure::Unpaired("no port fits".to_owned()), Fault::Configuration, "no port fits"),
             (
-                HandshakeFailure::NoRail { failed_here: false },
+                HandshakeFailure::NoRail { failed_here: false, first: LeftOut::PeerSilent },
                 Fault::Peer,
-                "no rail to node2 came up; the lines before this one name the reason for each",
+                "no rail to node2 came up, the first because: the peer's packets did not come through; its own log \
+                 says why; the lines before this one name the reason for each",
             ),
             (
-                HandshakeFailure::NoRail { failed_here: true },
+                HandshakeFailure::NoRail { failed_here: true, first: LeftOut::PeerSilent },
                 Fault::Local,
-                "no rail to node2 came up; the lines before this one name the reason for each",
+                "no rail to node2 came up, the first because: the peer's packets did not come through; its own log \
+                 says why; the lines before this one name the reason for each",
             ),
             (
                 HandshakeFailure::Unfinished(error()),
@@ -339,7 +344,7 @@ mod tests {
                 "the range of 2 bytes at 0x1 is not a valid memory range",
             ),
             (
-                HandshakeFailure::Broke("the device failed".to_owned()),
+                HandshakeFailure::Broke(LeftOut::Broke { reason: "the device failed".to_owned(), is_of_way: true }),
                 Fault::Local,
                 "the device failed; the connection that was set up uses it and is lost",
             ),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Connecting, Domain, Fabric, Joining, LaneEndpoint, LocalSlice, MAX_RAILS, Memory, Part, PendingRail, Rail,
-    RailId, RailSet, RailSpec, Region, Registration, RemoteSlice, Role, SettingId, SetupError,
+    Access, Connecting, Domain, Fabric, Joining, LaneEndpoint, LocalSlice, MAX_RAILS, Memory, Part, PendingRail, Piece,
+    Rail, RailId, RailSet, RailSpec, Region, Registration, RemoteSlice, Role, SettingId, SetupError,
 };
 
 use super::failure::{HandshakeFailure, LeftOut};
@@ -38,7 +38,7 @@ pub(super) struct Opening<F: Fabric> {
     /// The number of lanes whose sockets this end is still dialling.
     pub(super) undialled: u32,
     /// The reason why it must be left out, if a part of this host that it uses has failed.
-    failed: Option<String>,
+    failed: Option<LeftOut>,
     /// The reason why the rail is left out, if it is.
     pub(super) dropped: Option<LeftOut>,
     /// The rail once it is connected, if it must carry its first packets.
@@ -188,9 +188,11 @@ impl<F: Fabric, C> SetUp<F, C> {
 
     /// Notes that the rails that use a part of this host have failed with it, for this reason.
     pub(super) fn note_failed(&mut self, failed: &Part, reason: &str) {
+        // A device that has failed brings nothing through for the rest of the process's life.
+        let is_of_way = failed.piece == Piece::Device;
         for opening in &mut self.rails {
             if opening.parts().iter().any(|part| part.fails_with(failed)) {
-                opening.failed.get_or_insert_with(|| reason.to_owned());
+                opening.failed.get_or_insert_with(|| LeftOut::Broke { reason: reason.to_owned(), is_of_way });
             }
         }
     }
@@ -200,13 +202,13 @@ impl<F: Fabric, C> SetUp<F, C> {
         for rail in RailId::all().take(self.rails.len()) {
             let opening = &self.rails[rail.index()];
             if let Some(reason) = opening.failed.clone().filter(|_| opening.dropped.is_none()) {
-                self.drop_rail(rail, LeftOut::Broke { reason, is_of_way: false });
+                self.drop_rail(rail, reason);
             }
         }
     }
 
     /// Returns the reason why one of these rails failed with a part of this host, if one did.
-    pub(super) fn reason_of_failed(&self, rails: RailSet) -> Option<String> {
+    pub(super) fn reason_of_failed(&self, rails: RailSet) -> Option<LeftOut> {
         RailId::all()
             .zip(&self.rails)
             .find_map(|(rail, opening)| opening.failed.clone().filter(|_| rails.contains(rail)))
@@ -478,6 +480,11 @@ impl<F: Fabric, C> SetUp<F, C> {
             Some(pending) => pending.into_rail().map(Some),
             None => Ok(opening.probe.take().map(|probe| probe.rail)),
         }
+    }
+
+    /// Returns the reason why the first of the rails that are left out is.
+    pub(super) fn first_left_out(&self) -> Option<LeftOut> {
+        self.rails.iter().find_map(|opening| opening.dropped.clone())
     }
 
     /// Returns true if no rail came up, and only this host is at fault.

@@ -320,11 +320,11 @@ impl Blame {
                 // An end says BYE only once it is up, and then its peer has everything that it needs.
                 HandshakeFailure::Closed => (false, Fault::Peer),
                 HandshakeFailure::Unpaired(_) => (set_up.planned == 0 && !sender, Fault::Configuration),
-                HandshakeFailure::NoRail { failed_here: true } => {
+                HandshakeFailure::NoRail { failed_here: true, .. } => {
                     (none_opened && self.end(sender).unopened != 0, Fault::Local)
                 }
                 // A peer that has given up or died has no ends of rails either.
-                HandshakeFailure::NoRail { failed_here: false } => {
+                HandshakeFailure::NoRail { failed_here: false, .. } => {
                     (none_left || peer_gave_up || self.has(sender, &[Strike::PeerDied]), Fault::Peer)
                 }
                 _ => (false, Fault::Peer),

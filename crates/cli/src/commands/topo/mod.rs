@@ -59,7 +59,7 @@ pub(crate) struct Arguments {
 /// Shows what the plugin would use here, or with a peer, in this environment.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let options = environment::options()?;
-    let found = network::look(&options)?;
+    let found = network::look(&options, &|text| eprintln!("railweave: warning: {text}"))?;
     let mut hello = hello(u8::from(found.mode != Mode::Ports), 0, false);
     let own = Own::new(&found, &options, &hello.host, hello.network)?;
     hello.fabrics = match found.fabric {

@@ -193,7 +193,7 @@ fn if_no_rail_brings_anything_through_the_next_step_of_the_ladder_follows() {
         }
         ends.exchange();
         let [Some(sender), Some(receiver)] = ends.failures() else { panic!("both fail") };
-        assert_eq!(sender, HandshakeFailure::NoRail { failed_here: false });
+        assert!(matches!(sender, HandshakeFailure::NoRail { failed_here: false, .. }), "{sender:?}");
         assert!(matches!(receiver, HandshakeFailure::GaveUp(_)), "{receiver:?}");
         assert_eq!(ends.connector.step(), Some(Step::Subnet));
         assert_eq!(ends.connector.next_step(), Some(Step::Routed));
@@ -290,7 +290,7 @@ fn the_parts_of_rails_that_try_their_packets_are_known() {
 
 #[test]
 fn the_rails_of_a_part_that_fails_are_left_out_and_the_others_carry_on() {
-    let reason = || LeftOut::Broke { reason: "the device failed".to_owned(), is_of_way: false };
+    let reason = || LeftOut::Broke { reason: "the device failed".to_owned(), is_of_way: true };
     // While the connector's first packets are out, over its rail or over both.
     let mut ends =
         Ends::<false>::new(&[port(1, Packets::Lost), Port::new(2, 1)], &[Port::new(11, 1), Port::new(12, 1)]);
@@ -305,7 +305,7 @@ fn the_rails_of_a_part_that_fails_are_left_out_and_the_others_carry_on() {
     ends.exchange();
     assert!(ends.connector.handle_part_failed(&port(1, Packets::Lost).part(), "the device failed"));
     look(&mut ends, 0);
-    assert_eq!(ends.failures()[0], Some(HandshakeFailure::NoRail { failed_here: false }));
+    assert_eq!(ends.failures()[0], Some(HandshakeFailure::NoRail { failed_here: false, first: reason() }));
     assert_eq!(ends.connector.next_step(), Some(Step::Routed));
     // The acceptor awaits PROBE, which then names a rail that it has no more.
     let mut ends = Ends::<false>::new(&[Port::new(1, 1), Port::new(2, 1)], &[Port::new(11, 1), Port::new(12, 1)]);
@@ -318,10 +318,9 @@ fn the_rails_of_a_part_that_fails_are_left_out_and_the_others_carry_on() {
     assert_eq!(ends.made(), [vec![1], vec![1]]);
     assert_eq!(ends.events, [vec![left_out(0, LeftOut::PeerSilent)], vec![left_out(0, reason())]]);
     // It has said that both carry. The connector does without the one that has failed, or counts on it.
-    for (packets, failure) in [
-        (Packets::Lost, None),
-        (Packets::CarriedWith(2), Some(HandshakeFailure::Broke("the device failed".to_owned()))),
-    ] {
+    for (packets, failure) in
+        [(Packets::Lost, None), (Packets::CarriedWith(2), Some(HandshakeFailure::Broke(reason())))]
+    {
         let from = [port(1, packets), port(2, Packets::CarriedWith(2))];
         let mut ends = Ends::<false>::new(&from, &[Port::new(11, 1), Port::new(12, 1)]);
         ends.exchange();

@@ -154,7 +154,7 @@ fn a_failed_device_explains_the_error_of_its_event_and_nothing_before_it() {
 fn a_set_up_fails_only_for_its_circumstances_and_for_what_struck_it() {
     let set_up = SetUp { planned: 0b11, ..SetUp::default() };
     let of = |failure| -> Error { Cause::Handshake { peer: "node2".to_owned(), failure }.into() };
-    let no_rail = of(HandshakeFailure::NoRail { failed_here: true });
+    let no_rail = of(HandshakeFailure::NoRail { failed_here: true, first: railweave_transport::LeftOut::NotReady });
     let mut blame = Blame::default();
     blame.not_opened(true, 0);
     assert!(blame.judge_set_up(true, &no_rail, set_up).is_err(), "rail 1 did open");
