@@ -379,7 +379,7 @@ options! {
         default: Duration::from_secs(10), "10 s",
         help: "RDMA only: the time in which a new rail must carry a whole packet both ways, once both ends have \
                connected it. A rail that does not is left out, and if none is left, another way to the peer is tried. \
-               Connecting it may take as long, if other ports may take its place.",
+               Connecting it may take as long, if another rail is connected or other ports may take its place.",
     }
     /// True if virtual functions count as one adapter.
     merge_vfs: bool {
@@ -442,7 +442,8 @@ options! {
         default: 34, "34",
         help: "RDMA only: the number of retries after a change of a queue pair's state (`ibv_modify_qp`) timed out in \
                the kernel, as it does while the kernel looks up a peer's address. `RAILWEAVE_HANDSHAKE_TIMEOUT` ends \
-               the retries in any case.",
+               the retries in any case; `RAILWEAVE_PROBE_TIMEOUT` ends them if another rail is connected or other \
+               ports may take its place.",
     }
     /// The pause before the first of these retries, 0 to 3600 s; the second pause is twice as long, the third three
     /// times.

@@ -375,3 +375,27 @@ fn processes_with_unlike_modes_name_the_difference_on_both_sides() {
         },
     );
 }
+
+#[test]
+fn processes_whose_ports_do_not_pair_name_the_ports_and_connect_returns_an_invalid_usage() {
+    let words = ["No local NIC found", "127.0.0.1", "::1", "addresses of one family"];
+    with_peer(
+        &[("RAILWEAVE_RAILS", "127.0.0.1/32")],
+        &[("RAILWEAVE_RAILS", "::1/128")],
+        |mut peer| {
+            let (_plugin, net) = start();
+            let (listen, handle) = listen(&net, 0);
+            write_handle(&mut peer.link, &handle);
+            peer.wait();
+            assert!(net.accept(&listen).unwrap().is_none());
+            assert_eq!(warnings_with(&words).len(), 1, "{:?}", warnings());
+        },
+        |mut link| {
+            let (_plugin, net) = start();
+            let mut handle = read_handle(&mut link);
+            let error = until("connect", || net.connect(0, &mut handle).map(|_| None).unwrap_or_else(Some));
+            assert!(error.to_string().contains("ncclInvalidUsage"), "{error}");
+            assert_eq!(warnings_with(&words).len(), 1, "{:?}", warnings());
+        },
+    );
+}
