@@ -247,6 +247,25 @@ mod tests {
         assert_eq!(routes.route(&port, IpAddr::from([127, 0, 0, 2])), Route::Leaves, "others are asked again");
     }
 
+    #[test]
+    fn an_answer_to_another_question_does_not_count() {
+        let (ours, kernels) = UnixDatagram::pair().unwrap();
+        let routes = Routes::over(OwnedFd::from(ours).into(), Interface::list().unwrap());
+        let kernel = std::thread::spawn(move || {
+            let mut question = [0; 4096];
+            kernels.recv(&mut question).unwrap();
+            let number = u32::from_ne_bytes(*question[8..].first_chunk().unwrap());
+            for (code, number) in [(libc::ENETUNREACH, number - 1), (libc::EINVAL, number)] {
+                let mut reply = message(NLMSG_ERROR, &code.wrapping_neg().to_ne_bytes());
+                reply[8..12].copy_from_slice(&number.to_ne_bytes());
+                kernels.send(&reply).unwrap();
+            }
+        });
+        let port = loopback_port(IpAddr::from([127, 0, 0, 1]));
+        assert_eq!(routes.route(&port, IpAddr::from([127, 0, 0, 2])), Route::Unknown, "EINVAL says nothing");
+        kernel.join().unwrap();
+    }
+
     fn message(kind: u16, body: &[u8]) -> Vec<u8> {
         let mut bytes = ((HEADER_BYTES + body.len()) as u32).to_ne_bytes().to_vec();
         bytes.extend(kind.to_ne_bytes());

@@ -11,7 +11,7 @@ use crate::endpoint::Endpoint;
 use crate::gid::{PortGid, show_gid};
 use crate::queues::QueuePair;
 use crate::sys;
-use crate::unfound::WAIT;
+use crate::unfound::{Looking, WAIT};
 
 /// Hops that a routed packet may take.
 const HOP_LIMIT: u8 = 255;
@@ -54,13 +54,15 @@ pub(crate) struct RisingPair {
     reached: Reached,
     /// The number of times that the next change of state was refused.
     refusals: u32,
+    /// Others may wait while it looks for its peer.
+    looking: Option<Looking>,
 }
 
 impl RisingPair {
     /// Moves a new queue pair to INIT; it stays in RESET if that change must be retried.
     pub(crate) fn open(domain: &VerbsDomain, pair: QueuePair, access: c_int) -> Result<Self, SetupError> {
         let psn = random_psn(domain)?;
-        let mut rising = Self { pair, psn, access, reached: Reached::Reset, refusals: 0 };
+        let mut rising = Self { pair, psn, access, reached: Reached::Reset, refusals: 0, looking: None };
         let result = rising.initialise(domain);
         // `rise` goes the rest of the way once the peer is known.
         rising.stand(domain, Reached::Init, result, |rising, error| rising.not_initialised(domain, error))?;
@@ -99,7 +101,9 @@ impl RisingPair {
                     }
                     let result = self.make_ready_to_receive(path, peer, classes, mtu);
                     let (next, now) = (domain.config.modify_retries.pause_after(self.refusals + 1), Instant::now());
-                    domain.unfound.note(peer.gid, number, (&result, now - begun), next, now);
+                    // The earlier one ends first: it stands for the same queue pair.
+                    self.looking = None;
+                    self.looking = domain.unfound.note(peer.gid, number, (&result, now - begun), next, now);
                     self.stand(domain, Reached::ReadyToReceive, result, words)
                 }
                 Reached::ReadyToReceive => {

@@ -36,7 +36,7 @@ pub struct VerbsDomain {
     /// The usable entries when the table was last read, best first; never empty.
     gids: Mutex<Vec<PortGid>>,
     /// The peers' ports that the kernel has not found.
-    pub(crate) unfound: Unfound,
+    pub(crate) unfound: Arc<Unfound>,
     pub(crate) max_write: u32,
     /// The engine through which dma-bufs are registered, if the port has one.
     pub(crate) engine: Option<Engine>,
@@ -61,7 +61,7 @@ impl VerbsDomain {
             link_layer: port.facts.link_layer,
             table: port.table,
             gids: Mutex::new(port.gids),
-            unfound: Unfound::default(),
+            unfound: Arc::default(),
             max_write: match port.attributes.max_msg_sz {
                 0 => MAX_WRITE,
                 most => most.min(MAX_WRITE),

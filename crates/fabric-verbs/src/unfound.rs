@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The pause of a queue pair that waits for another one: short next to a second in the kernel, and never 0, as the
@@ -16,7 +16,7 @@ pub(crate) const WAIT: Duration = Duration::from_millis(100);
 const QUICK: Duration = Duration::from_millis(100);
 
 /// An attempt may end this much later than its pause says: it takes about a second itself, and so may one for another
-/// port before it. After that, the queue pair is taken to be gone.
+/// port before it. After that, others look themselves.
 const LEEWAY: Duration = Duration::from_secs(3);
 
 /// The last attempt to find a port.
@@ -25,6 +25,22 @@ struct Attempt {
     pair: u32,
     /// The time at which its next attempt is over at the latest.
     next_over: Instant,
+}
+
+/// A queue pair that looks for a port. When it is dropped, no other waits for it any more.
+pub(crate) struct Looking {
+    unfound: Arc<Unfound>,
+    gid: [u8; 16],
+    pair: u32,
+}
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        let mut attempts = self.unfound.attempts();
+        if attempts.get(&self.gid).is_some_and(|attempt| attempt.pair == self.pair) {
+            attempts.remove(&self.gid);
+        }
+    }
 }
 
 /// The peers' ports that one port of this host has not found, by their GIDs.
@@ -38,24 +54,27 @@ impl Unfound {
     }
 
     /// Notes the outcome of a queue pair's attempt, which took this long. `next` is the pause before its next attempt
-    /// if the kernel refused this one, `None` if there is none: then no other waits for it.
+    /// if the kernel refused this one, `None` if there is none: then no other waits for it. The queue pair keeps what
+    /// this returns, in place of what it returned before, until it is gone.
     pub(crate) fn note(
-        &self,
+        self: &Arc<Self>,
         gid: [u8; 16],
         pair: u32,
         (outcome, took): (&io::Result<()>, Duration),
         next: Option<Duration>,
         now: Instant,
-    ) {
+    ) -> Option<Looking> {
         let mut attempts = self.attempts();
         attempts.retain(|_, attempt| now < attempt.next_over);
         let is_unfound = outcome.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ETIMEDOUT));
-        match next {
-            Some(pause) if is_unfound && took >= QUICK => {
+        match next.filter(|_| is_unfound && took >= QUICK) {
+            Some(pause) => {
                 attempts.insert(gid, Attempt { pair, next_over: now + pause + LEEWAY });
+                Some(Looking { unfound: Arc::clone(self), gid, pair })
             }
-            _ => {
+            None => {
                 attempts.remove(&gid);
+                None
             }
         }
     }
@@ -79,32 +98,38 @@ mod tests {
     #[test]
     fn one_queue_pair_looks_and_the_others_wait_until_it_finds_the_port_or_stops() {
         for pause in [Duration::ZERO, SECOND, 60 * SECOND] {
-            let (unfound, start) = (Unfound::default(), Instant::now());
-            unfound.note(GID, 1, (&refused(libc::ETIMEDOUT), SECOND), Some(pause), start);
-            assert!(!unfound.is_looked_for(GID, 1, start));
+            let (unfound, start) = (Arc::<Unfound>::default(), Instant::now());
+            let looking = unfound.note(GID, 1, (&refused(libc::ETIMEDOUT), SECOND), Some(pause), start);
+            assert!(looking.is_some() && !unfound.is_looked_for(GID, 1, start));
             assert!(unfound.is_looked_for(GID, 2, start));
             assert!(!unfound.is_looked_for([8; 16], 2, start), "another port");
             let over = start + pause + LEEWAY;
             assert!(unfound.is_looked_for(GID, 2, over - Duration::from_nanos(1)), "{pause:?}");
             assert!(!unfound.is_looked_for(GID, 2, over), "{pause:?}");
-            unfound.note(GID, 1, (&Ok(()), SECOND), Some(pause), start);
+            assert!(unfound.note(GID, 1, (&Ok(()), SECOND), Some(pause), start).is_none());
             assert!(!unfound.is_looked_for(GID, 2, start));
         }
     }
 
     #[test]
-    fn nobody_waits_for_a_queue_pair_that_has_no_attempt_left() {
-        let (unfound, now) = (Unfound::default(), Instant::now());
-        unfound.note(GID, 1, (&refused(libc::ETIMEDOUT), SECOND), Some(SECOND), now);
-        unfound.note(GID, 1, (&refused(libc::ETIMEDOUT), SECOND), None, now);
-        assert!(!unfound.is_looked_for(GID, 2, now));
+    fn nobody_waits_for_a_queue_pair_that_is_gone_or_has_no_attempt_left() {
+        let (unfound, now) = (Arc::<Unfound>::default(), Instant::now());
+        let look = |pair, next| unfound.note(GID, pair, (&refused(libc::ETIMEDOUT), SECOND), next, now);
+        let first = look(1, Some(SECOND));
+        assert!(look(1, None).is_none() && !unfound.is_looked_for(GID, 2, now));
+        // The first is late, and another looks by now.
+        let second = look(2, Some(SECOND));
+        drop(first);
+        assert!(unfound.is_looked_for(GID, 3, now));
+        drop(second);
+        assert!(!unfound.is_looked_for(GID, 3, now));
     }
 
     #[test]
     fn what_is_refused_at_once_or_for_another_reason_keeps_nobody_waiting() {
         for (code, took) in [(libc::ETIMEDOUT, QUICK - Duration::from_nanos(1)), (libc::EINVAL, SECOND)] {
-            let (unfound, now) = (Unfound::default(), Instant::now());
-            unfound.note(GID, 1, (&refused(code), took), Some(SECOND), now);
+            let (unfound, now) = (Arc::<Unfound>::default(), Instant::now());
+            assert!(unfound.note(GID, 1, (&refused(code), took), Some(SECOND), now).is_none());
             assert!(!unfound.is_looked_for(GID, 2, now));
         }
     }

@@ -259,7 +259,7 @@ where
             State::Lanes => HandshakeFailure::Late(Awaited::Lanes),
             State::Connecting => {
                 // The connector learns each rail's reason from LANES.
-                self.set_up.give_up_connecting(now_ns);
+                self.set_up.give_up_connecting();
                 return self.send_lanes();
             }
             State::Probe => HandshakeFailure::Late(Awaited::Probe),

@@ -316,7 +316,7 @@ where
         let failure = match self.state {
             State::Answer => HandshakeFailure::Late(Awaited::Answer),
             State::Lanes => HandshakeFailure::Late(Awaited::Lanes),
-            State::Dialling if self.set_up.is_connecting() => match self.set_up.give_up_connecting(now_ns) {
+            State::Dialling if self.set_up.is_connecting() => match self.set_up.give_up_connecting() {
                 None => return self.connected(),
                 Some(reason) => HandshakeFailure::Unconnected(reason),
             },

@@ -336,13 +336,11 @@ impl<F: Fabric, C> SetUp<F, C> {
         self.pause.is_none()
     }
 
-    /// Gives up on lanes that this host could not connect in time, after a last attempt; the rails that are connected
-    /// carry on without them. Returns the reason if no rail is left.
-    pub(super) fn give_up_connecting(&mut self, now_ns: u64) -> Option<LeftOut> {
+    /// Gives up on lanes that this host could not connect in time; the rails that are connected carry on without them.
+    /// Returns the reason if no rail is left.
+    pub(super) fn give_up_connecting(&mut self) -> Option<LeftOut> {
         let is_probe_timeout = self.connect_end_ns.is_some_and(|end_ns| end_ns <= self.deadline_ns);
         let limit = if is_probe_timeout { SettingId::ProbeTimeout } else { SettingId::HandshakeTimeout };
-        // The set-up thread may have been busy since the one before.
-        self.connect(Some(now_ns));
         self.pause = None;
         let mut last = None;
         for rail in RailId::all().take(self.rails.len()) {

@@ -9,7 +9,7 @@ use railweave_fabric::{Fault, LaneEndpoint, RailSet, SettingId};
 
 use self::plain::{Plain, Port, Writes};
 use super::*;
-use crate::{Cause, ConnectionConfig, ConnectionEnd, Lanes, RailLanes, RecvConnection, SendConnection};
+use crate::{Cause, ConnectionConfig, ConnectionEnd, Lanes, RailLanes, RecvConnection, SendConnection, Ways};
 
 const DEADLINE_NS: u64 = 1000;
 const TOKEN: Token = Token([7; 16]);
@@ -33,17 +33,20 @@ struct Ends<const SOCKETS: bool> {
 impl<const SOCKETS: bool> Ends<SOCKETS> {
     /// Begins a set-up in which the first ports of both ends go together, and so on.
     fn new(from: &[Port<SOCKETS>], to: &[Port<SOCKETS>]) -> Self {
-        Self::by(Step::Subnet, from, to)
+        Self::by(Step::Subnet, 0, from, to)
     }
 
-    /// Begins the same set-up, whose pairs were found by this step of the ladder.
-    fn by(step: Step, from: &[Port<SOCKETS>], to: &[Port<SOCKETS>]) -> Self {
+    /// Begins the same set-up, whose pairs were found by this step of the ladder. The last `others` of the connector's
+    /// ports do not belong to its device, and have no pair.
+    fn by(step: Step, others: u8, from: &[Port<SOCKETS>], to: &[Port<SOCKETS>]) -> Self {
         let ports = |ports: &[Port<SOCKETS>]| ports.iter().cloned().map(Port::offered).collect();
         let (config, receiver) = (ConnectionConfig::default(), "the receiver".to_owned());
-        let mut connector = Connector::new(config.clone(), ports(from), 1, receiver, DEADLINE_NS, |_| Arc::default());
+        let wanted = Wanted { nonce: 1, ways: Ways { others, ..Ways::default() } };
+        let mut connector =
+            Connector::new(config.clone(), ports(from), wanted, receiver, DEADLINE_NS, |_| Arc::default());
         let Some(Action::Send(Message::Offer(offer))) = connector.poll_action() else { panic!("no offer") };
         let pair = |port| AcceptPairing { connector_port: port, acceptor_port: port };
-        let pairings: Vec<_> = (0..from.len() as u8).map(pair).collect();
+        let pairings: Vec<_> = (0..from.len() as u8 - others).map(pair).collect();
         let (pairings, sender) = (Ok((step, &pairings[..])), "the sender".to_owned());
         let acceptor =
             Acceptor::new(config, ports(to), &offer, pairings, TOKEN, sender, DEADLINE_NS, |_| Arc::default());

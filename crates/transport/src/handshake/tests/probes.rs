@@ -128,7 +128,7 @@ fn a_refusal_leads_to_the_next_step_only_if_it_is_of_rails() {
 fn the_connector_goes_on_from_the_step_that_the_acceptor_took() {
     // That of TCP has an offer of its own.
     for step in Step::ALL.iter().copied().filter(|step| *step != Step::Tcp) {
-        let mut ends = Ends::<false>::by(step, &[Port::new(1, 1)], &[Port::new(11, 1)]);
+        let mut ends = Ends::<false>::by(step, 0, &[Port::new(1, 1)], &[Port::new(11, 1)]);
         assert_eq!(ends.connector.step(), None);
         let Some(Action::Send(answer)) = ends.acceptor.poll_action() else { panic!("no answer") };
         ends.connector.handle_message(answer);
@@ -136,6 +136,9 @@ fn the_connector_goes_on_from_the_step_that_the_acceptor_took() {
         let refuse = Message::Refuse { fault: Fault::Configuration, of_rails: true, reason: "no".to_owned() };
         ends.connector.handle_message(refuse);
         assert_eq!(ends.connector.next_step(), step.next());
+        ends.exchange();
+        let says = LeftOut::PeerSays { reason: "no".to_owned(), is_of_way: false };
+        assert_eq!(ends.events[0], [left_out(0, says)], "the log names the rail");
     }
 }
 
@@ -156,6 +159,17 @@ fn once_a_rail_is_connected_the_others_have_as_long_as_their_packets_would_have(
     assert_eq!(ends.made(), [vec![0], vec![0]]);
     let reason = LeftOut::PeerSays { reason: ends.events[1][0].1.to_string(), is_of_way: true };
     assert_eq!(ends.events[0], [left_out(1, reason)]);
+    assert!(ends.events[1][0].1.to_string().contains("raise probe_timeout"), "{}", ends.events[1][0].1);
+    // Other ports of the connector do as well, at both ends.
+    for (from, to) in [(late(1), Port::new(11, 1)), (Port::new(1, 1), late(11))] {
+        let mut ends = Ends::<false>::by(Step::Subnet, 1, &[from, Port::new(2, 1)], &[to]);
+        ends.connector.set_deadline(99 * SECOND_NS);
+        ends.acceptor.set_deadline(99 * SECOND_NS);
+        ends.exchange();
+        look(&mut ends, SECOND_NS);
+        let ends = [ends.connector.timeout_ns(), ends.acceptor.timeout_ns()];
+        assert!(ends.contains(&Some(11 * SECOND_NS)), "{ends:?}");
+    }
     // A rail alone has the handshake's time.
     let mut alone = Ends::<false>::new(&[Port::new(1, 1)], &[late(11)]);
     alone.acceptor.set_deadline(99 * SECOND_NS);
@@ -300,6 +314,24 @@ fn the_rails_of_a_part_that_fails_are_left_out_and_the_others_carry_on() {
     look(&mut ends, 0);
     assert_eq!(ends.made(), [vec![1], vec![1]]);
     assert_eq!(ends.events[0], [left_out(0, reason())]);
+    // The deadline may come before another look.
+    for is_of_connector in [true, false] {
+        let packets = |is_lost| if is_lost { Packets::Lost } else { Packets::Carried };
+        let from = [port(1, packets(is_of_connector)), Port::new(2, 1)];
+        let mut ends = Ends::<false>::new(&from, &[port(11, packets(!is_of_connector)), Port::new(12, 1)]);
+        ends.exchange();
+        look(&mut ends, 0);
+        if is_of_connector {
+            ends.connector.handle_part_failed(&port(1, Packets::Lost).part(), "the device failed");
+            ends.connector.handle_timeout(10 * SECOND_NS);
+        } else {
+            ends.acceptor.handle_part_failed(&port(11, Packets::Lost).part(), "the device failed");
+            ends.acceptor.handle_timeout(10 * SECOND_NS);
+        }
+        ends.exchange();
+        assert_eq!(ends.made(), [vec![1], vec![1]]);
+        assert_eq!(ends.events[usize::from(!is_of_connector)], [left_out(0, reason())]);
+    }
     // Without another rail, the next step of the ladder follows.
     let mut ends = Ends::<false>::new(&[port(1, Packets::Lost)], &[Port::new(11, 1)]);
     ends.exchange();
