@@ -23,12 +23,14 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 /// The files and folders on which a verdict depends.
-const JUDGED: [&str; 9] = [
+const JUDGED: [&str; 11] = [
     ".cargo",
     "Cargo.lock",
     "Cargo.toml",
     "crates/fabric",
+    "crates/offers",
     "crates/policy",
+    "crates/topology",
     "crates/transport",
     "testing/fabric-sim",
     "testing/patience",

@@ -8,7 +8,8 @@ use std::io::{self, Write};
 
 /// Writes lines to standard output. A closed pipe is an error like any other, and does not panic.
 pub(crate) fn print(text: impl Display) -> io::Result<()> {
-    writeln!(io::stdout().lock(), "{text}")
+    let written = writeln!(io::stdout().lock(), "{text}");
+    written.map_err(|error| io::Error::new(error.kind(), format!("standard output cannot be written: {error}")))
 }
 
 /// Prints the results, as JSON or by `show` for people.

@@ -50,7 +50,7 @@ impl<'a> Ports<'a> {
         Self { all, others: 0 }
     }
 
-    fn of_the_device(&self) -> usize {
+    fn device_count(&self) -> usize {
         self.all.len() - self.others
     }
 }
@@ -167,7 +167,7 @@ impl Plan<'_> {
     /// Makes the pairs of a step.
     fn take(&mut self, step: Step) {
         // Each of them takes the place of a port of the device.
-        let most_others = self.connector.of_the_device().max(self.acceptor.of_the_device());
+        let most_others = self.connector.device_count().max(self.acceptor.device_count());
         match step {
             Step::Subnet => {
                 self.match_one_to_one(MAX_RAILS, |plan, pair| {
@@ -222,7 +222,7 @@ impl Plan<'_> {
 
     /// Returns the number of the pair's ports that do not belong to their end's device.
     fn outsiders(&self, pair: Pair) -> usize {
-        let is_other = |ports: Ports<'_>, index: usize| usize::from(index >= ports.of_the_device());
+        let is_other = |ports: Ports<'_>, index: usize| usize::from(index >= ports.device_count());
         is_other(self.connector, pair.connector) + is_other(self.acceptor, pair.acceptor)
     }
 

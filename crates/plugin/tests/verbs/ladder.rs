@@ -7,7 +7,7 @@ use railweave_fabric_verbs::sys;
 use railweave_nccl_host::net::NetApi;
 
 use crate::common::{Pair, alone, each, in_namespace, info_lines, ip, listen, start, until, warnings, warnings_with};
-use crate::machine::{EVEN, FUSED, ROCE, finish, machine, strict, with};
+use crate::machine::{EVEN, FUSED, ONE_PORT, ROCE, finish, machine, strict, with};
 
 /// A machine with two ports, of which those named here connect no queue pair.
 fn broken(devices: &str) -> String {
@@ -22,7 +22,7 @@ fn info_with(words: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn another_port_stands_in_for_one_that_brings_up_no_rail() {
+fn another_port_takes_the_place_of_one_that_brings_up_no_rail() {
     alone(&with(&[("NCCL_DEBUG", "INFO")]), || {
         let fake = machine(&broken("mlx5_0"));
         let (_plugin, net) = start();
@@ -204,6 +204,75 @@ fn a_port_that_the_kernel_does_not_find_costs_the_time_of_the_first_packets() {
     );
 }
 
+/// Gives this process's network an interface with an address, in a subnet of its own. Returns false if the machine does
+/// not let it.
+fn cable(name: &str, address: &str) -> bool {
+    let is_made = ip(&format!("link add {name} type veth peer name {name}far"))
+        && ip(&format!("addr add {address}/24 dev {name}"))
+        && ip(&format!("link set {name} up"))
+        && ip(&format!("link set {name}far up"));
+    if !is_made {
+        eprintln!("skipped: this machine cannot make cables (ip link add type veth)");
+    }
+    is_made
+}
+
+#[test]
+fn tcp_passes_over_the_interface_whose_roce_brings_nothing_through() {
+    alone(&with(&[HASTY, ("RAILWEAVE_HYBRID", "1"), ("RAILWEAVE_OOB_IF", "rw0")]), || {
+        in_namespace("--net", || {
+            if !(ip("link set lo up") && cable("rw0", "10.0.0.1")) {
+                return;
+            }
+            let fake = machine(&strict(ONE_PORT));
+            let (_plugin, net) = start();
+            // A firewall stops RDMA.
+            fake.cut("mlx5_0", 1).unwrap();
+            let pair = Pair::open(&net, &net, 0);
+            pair.exchange(1, 300_000);
+            let said = warnings_with(&["TCP carries the connections of device mlx5_0 to ", ": 10.0.0.1 - 10.0.0.1."]);
+            assert_eq!(said.len(), 1, "{:?}", warnings());
+            pair.close();
+            finish(&fake, net);
+        });
+    });
+}
+
+#[test]
+fn a_failure_that_says_nothing_of_the_way_costs_later_connections_no_rail() {
+    alone(&with(&[FUSED, EVEN, HASTY]), || {
+        // The set-up has taken a while when a change of state is refused at once.
+        let fake =
+            machine(&strict(&format!("faults = ['create_qp:1:400ms', 'modify_qp/RTR@mlx5_0:1:EINVAL']\n{ROCE}")));
+        let (_plugin, net) = start();
+        let pairs = [(); 2].map(|()| Pair::open(&net, &net, 0));
+        let said = info_with(&["a connection sends to "]);
+        let has_first = said.iter().map(|line| line.contains("10.0.0.1 - 10.0.0.1")).collect::<Vec<_>>();
+        assert_eq!(has_first, [false, true], "{said:?}");
+        pairs.into_iter().for_each(Pair::close);
+        finish(&fake, net);
+    });
+}
+
+#[test]
+fn rdma_that_has_come_back_is_used_rather_than_tcp() {
+    alone(&with(&[&HYBRID[..], &[HASTY]].concat()), || {
+        let fake = machine(&strict(ROCE));
+        let (_plugin, net) = start();
+        let each = |act: &dyn Fn(&str)| ["mlx5_0", "mlx5_1"].iter().for_each(|device| act(device));
+        each(&|device| fake.cut(device, 1).unwrap());
+        let by_tcp = Pair::open(&net, &net, 0);
+        each(&|device| fake.mend(device, 1).unwrap());
+        let by_rdma = Pair::open(&net, &net, 0);
+        let said = info_with(&["a connection sends to "]);
+        let ends = ["127.0.0.1 - 127.0.0.1", "10.0.0.1 - 10.0.0.1"];
+        assert!(said.len() == 2 && said.iter().zip(ends).all(|(line, ends)| line.contains(ends)), "{said:?}");
+        by_rdma.close();
+        by_tcp.close();
+        finish(&fake, net);
+    });
+}
+
 #[test]
 fn the_kernels_routes_count_unless_the_user_knows_better() {
     // The ports' addresses are this host's own, so the kernel sends nothing by their ports.
@@ -212,13 +281,7 @@ fn the_kernels_routes_count_unless_the_user_knows_better() {
         |(setting, _)| with(&[("RAILWEAVE_ROUTES", *setting)]),
         |(_, over)| {
             in_namespace("--net", || {
-                let cable = |name: &str, address: &str| {
-                    ip(&format!("link add {name} type veth peer name {name}far"))
-                        && ip(&format!("addr add {address}/24 dev {name}"))
-                        && ip(&format!("link set {name} up"))
-                };
                 if !(ip("link set lo up") && cable("rw0", "10.0.0.1") && cable("rw1", "10.1.0.1")) {
-                    eprintln!("skipped: this machine cannot make cables (ip link add type veth)");
                     return;
                 }
                 let fake = machine(&strict(ROCE));

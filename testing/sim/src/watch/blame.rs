@@ -314,9 +314,10 @@ impl Blame {
                 HandshakeFailure::Late(_) => (set_up.missed_short || set_up.missed && is_gone, Fault::Peer),
                 HandshakeFailure::Unconnected(_) => (set_up.missed_short, Fault::Local),
                 HandshakeFailure::GaveUp(_) => (peer_gave_up, Fault::Peer),
-                HandshakeFailure::Refused { .. } => {
-                    (peer_gave_up || has_no_listener || set_up.planned == 0, Fault::Peer)
+                HandshakeFailure::Refused { fault: Fault::Configuration, .. } => {
+                    (set_up.planned == 0, Fault::Configuration)
                 }
+                HandshakeFailure::Refused { .. } => (peer_gave_up || has_no_listener, Fault::Peer),
                 // An end says BYE only once it is up, and then its peer has everything that it needs.
                 HandshakeFailure::Closed => (false, Fault::Peer),
                 HandshakeFailure::Unpaired(_) => (set_up.planned == 0 && !sender, Fault::Configuration),
