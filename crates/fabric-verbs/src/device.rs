@@ -31,7 +31,7 @@ impl Device {
     ///
     /// # Errors
     /// If the list is not available: the kernel has no RDMA support, or this process has no right to it.
-    #[allow(clippy::type_complexity)] // a list of devices, each open or not: a type of its own would not be clearer
+    #[allow(clippy::type_complexity, reason = "devices, each open or not: a type of its own would not be clearer")]
     pub fn open_all(functions: &Arc<Functions>) -> io::Result<Vec<Result<Arc<Self>, (String, io::Error)>>> {
         let mut count = 0;
         // SAFETY: the pointer to the count is valid; the list is freed below, once.

@@ -64,8 +64,8 @@ impl Climb {
     pub fn begin(&mut self, ways: &mut KnownWays, now_ns: u64) -> Vec<[IpAddr; 2]> {
         let avoided = ways.avoided(now_ns);
         self.known = self.failed.len();
-        self.avoids |= !avoided.is_subset(&self.failed);
         let is_tcp = self.is_tcp();
+        self.avoids |= avoided.difference(&self.failed).any(|way| way.is_tcp == is_tcp);
         avoided.union(&self.failed).filter(|way| way.is_tcp == is_tcp).map(|way| way.ends).collect()
     }
 
@@ -88,8 +88,8 @@ impl Climb {
     ///
     /// * If ways have failed, the next attempt begins at the same step without them: its other pairs may carry. After
     ///   three attempts there it begins at the next step.
-    /// * Before TCP, and before the end, the ways that were avoided from the beginning get their turn: the ladder is
-    ///   climbed once more with them.
+    /// * Before TCP, and before the end, the ways that were avoided because they had failed for others get their turn:
+    ///   the ladder is climbed once more with them, without those that have failed for this connect.
     ///
     /// # Errors
     /// If there is no other attempt: the error of the first.
@@ -106,8 +106,9 @@ impl Climb {
         }
         match next_step.filter(|step| *step > self.first_step) {
             Some(Step::Tcp) if self.avoids && !self.has_begun_again => {
-                ways.forget();
-                *self = Self { has_begun_again: true, ..Self::default() };
+                ways.forget_others(&self.failed);
+                let failed = std::mem::take(&mut self.failed);
+                *self = Self { failed, error: Some(error), has_begun_again: true, ..Self::default() };
             }
             Some(step) if step != Step::Tcp || has_tcp => (self.first_step, self.failed_at_step) = (step, 0),
             _ => return Err(error),
@@ -178,10 +179,37 @@ mod tests {
         assert_eq!(climb.begin(&mut ways, 0), [ends(1), ends(2)]);
         // Nothing else pairs: this one has not tried way 2.
         climb.go_on(&mut ways, failed(1, None, Some(Step::Tcp)), true).unwrap();
-        assert_eq!((climb.first_step(), climb.begin(&mut ways, 0).len()), (Step::Subnet, 0));
+        assert_eq!((climb.first_step(), climb.begin(&mut ways, 0).len()), (Step::Subnet, 1));
         // Once more, and then TCP.
         climb.go_on(&mut ways, failed(2, None, Some(Step::Tcp)), true).unwrap();
         assert_eq!(climb.first_step(), Step::Tcp);
+    }
+
+    #[test]
+    fn ways_of_its_own_and_those_of_tcp_are_no_reason_to_begin_again() {
+        let mut ways = KnownWays::default();
+        Climb { first_step: Step::Tcp, ..Climb::default() }.handle_event(&mut ways, &silent(3), SLOW_NS, 0);
+        let mut climb = Climb::default();
+        assert!(climb.begin(&mut ways, 0).is_empty());
+        climb.handle_event(&mut ways, &silent(1), SLOW_NS, 0);
+        climb.go_on(&mut ways, of_rails(0, Step::Subnet), false).unwrap();
+        assert_eq!(climb.begin(&mut ways, 0), [ends(1)]);
+        assert!(climb.go_on(&mut ways, failed(1, None, Some(Step::Tcp)), false).is_err());
+    }
+
+    #[test]
+    fn who_begins_again_tries_the_ways_of_others_only_and_keeps_the_first_error() {
+        let (mut climb, mut ways) = (Climb::default(), KnownWays::default());
+        Climb::default().handle_event(&mut ways, &silent(2), SLOW_NS, 0);
+        climb.begin(&mut ways, 0);
+        climb.handle_event(&mut ways, &silent(1), SLOW_NS, 0);
+        climb.go_on(&mut ways, of_rails(0, Step::Subnet), false).unwrap();
+        climb.begin(&mut ways, 0);
+        climb.go_on(&mut ways, failed(1, None, Some(Step::Tcp)), false).unwrap();
+        assert_eq!((climb.first_step(), climb.begin(&mut ways, 0)), (Step::Subnet, vec![ends(1)]));
+        assert_eq!(Climb::default().begin(&mut ways, 0), [ends(1)], "others still know of it");
+        let error = climb.go_on(&mut ways, failed(2, None, Some(Step::Tcp)), false).unwrap_err();
+        assert_eq!(error.to_string(), "attempt 0");
     }
 
     #[test]

@@ -47,9 +47,9 @@ impl KnownWays {
         self.failed.keys().copied().collect()
     }
 
-    /// Forgets the ways that have failed.
-    pub(crate) fn forget(&mut self) {
-        self.failed.clear();
+    /// Forgets the ways that have failed, except these.
+    pub(crate) fn forget_others(&mut self, kept: &BTreeSet<Way>) {
+        self.failed.retain(|way, _| kept.contains(way));
     }
 
     /// Notes the step by which a connection was reached. Returns true if neither this step nor a further one was noted
@@ -83,8 +83,9 @@ mod tests {
         assert_eq!(ways.avoided(60_000_000_000), BTreeSet::from([way(3)]));
         ways.note_failed(way(3), &LeftOut::PeerSilent, QUICK_NS, 80_000_000_000);
         assert_eq!(ways.avoided(139_999_999_999), BTreeSet::from([way(3)]));
-        ways.forget();
-        assert!(ways.avoided(139_999_999_999).is_empty());
+        ways.note_failed(way(2), &LeftOut::PeerSilent, QUICK_NS, 80_000_000_000);
+        ways.forget_others(&BTreeSet::from([way(2)]));
+        assert_eq!(ways.avoided(139_999_999_999), BTreeSet::from([way(2)]));
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Pairs of rails over loopback sockets.
-#![allow(dead_code, unreachable_pub)] // shared by several test files, each of which uses a part
+#![allow(dead_code, unreachable_pub, reason = "each file of tests uses a part of this")]
 
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;

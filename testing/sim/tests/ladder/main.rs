@@ -316,11 +316,13 @@ proptest! {
                 }
                 Err(_) => prop_assert!(!tcp && good.is_empty(), "{:?}; {:?}", good, connect),
             }
+            let slow: BTreeSet<Way> = connect.slow().into_iter().collect();
+            prop_assert_eq!(slow.len(), connect.slow().len(), "no attempt repeats a way of its connect: {:?}", connect);
             // Each way costs time once in a minute, unless nothing else was left.
             if connect.has_begun_again() {
                 known_slow.clear();
             }
-            for way in connect.slow().into_iter().collect::<BTreeSet<_>>() {
+            for way in slow {
                 prop_assert!(known_slow.insert(way) || connect.has_begun_again(), "{:?} again: {:?}", way, connect);
             }
         }
