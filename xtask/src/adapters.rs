@@ -2,7 +2,7 @@
 
 use crate::dist::dist;
 use crate::process::{cargo, root};
-use crate::{flaky, suite};
+use crate::{flaky, packages, suite};
 use clap::Args;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -31,6 +31,9 @@ pub(crate) struct Arguments {
     /// Run only over these adapters
     #[arg(value_name = "NAME")]
     names: Vec<String>,
+    /// As root: first install the Debian package with libibverbs' headers, without which a comparison is left out
+    #[arg(long)]
+    install: bool,
 }
 
 /// Runs the tests over the adapters, and prints a table.
@@ -48,6 +51,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, String> {
         [] => known.iter().map(String::as_str).collect(),
         named => named.iter().map(String::as_str).collect(),
     };
+    if arguments.install || packages::is_continuous_integration() {
+        packages::require(packages::HEADERS, true, "adapters")?;
+    }
     let mut flaky = Vec::new();
     let failed = over(&wanted, &dist()?.library, &mut flaky)?;
     flaky::list(&flaky);
