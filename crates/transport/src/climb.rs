@@ -160,6 +160,7 @@ mod tests {
             assert_eq!(climb.first_step(), [Step::Routed, Step::OtherPort, Step::OtherPort][usize::from(attempt - 3)]);
             climb.handle_event(&mut ways, &silent(attempt), SLOW_NS, 0);
             climb.go_on(&mut ways, of_rails(attempt.into(), Step::OtherPort), false).unwrap();
+            assert_eq!(climb.error().unwrap().to_string(), "attempt 0");
         }
         climb.begin(&mut ways, 0);
         assert_eq!(climb.first_step(), Step::Forwarded);

@@ -178,11 +178,16 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         state.observer.history.remark(&error.to_string());
         state.saw(Seen::Refused);
         let pair = &self.connections[connection];
-        let missed = if sender { pair.sender.missed } else { pair.receiver.missed };
+        let [mut missed, mut peer_missed] = [pair.sender.missed, pair.receiver.missed];
+        if !sender {
+            std::mem::swap(&mut missed, &mut peer_missed);
+        }
+        let is_short = pair.plan.deadline_ns < SHORT_DEADLINE_NS;
         let set_up = SetUp {
             has_failed_dial,
             missed,
-            missed_short: missed && pair.plan.deadline_ns < SHORT_DEADLINE_NS,
+            missed_short: missed && is_short,
+            peer_missed_short: peer_missed && is_short,
             planned: RailSet::first_of(pair.plan.pairs.len()).bits(),
         };
         let judged = state.observer.watch.connections[connection].blame.judge_set_up(sender, error, set_up);

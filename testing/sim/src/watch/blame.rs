@@ -47,6 +47,8 @@ pub(crate) struct SetUp {
     pub(crate) missed_short: bool,
     /// Its deadline has passed.
     pub(crate) missed: bool,
+    /// The same as `missed_short`, of its peer, which then leaves out the rails that it has not connected.
+    pub(crate) peer_missed_short: bool,
     /// The rails that it is to have, as a mask; 0 if the ends have no ports that pair.
     pub(crate) planned: u8,
 }
@@ -326,7 +328,8 @@ impl Blame {
                 }
                 // A peer that has given up or died has no ends of rails either.
                 HandshakeFailure::NoRail { failed_here: false, .. } => {
-                    (none_left || peer_gave_up || self.has(sender, &[Strike::PeerDied]), Fault::Peer)
+                    let peer_has_none = peer_gave_up || set_up.peer_missed_short;
+                    (none_left || peer_has_none || self.has(sender, &[Strike::PeerDied]), Fault::Peer)
                 }
                 _ => (false, Fault::Peer),
             },

@@ -160,6 +160,11 @@ fn a_set_up_fails_only_for_its_circumstances_and_for_what_struck_it() {
     assert!(blame.judge_set_up(true, &no_rail, set_up).is_err(), "rail 1 did open");
     blame.not_opened(false, 0);
     assert_eq!(blame.judge_set_up(true, &no_rail, set_up), Ok(()));
+    let none_there = of(HandshakeFailure::NoRail { failed_here: false, first: railweave_transport::LeftOut::NotReady });
+    let late_there = SetUp { peer_missed_short: true, ..set_up };
+    assert!(Blame::default().judge_set_up(true, &none_there, SetUp { missed: true, ..set_up }).is_err());
+    assert_eq!(Blame::default().judge_set_up(true, &none_there, late_there), Ok(()));
+    assert!(Blame::default().judge_set_up(true, &no_rail, late_there).is_err(), "the peer's time is not this end's");
     let unpaired = of(HandshakeFailure::Unpaired("no port fits".to_owned()));
     assert!(blame.judge_set_up(false, &unpaired, set_up).is_err(), "ports pair");
     let none_pairs = SetUp::default();
