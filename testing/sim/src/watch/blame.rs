@@ -47,7 +47,7 @@ pub(crate) struct SetUp {
     pub(crate) missed_short: bool,
     /// Its deadline has passed.
     pub(crate) missed: bool,
-    /// The same as `missed_short`, of its peer, which then leaves out the rails that it has not connected.
+    /// The same as `missed_short`, of its peer.
     pub(crate) peer_missed_short: bool,
     /// The rails that it is to have, as a mask; 0 if the ends have no ports that pair.
     pub(crate) planned: u8,
@@ -323,13 +323,14 @@ impl Blame {
                 // An end says BYE only once it is up, and then its peer has everything that it needs.
                 HandshakeFailure::Closed => (false, Fault::Peer),
                 HandshakeFailure::Unpaired(_) => (set_up.planned == 0 && !sender, Fault::Configuration),
+                // An end whose time is short leaves out the rails that it has not connected, whatever became of others.
                 HandshakeFailure::NoRail { failed_here: true, .. } => {
-                    (none_opened && self.end(sender).unopened != 0, Fault::Local)
+                    ((none_opened || set_up.missed_short) && self.end(sender).unopened != 0, Fault::Local)
                 }
                 // A peer that has given up or died has no ends of rails either.
                 HandshakeFailure::NoRail { failed_here: false, .. } => {
-                    let peer_has_none = peer_gave_up || set_up.peer_missed_short;
-                    (none_left || peer_has_none || self.has(sender, &[Strike::PeerDied]), Fault::Peer)
+                    let is_late = set_up.missed_short || set_up.peer_missed_short;
+                    (none_left || is_late || peer_gave_up || self.has(sender, &[Strike::PeerDied]), Fault::Peer)
                 }
                 _ => (false, Fault::Peer),
             },

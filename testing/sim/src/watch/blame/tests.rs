@@ -155,13 +155,17 @@ fn a_set_up_fails_only_for_its_circumstances_and_for_what_struck_it() {
     let set_up = SetUp { planned: 0b11, ..SetUp::default() };
     let of = |failure| -> Error { Cause::Handshake { peer: "node2".to_owned(), failure }.into() };
     let no_rail = of(HandshakeFailure::NoRail { failed_here: true, first: railweave_transport::LeftOut::NotReady });
+    let late_here = SetUp { missed_short: true, ..set_up };
     let mut blame = Blame::default();
     blame.not_opened(true, 0);
     assert!(blame.judge_set_up(true, &no_rail, set_up).is_err(), "rail 1 did open");
+    assert_eq!(blame.judge_set_up(true, &no_rail, late_here), Ok(()), "and was late");
     blame.not_opened(false, 0);
     assert_eq!(blame.judge_set_up(true, &no_rail, set_up), Ok(()));
     let none_there = of(HandshakeFailure::NoRail { failed_here: false, first: railweave_transport::LeftOut::NotReady });
     let late_there = SetUp { peer_missed_short: true, ..set_up };
+    assert_eq!(Blame::default().judge_set_up(true, &none_there, late_here), Ok(()));
+    assert!(Blame::default().judge_set_up(true, &no_rail, late_here).is_err(), "all its rails did open");
     assert!(Blame::default().judge_set_up(true, &none_there, SetUp { missed: true, ..set_up }).is_err());
     assert_eq!(Blame::default().judge_set_up(true, &none_there, late_there), Ok(()));
     assert!(Blame::default().judge_set_up(true, &no_rail, late_there).is_err(), "the peer's time is not this end's");
