@@ -23,11 +23,11 @@ pub struct Climb {
     failed: BTreeSet<Way>,
     /// The number of them when the attempt began.
     known: usize,
-    /// The error of the first attempt that failed: later ones only add that there is no other way.
+    /// The error of the first attempt whose rails failed: later ones only add that there is no other way.
     error: Option<Error>,
-    /// True if it has avoided ways that had failed for others.
+    /// True if it has avoided ways that had failed for others: of RDMA before step 5, of TCP from there on.
     avoids: bool,
-    /// True if it has begun again with them.
+    /// True if it has begun again with these ways.
     has_begun_again: bool,
 }
 
@@ -36,8 +36,8 @@ pub struct Climb {
 pub struct Failed {
     /// The step of the ladder in its ANSWER, if that has come.
     pub step: Option<Step>,
-    /// [`Handshake::next_step`].
-    pub next_step: Option<Step>,
+    /// [`Handshake::is_of_rails`].
+    pub is_of_rails: bool,
     /// Its error.
     pub error: Error,
 }
@@ -45,7 +45,7 @@ pub struct Failed {
 impl Failed {
     /// Returns the end of an attempt whose handshake has failed with this error.
     pub fn new(handshake: &(impl Handshake + ?Sized), error: Error) -> Self {
-        Self { step: handshake.step(), next_step: handshake.next_step(), error }
+        Self { step: handshake.step(), is_of_rails: handshake.is_of_rails(), error }
     }
 }
 
@@ -89,30 +89,37 @@ impl Climb {
     /// * If ways have failed, the next attempt begins at the same step without them: its other pairs may carry. After
     ///   three attempts there it begins at the next step.
     /// * Before TCP, and before the end, the ways that were avoided because they had failed for others get their turn:
-    ///   the ladder is climbed once more with them, without those that have failed for this connect.
+    ///   the ladder, or step 5, is climbed once more with them, without those that have failed for this connect.
     ///
     /// # Errors
-    /// If there is no other attempt: the error of the first.
+    /// If there is no other attempt: the error of the first, or of this one if other rails would not help.
     pub fn go_on(&mut self, ways: &mut KnownWays, failed: Failed, has_tcp: bool) -> Result<(), Error> {
-        let Failed { step, next_step, error } = failed;
+        let Failed { step, is_of_rails, error } = failed;
+        if !is_of_rails {
+            return Err(error);
+        }
         let error = self.error.get_or_insert(error).clone();
         let has_failed_ways = self.failed.len() > self.known;
-        if let (Some(step), Some(_)) = (step, next_step) {
+        if let Some(step) = step {
             let failed_at_step = if step == self.first_step { self.failed_at_step + 1 } else { 1 };
             if has_failed_ways && failed_at_step < MOST_AT_A_STEP {
                 (self.first_step, self.failed_at_step) = (step, failed_at_step);
                 return Ok(());
             }
         }
-        match next_step.filter(|step| *step > self.first_step) {
-            Some(Step::Tcp) if self.avoids && !self.has_begun_again => {
-                ways.forget_others(&self.failed);
-                let failed = std::mem::take(&mut self.failed);
-                *self = Self { failed, error: Some(error), has_begun_again: true, ..Self::default() };
+        // An acceptor that has no answer has tried all steps up to TCP's.
+        let next_step = step.map_or(Some(Step::Tcp), Step::next).filter(|step| *step > self.first_step);
+        (self.first_step, self.avoids, self.has_begun_again) = match next_step {
+            Some(step) if step != Step::Tcp => (step, self.avoids, self.has_begun_again),
+            _ if self.avoids && !self.has_begun_again => {
+                let is_tcp = self.is_tcp();
+                ways.forget_others(is_tcp, &self.failed);
+                (if is_tcp { Step::Tcp } else { Step::default() }, false, true)
             }
-            Some(step) if step != Step::Tcp || has_tcp => (self.first_step, self.failed_at_step) = (step, 0),
+            Some(_) if has_tcp => (Step::Tcp, false, false),
             _ => return Err(error),
-        }
+        };
+        self.failed_at_step = 0;
         Ok(())
     }
 }
@@ -137,12 +144,17 @@ mod tests {
         Event::RailLeftOut { rail, name: RailName { local, remote }, reason: LeftOut::PeerSilent }
     }
 
-    fn failed(number: u32, step: Option<Step>, next_step: Option<Step>) -> Failed {
-        Failed { step, next_step, error: Error::peer(format!("attempt {number}")) }
+    fn failed(number: u32, step: Option<Step>, is_of_rails: bool) -> Failed {
+        Failed { step, is_of_rails, error: Error::peer(format!("attempt {number}")) }
     }
 
     fn of_rails(number: u32, step: Step) -> Failed {
-        failed(number, Some(step), step.next())
+        failed(number, Some(step), true)
+    }
+
+    /// The end of an attempt whose acceptor found no pair.
+    fn unpaired(number: u32) -> Failed {
+        failed(number, None, true)
     }
 
     #[test]
@@ -179,10 +191,10 @@ mod tests {
         climb.go_on(&mut ways, of_rails(0, Step::Subnet), false).unwrap();
         assert_eq!(climb.begin(&mut ways, 0), [ends(1), ends(2)]);
         // Nothing else pairs: this one has not tried way 2.
-        climb.go_on(&mut ways, failed(1, None, Some(Step::Tcp)), true).unwrap();
+        climb.go_on(&mut ways, unpaired(1), true).unwrap();
         assert_eq!((climb.first_step(), climb.begin(&mut ways, 0).len()), (Step::Subnet, 1));
         // Once more, and then TCP.
-        climb.go_on(&mut ways, failed(2, None, Some(Step::Tcp)), true).unwrap();
+        climb.go_on(&mut ways, unpaired(2), true).unwrap();
         assert_eq!(climb.first_step(), Step::Tcp);
     }
 
@@ -195,7 +207,7 @@ mod tests {
         climb.handle_event(&mut ways, &silent(1), SLOW_NS, 0);
         climb.go_on(&mut ways, of_rails(0, Step::Subnet), false).unwrap();
         assert_eq!(climb.begin(&mut ways, 0), [ends(1)]);
-        assert!(climb.go_on(&mut ways, failed(1, None, Some(Step::Tcp)), false).is_err());
+        assert!(climb.go_on(&mut ways, unpaired(1), false).is_err());
     }
 
     #[test]
@@ -206,10 +218,10 @@ mod tests {
         climb.handle_event(&mut ways, &silent(1), SLOW_NS, 0);
         climb.go_on(&mut ways, of_rails(0, Step::Subnet), false).unwrap();
         climb.begin(&mut ways, 0);
-        climb.go_on(&mut ways, failed(1, None, Some(Step::Tcp)), false).unwrap();
+        climb.go_on(&mut ways, unpaired(1), false).unwrap();
         assert_eq!((climb.first_step(), climb.begin(&mut ways, 0)), (Step::Subnet, vec![ends(1)]));
         assert_eq!(Climb::default().begin(&mut ways, 0), [ends(1)], "others still know of it");
-        let error = climb.go_on(&mut ways, failed(2, None, Some(Step::Tcp)), false).unwrap_err();
+        let error = climb.go_on(&mut ways, unpaired(2), false).unwrap_err();
         assert_eq!(error.to_string(), "attempt 0");
     }
 
@@ -218,9 +230,44 @@ mod tests {
         let (mut climb, mut ways) = (Climb::default(), KnownWays::default());
         Climb::default().handle_event(&mut ways, &silent(2), SLOW_NS, 0);
         climb.begin(&mut ways, 0);
-        let error = climb.go_on(&mut ways, failed(0, Some(Step::Subnet), None), true).unwrap_err();
+        climb.handle_event(&mut ways, &silent(1), SLOW_NS, 0);
+        climb.go_on(&mut ways, of_rails(0, Step::Subnet), true).unwrap();
+        climb.begin(&mut ways, 0);
+        // The first attempt is no reason for what stopped this one.
+        let error = climb.go_on(&mut ways, failed(1, Some(Step::Subnet), false), true).unwrap_err();
+        assert_eq!(error.to_string(), "attempt 1");
+        assert_eq!(ways.avoided(0).len(), 2);
+    }
+
+    #[test]
+    fn tcp_has_attempts_and_a_second_turn_of_its_own() {
+        let (mut climb, mut ways) = (Climb::default(), KnownWays::default());
+        let mut other = Climb { first_step: Step::Tcp, ..Climb::default() };
+        other.handle_event(&mut ways, &silent(7), SLOW_NS, 0);
+        Climb::default().handle_event(&mut ways, &silent(8), SLOW_NS, 0);
+        // RDMA has its second turn, in which nothing is forgotten of TCP.
+        assert_eq!(climb.begin(&mut ways, 0), [ends(8)]);
+        climb.go_on(&mut ways, unpaired(0), true).unwrap();
+        assert!(climb.begin(&mut ways, 0).is_empty());
+        climb.go_on(&mut ways, unpaired(1), true).unwrap();
+        for attempt in 1..=3 {
+            assert_eq!((climb.first_step(), climb.begin(&mut ways, 0).len()), (Step::Tcp, usize::from(attempt)));
+            climb.handle_event(&mut ways, &silent(attempt), SLOW_NS, 0);
+            climb.go_on(&mut ways, of_rails(attempt.into(), Step::Tcp), true).unwrap();
+        }
+        // The way of another has its turn, and then nothing is left.
+        assert_eq!((climb.first_step(), climb.begin(&mut ways, 0)), (Step::Tcp, [1, 2, 3].map(ends).to_vec()));
+        let error = climb.go_on(&mut ways, unpaired(5), true).unwrap_err();
         assert_eq!(error.to_string(), "attempt 0");
-        assert_eq!(ways.avoided(0).len(), 1);
+        // A climb that avoids nothing of TCP's has no second turn there, whatever it avoided of RDMA's.
+        let (mut climb, mut ways) = (Climb::default(), KnownWays::default());
+        Climb::default().handle_event(&mut ways, &silent(8), SLOW_NS, 0);
+        for attempt in 0..2 {
+            climb.begin(&mut ways, 0);
+            climb.go_on(&mut ways, unpaired(attempt), true).unwrap();
+        }
+        assert_eq!((climb.first_step(), climb.begin(&mut ways, 0).len()), (Step::Tcp, 0));
+        assert!(climb.go_on(&mut ways, unpaired(2), true).is_err());
     }
 
     #[test]
@@ -229,8 +276,8 @@ mod tests {
         climb.begin(&mut ways, 0);
         climb.handle_event(&mut ways, &silent(1), SLOW_NS, 0);
         let mut without = climb.clone();
-        assert!(without.go_on(&mut ways, failed(0, None, Some(Step::Tcp)), false).is_err());
-        climb.go_on(&mut ways, failed(0, None, Some(Step::Tcp)), true).unwrap();
+        assert!(without.go_on(&mut ways, unpaired(0), false).is_err());
+        climb.go_on(&mut ways, unpaired(0), true).unwrap();
         assert!(climb.begin(&mut ways, 0).is_empty());
         climb.handle_event(&mut ways, &silent(3), SLOW_NS, 0);
         assert_eq!(Climb::default().begin(&mut ways, 0), [ends(1)]);

@@ -47,9 +47,9 @@ impl KnownWays {
         self.failed.keys().copied().collect()
     }
 
-    /// Forgets the ways that have failed, except these.
-    pub(crate) fn forget_others(&mut self, kept: &BTreeSet<Way>) {
-        self.failed.retain(|way, _| kept.contains(way));
+    /// Forgets the ways of TCP, or those of RDMA, that have failed, except these.
+    pub(crate) fn forget_others(&mut self, is_tcp: bool, kept: &BTreeSet<Way>) {
+        self.failed.retain(|way, _| way.is_tcp != is_tcp || kept.contains(way));
     }
 
     /// Notes the step by which a connection was reached. Returns true if neither this step nor a further one was noted
@@ -84,7 +84,9 @@ mod tests {
         ways.note_failed(way(3), &LeftOut::PeerSilent, QUICK_NS, 80_000_000_000);
         assert_eq!(ways.avoided(139_999_999_999), BTreeSet::from([way(3)]));
         ways.note_failed(way(2), &LeftOut::PeerSilent, QUICK_NS, 80_000_000_000);
-        ways.forget_others(&BTreeSet::from([way(2)]));
+        ways.forget_others(true, &BTreeSet::new());
+        assert_eq!(ways.avoided(139_999_999_999), BTreeSet::from([way(2), way(3)]));
+        ways.forget_others(false, &BTreeSet::from([way(2)]));
         assert_eq!(ways.avoided(139_999_999_999), BTreeSet::from([way(2)]));
     }
 

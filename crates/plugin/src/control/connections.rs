@@ -47,7 +47,6 @@ impl ControlLoop {
         });
         let Some((connection, peer, avoided)) = begun else {
             let error = Error::peer("the session with the peer has just ended: the peer closed it or died");
-            let error = request.climb.error().cloned().unwrap_or(error);
             return self.report_failed_setup(&Target::Connect(Box::new(request)), error);
         };
         let first_step = request.climb.first_step();
@@ -309,7 +308,7 @@ impl ControlLoop {
             self.end_setup(route, &setup);
             let failed = match &setup.handshake {
                 Some(handshake) => Failed::new(handshake.get(), error),
-                None => Failed { step: None, next_step: None, error },
+                None => Failed { step: None, is_of_rails: false, error },
             };
             let again = match setup.target {
                 Target::Connect(request) => self.next_attempt(route.session, request, failed),

@@ -10,7 +10,8 @@ use super::control_loop::ControlLoop;
 use crate::log;
 
 impl ControlLoop {
-    /// Returns a connect whose attempt has failed, for its next attempt. Without one, reports the error.
+    /// Returns a connect whose attempt has failed, for its next attempt. Without one, or if nobody waits for it any more,
+    /// reports the error.
     pub(super) fn next_attempt(
         &mut self,
         session: usize,
@@ -18,6 +19,7 @@ impl ControlLoop {
         failed: Failed,
     ) -> Option<Box<ConnectRequest>> {
         let gone_on = match self.session(session) {
+            _ if request.result.is_abandoned() => Err(failed.error),
             Some(session) => {
                 let peer_has_tcp = session.protocol.peer().is_some_and(|peer| peer.fabrics & TCP != 0);
                 let has_tcp = request.fallback.is_some() && peer_has_tcp;

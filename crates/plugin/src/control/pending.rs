@@ -64,6 +64,11 @@ impl PendingConnect {
         self.replace(Pending::Abandoned)
     }
 
+    /// Returns true if NCCL will not poll again.
+    pub(super) fn is_abandoned(&self) -> bool {
+        matches!(&*lock(&self.state), Pending::Abandoned)
+    }
+
     fn replace(&self, with: Pending) -> Option<Outcome> {
         match std::mem::replace(&mut *lock(&self.state), with) {
             Pending::Over(outcome) => Some(outcome),

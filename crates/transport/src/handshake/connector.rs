@@ -50,7 +50,8 @@ pub struct Connector<F: Fabric> {
     first_step: Step,
     /// The step of the ladder in ANSWER.
     answered: Option<Step>,
-    next_step: Option<Step>,
+    /// True if it has failed because none of its rails came up.
+    is_of_rails: bool,
     /// The rails that this end has named in PROBE.
     probed: RailSet,
     /// True once the acceptor has said which of its first packets have come through.
@@ -90,7 +91,7 @@ impl<F: Fabric> Connector<F> {
             peer_counts_bytes: false,
             first_step,
             answered: None,
-            next_step: None,
+            is_of_rails: false,
             probed: RailSet::EMPTY,
             peer_has_probed: false,
         }
@@ -98,13 +99,13 @@ impl<F: Fabric> Connector<F> {
 
     fn fail(&mut self, failure: HandshakeFailure) {
         self.state = State::Over;
-        self.next_step = self.answered.filter(|_| failure.is_of_rails()).and_then(Step::next);
+        self.is_of_rails = self.answered.is_some() && failure.is_of_rails();
         self.set_up.fail(failure);
     }
 
     fn give_up(&mut self, failure: HandshakeFailure) {
         self.state = State::Over;
-        self.next_step = self.answered.filter(|_| failure.is_of_rails()).and_then(Step::next);
+        self.is_of_rails = self.answered.is_some() && failure.is_of_rails();
         self.set_up.give_up(failure);
     }
 
@@ -259,15 +260,12 @@ where
         self.set_up.leave_out_failed();
         let result = match (&self.state, message) {
             (State::Over, _) => Ok(()),
-            (state, Message::Refuse { fault, of_rails, reason }) => {
-                // Before ANSWER, the acceptor has tried all steps but TCP, whose ports come in an offer of their own.
-                let has_answer = !matches!(state, State::Answer);
-                let next = if has_answer { self.answered.and_then(Step::next) } else { Some(Step::Tcp) };
+            (_, Message::Refuse { fault, of_rails, reason }) => {
                 if of_rails {
                     self.set_up.drop_all(&LeftOut::PeerSays { reason: reason.clone(), is_of_way: false });
                 }
                 self.fail(HandshakeFailure::Refused { fault, reason });
-                self.next_step = next.filter(|_| of_rails);
+                self.is_of_rails = of_rails;
                 return;
             }
             (_, Message::Bye) => return self.fail(HandshakeFailure::Closed),
@@ -339,6 +337,10 @@ where
         self.set_up.deadline_ns = deadline_ns;
     }
 
+    fn postpone(&mut self, ns: u64) {
+        self.set_up.postpone(ns);
+    }
+
     fn pause(&self) -> Option<Duration> {
         self.set_up.pause
     }
@@ -369,8 +371,8 @@ where
         self.answered
     }
 
-    fn next_step(&self) -> Option<Step> {
-        self.next_step
+    fn is_of_rails(&self) -> bool {
+        self.is_of_rails
     }
 
     fn poll_event(&mut self) -> Option<Event> {

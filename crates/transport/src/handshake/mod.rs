@@ -114,6 +114,9 @@ pub trait Handshake: Send {
     /// count.
     fn set_deadline(&mut self, deadline_ns: u64);
 
+    /// Adds a time, in nanoseconds, in which the handshake could not go on: its deadline is that much later.
+    fn postpone(&mut self, ns: u64);
+
     /// Returns the time to wait before [`Self::go_on`] is called, if this host could not connect a lane yet, or waits
     /// for the first packets of its rails to come through.
     fn pause(&self) -> Option<Duration>;
@@ -136,10 +139,9 @@ pub trait Handshake: Send {
         None
     }
 
-    /// Returns the next step of the ladder to try, if the handshake is a connector's and has failed because none of its
-    /// rails came up.
-    fn next_step(&self) -> Option<Step> {
-        None
+    /// Returns true if the handshake is a connector's and has failed because none of its rails came up: others may.
+    fn is_of_rails(&self) -> bool {
+        false
     }
 
     /// Returns the next event. Must be called before [`MakesConnection::poll_action`].

@@ -336,6 +336,12 @@ impl<F: Fabric, C> SetUp<F, C> {
         self.pause.is_none()
     }
 
+    /// Adds a time in which the set-up could not go on, and so could not connect lanes either.
+    pub(super) fn postpone(&mut self, ns: u64) {
+        let ends = std::iter::once(&mut self.deadline_ns).chain(&mut self.connect_end_ns);
+        ends.for_each(|end_ns| *end_ns = end_ns.saturating_add(ns));
+    }
+
     /// Gives up on lanes that this host could not connect in time; the rails that are connected carry on without them.
     /// Returns the reason if no rail is left.
     pub(super) fn give_up_connecting(&mut self) -> Option<LeftOut> {

@@ -222,6 +222,28 @@ fn tcp_passes_between_addresses_where_rdma_does_not() {
     reaches(&hosts.connect(), Step::Tcp, &[cable(0)]);
 }
 
+#[test]
+fn tcp_tries_other_pairs_too() {
+    let host = |last: u8, broken| {
+        let mut host = Host::new(&[[192, 168, 0, last], [192, 168, 0, last + 10]], &[]);
+        host.broken.extend(broken);
+        host
+    };
+    let hosts = |there_broken| {
+        let tcp = [host(1, Some(0)), host(2, there_broken)];
+        let mut hosts = Hosts::new(Host::new(&[[10, 0, 0, 1]], &[]), Host::new(&[[10, 0, 1, 2]], &[]), Some(tcp));
+        hosts.here_mut().routes.insert((0, IpAddr::from([10, 0, 1, 2])), Route::Elsewhere);
+        hosts
+    };
+    // One rail of two is enough for the first attempt; if both fail, the second has the others.
+    let one = hosts(None).connect();
+    reaches(&one, Step::Tcp, &[way([192, 168, 0, 11], [192, 168, 0, 12])]);
+    assert_eq!(one.attempts, [Step::Subnet, Step::Tcp]);
+    let both = hosts(Some(1)).connect();
+    reaches(&both, Step::Tcp, &[way([192, 168, 0, 11], [192, 168, 0, 2])]);
+    assert_eq!(both.attempts, [Step::Subnet, Step::Tcp, Step::Tcp]);
+}
+
 fn address() -> impl Strategy<Value = (u8, u8)> {
     (0..4u8, 0..3u8)
 }
