@@ -10,8 +10,8 @@ use super::control_loop::ControlLoop;
 use crate::log;
 
 impl ControlLoop {
-    /// Returns a connect whose attempt has failed, for its next attempt. Without one, or if nobody waits for it any more,
-    /// reports the error.
+    /// Returns a connect whose attempt has failed, for its next attempt. Without one, or if nobody waits for it any
+    /// more, reports the error.
     pub(super) fn next_attempt(
         &mut self,
         session: usize,
