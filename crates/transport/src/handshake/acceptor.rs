@@ -281,10 +281,6 @@ where
         self.set_up.deadline_ns = deadline_ns;
     }
 
-    fn postpone(&mut self, ns: u64) {
-        self.set_up.postpone(ns);
-    }
-
     fn pause(&self) -> Option<Duration> {
         self.set_up.pause
     }

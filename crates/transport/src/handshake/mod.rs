@@ -114,9 +114,6 @@ pub trait Handshake: Send {
     /// count.
     fn set_deadline(&mut self, deadline_ns: u64);
 
-    /// Adds a time, in nanoseconds, in which the handshake could not go on: its deadline is that much later.
-    fn postpone(&mut self, ns: u64);
-
     /// Returns the time to wait before [`Self::go_on`] is called, if this host could not connect a lane yet, or waits
     /// for the first packets of its rails to come through.
     fn pause(&self) -> Option<Duration>;

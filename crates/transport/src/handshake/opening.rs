@@ -313,7 +313,9 @@ impl<F: Fabric, C> SetUp<F, C> {
     }
 
     /// Continues to connect lanes; `now_ns` is `None` at the first attempt. Returns true if no attempt has to be
-    /// repeated. Once one rail is connected, the others have as long as their first packets would have.
+    /// repeated. Once one rail is connected, the others have as long as their first packets would have. That includes
+    /// the time in a thread's queue: without it, the rails of many connections over a cable that leads nowhere would
+    /// look for their ports one after another.
     pub(super) fn connect(&mut self, now_ns: Option<u64>) -> bool {
         self.pause = None;
         for rail in RailId::all().take(self.rails.len()) {
@@ -334,12 +336,6 @@ impl<F: Fabric, C> SetUp<F, C> {
             self.deadline_ns = self.deadline_ns.min(end_ns);
         }
         self.pause.is_none()
-    }
-
-    /// Adds a time in which the set-up could not go on, and so could not connect lanes either.
-    pub(super) fn postpone(&mut self, ns: u64) {
-        let ends = std::iter::once(&mut self.deadline_ns).chain(&mut self.connect_end_ns);
-        ends.for_each(|end_ns| *end_ns = end_ns.saturating_add(ns));
     }
 
     /// Gives up on lanes that this host could not connect in time; the rails that are connected carry on without them.

@@ -56,7 +56,11 @@ impl Step {
     pub fn take_away(self, handshake: &mut (impl Handshake + ?Sized), given_ns: u64, now_ns: u64, timeout_ns: u64) {
         match &self {
             Self::Message(_) => handshake.set_deadline(now_ns.saturating_add(timeout_ns)),
-            Self::GoOn => handshake.postpone(now_ns.saturating_sub(given_ns)),
+            Self::GoOn => {
+                if let Some(deadline_ns) = handshake.timeout_ns() {
+                    handshake.set_deadline(deadline_ns.saturating_add(now_ns.saturating_sub(given_ns)));
+                }
+            }
             Self::Timeout => {}
         }
         self.take(handshake, now_ns);
@@ -327,9 +331,6 @@ mod tests {
         }
         fn set_deadline(&mut self, deadline_ns: u64) {
             self.at_ns = Some(deadline_ns);
-        }
-        fn postpone(&mut self, ns: u64) {
-            self.at_ns = self.at_ns.map(|at_ns| at_ns + ns);
         }
         fn handle_dialled(&mut self, _rail: RailId, _lane: LaneId, _socket: Result<OwnedFd, String>) {}
         fn awaits_lane(&self, rail: u8, _lane: u8) -> Result<(), LaneRefused> {
