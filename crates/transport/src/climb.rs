@@ -55,7 +55,7 @@ impl Climb {
         self.first_step
     }
 
-    /// Returns the error of the first attempt that failed.
+    /// Returns the error of the first attempt whose rails failed.
     pub fn error(&self) -> Option<&Error> {
         self.error.as_ref()
     }
