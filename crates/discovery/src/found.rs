@@ -70,7 +70,7 @@ impl Found {
     pub fn shares(&self, device: &Device, weights: Weights) -> Vec<f64> {
         let weight = |(place, port): (usize, &usize)| match weights {
             Weights::Fixed(weights) => f64::from(weights[place]),
-            Weights::BySpeed => f64::from(self.ports[*port].facts.speed_mbps.unwrap_or(DEFAULT_SPEED_MBPS)),
+            Weights::Unset => f64::from(self.ports[*port].facts.speed_mbps.unwrap_or(DEFAULT_SPEED_MBPS)),
         };
         let weights: Vec<f64> = device.ports.iter().enumerate().map(weight).collect();
         let sum: f64 = weights.iter().sum();
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn shares_follow_the_speeds_unless_weights_are_given() {
         // A port of unknown speed counts as 10 Gbit/s.
-        assert_eq!(shares(&[Some(30_000), None], Weights::BySpeed), [0.75, 0.25]);
+        assert_eq!(shares(&[Some(30_000), None], Weights::Unset), [0.75, 0.25]);
         let fixed = |weights: [u32; 3]| {
             let mut all = [0; railweave_fabric::MAX_RAILS];
             all[..3].copy_from_slice(&weights);

@@ -1,6 +1,6 @@
 //! The selection of the ports in use, and the devices made of them.
 
-use railweave_fabric::{Discovery, Mode, PortFacts};
+use railweave_fabric::{Discovery, Mode, PolicyName, PortFacts};
 use railweave_options::{Options, RailFilter, Setting, Source, Weights};
 use railweave_topology::{ChosenPort, Device, Order, Selected, Selection, devices, select};
 
@@ -105,7 +105,14 @@ pub(crate) fn mode_of(options: &Options, list: &Setting<Option<RailFilter>>, def
 /// Checks that a list of weights gives each device at least one rail with a share.
 fn check_weights(options: &Options, devices: &[Device]) -> Result<(), Error> {
     let Weights::Fixed(weights) = options.weights.value else {
-        return Ok(());
+        return match options.policy.value {
+            Some(PolicyName::Static) => Err(Error::Configuration(format!(
+                "{}=static needs weights, but RAILWEAVE_WEIGHTS is not set; set it, as in RAILWEAVE_WEIGHTS=80,20, or \
+                 choose adaptive, speed or agent",
+                options.policy.source
+            ))),
+            _ => Ok(()),
+        };
     };
     let idle = devices.iter().find(|device| weights[..device.ports.len()].iter().all(|weight| *weight == 0));
     let Some(Device { name, ports, .. }) = idle else { return Ok(()) };

@@ -4,7 +4,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_fabric::{Access, Domain, LaneId, MAX_LANES, Memory, PendingRail, RailSpec, RegisterError, SetupError};
+use railweave_fabric::{
+    Access, Domain, LaneId, MAX_LANES, Memory, PendingRail, ProcessorClock, RailSpec, RegisterError, SetupError,
+};
 
 use crate::keys::{KEY_CAPACITY, KeyTable, TcpRegistration};
 use crate::rail::TcpRail;
@@ -52,6 +54,10 @@ impl Domain for TcpDomain {
 
     fn register(&self, memory: Memory, access: Access) -> Result<TcpRegistration, RegisterError> {
         self.keys.register(memory, access)
+    }
+
+    fn clock(&self) -> ProcessorClock {
+        ProcessorClock
     }
 
     fn open_rail(self: &Arc<Self>, spec: &RailSpec) -> Result<TcpPendingRail, SetupError> {

@@ -1,6 +1,6 @@
 //! The fabric, put together from its parts.
 
-use railweave_fabric::{Fabric, Joining};
+use railweave_fabric::{Fabric, Joining, ProcessorClock};
 
 use crate::domain::{TcpDomain, TcpPendingRail};
 use crate::keys::TcpRegistration;
@@ -16,4 +16,5 @@ impl Fabric for Tcp {
     type PendingRail = TcpPendingRail;
     type Rail = TcpRail;
     type Registration = TcpRegistration;
+    type Clock = ProcessorClock;
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use railweave_fabric::{Access, Domain, Fabric, Joining, Memory, RailSpec, RegisterError, SetupError};
+use railweave_fabric::{Access, Domain, Fabric, Joining, Memory, ProcessorClock, RailSpec, RegisterError, SetupError};
 
 use crate::domain::{Verbs, VerbsDomain};
 use crate::memory::{VerbsRegistration, register};
@@ -18,6 +18,7 @@ impl Fabric for Verbs {
     type PendingRail = VerbsPendingRail;
     type Rail = VerbsRail;
     type Registration = VerbsRegistration;
+    type Clock = ProcessorClock;
 }
 
 impl Domain for VerbsDomain {
@@ -33,6 +34,10 @@ impl Domain for VerbsDomain {
 
     fn byte_counts(&self) -> bool {
         self.config.byte_counts
+    }
+
+    fn clock(&self) -> ProcessorClock {
+        ProcessorClock
     }
 
     fn open_rail(self: &Arc<Self>, spec: &RailSpec) -> Result<VerbsPendingRail, SetupError> {

@@ -1,4 +1,4 @@
-//! The user's choices about devices, addresses and memory, as types for the crates that carry them out. The `options`
+//! The user's choices about devices, addresses, memory and the split, as types for the crates that carry them out. The `options`
 //! crate knows how each choice is written in a variable.
 
 use std::fmt;
@@ -28,6 +28,34 @@ impl Mode {
             Self::Fused => "fused",
             Self::Adapters => "adapters",
             Self::Mesh => "mesh",
+        }
+    }
+}
+
+/// The source of a split: the way in which the bytes of each rail are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PolicyName {
+    /// The user's weights.
+    Static,
+    /// The speeds that the ports report.
+    Speed,
+    /// The rates at which the rails carry what they are given.
+    Adaptive,
+    /// A file that a program outside the job writes.
+    Agent,
+}
+
+impl PolicyName {
+    /// Every policy.
+    pub const ALL: &[Self] = &[Self::Static, Self::Speed, Self::Adaptive, Self::Agent];
+
+    /// Returns the policy's word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Static => "static",
+            Self::Speed => "speed",
+            Self::Adaptive => "adaptive",
+            Self::Agent => "agent",
         }
     }
 }

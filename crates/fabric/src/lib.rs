@@ -10,6 +10,7 @@
 #![deny(unsafe_code)]
 
 mod choices;
+mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
@@ -24,7 +25,8 @@ mod rail;
 mod region;
 mod setting;
 
-pub use choices::{AddressRange, DataDirect, Family, Mode, RelaxedOrdering};
+pub use choices::{AddressRange, DataDirect, Family, Mode, PolicyName, RelaxedOrdering};
+pub use clock::{Clock, ProcessorClock};
 pub use error::{
     ClosedAt, Fault, PostError, RailError, RegisterError, SetupError, SetupStep, SocketTrouble, SystemError,
     TargetState, Transition, Tries, WorkFailure, WorkStatus,

@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-use crate::{Access, Joining, LaneId, Memory, Part, PostError, RailError, RegisterError, SetupError};
+use crate::{Access, Clock, Joining, LaneId, Memory, Part, PostError, RailError, RegisterError, SetupError};
 
 /// A kind of network: names its types and states its capabilities.
 pub trait Fabric: Sized + 'static {
@@ -22,6 +22,8 @@ pub trait Fabric: Sized + 'static {
     type Rail: Rail;
     /// Registered memory.
     type Registration: Registration;
+    /// The clock of the world in which its rails are.
+    type Clock: Clock;
 }
 
 /// The place where memory is registered for one port (a protection domain, in RDMA). All connections over that port
@@ -47,6 +49,9 @@ pub trait Domain: Send + Sync + 'static {
     fn byte_counts(&self) -> bool {
         true
     }
+
+    /// Returns the clock of the world in which this port is.
+    fn clock(&self) -> <Self::Fabric as Fabric>::Clock;
 
     /// Opens a rail: creates its queues. May block if [`Joining::may_block`].
     ///

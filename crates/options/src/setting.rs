@@ -2,7 +2,7 @@
 
 use crate::error::{OptionError, Warning, printable};
 use crate::nccl::Reading;
-use railweave_fabric::{AddressRange, DataDirect, Family, Mode, RelaxedOrdering};
+use railweave_fabric::{AddressRange, DataDirect, Family, Mode, PolicyName, RelaxedOrdering};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
@@ -260,6 +260,12 @@ impl Show for Option<crate::RailFilter> {
 impl Show for Option<AddressRange> {
     fn show(&self) -> String {
         self.as_ref().map_or_else(|| "any".into(), ToString::to_string)
+    }
+}
+
+impl Show for Option<PolicyName> {
+    fn show(&self) -> String {
+        self.map_or("auto", PolicyName::name).to_owned()
     }
 }
 

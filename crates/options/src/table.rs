@@ -8,7 +8,7 @@ use crate::number;
 use crate::rdma::{self, AdaptiveRouting, GidIndices, traffic_class};
 use crate::setting::{Reader, Setting, Show, Variable, names, nccls, variable};
 use crate::value::{self, Congestion, Fabric, Lanes, MAX_LANES, PortRange, Weights};
-use railweave_fabric::{AddressRange, DataDirect, Family, Mode, RelaxedOrdering};
+use railweave_fabric::{AddressRange, DataDirect, Family, Mode, PolicyName, RelaxedOrdering};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -95,6 +95,22 @@ options! {
                `RAILWEAVE_RAILS`. `MPIB_HCA_SOUT` names the first rail, `MPIB_HCA_SUP` the second; each needs the \
                other, and a port that is there.",
     }
+    /// The source of the split; `None` means the weights if they are set, otherwise an agent's file while there is one,
+    /// otherwise the rails' rates.
+    policy: Option<PolicyName> {
+        variables: [variable(
+            "RAILWEAVE_POLICY",
+            "auto, static, speed, adaptive or agent",
+            "adaptive",
+            value::policy,
+        )],
+        default: None, "auto",
+        help: "The source of the split of messages between rails. `adaptive` measures the rate at which each rail \
+               carries what it is given, and follows it within some ten messages. `static` takes the weights of \
+               `RAILWEAVE_WEIGHTS`, which must be set; `speed` the speeds that the ports report; `agent` a file that \
+               a program outside the job writes, and `adaptive` while there is none. `auto` means `static` if \
+               `RAILWEAVE_WEIGHTS` is set, and `agent` otherwise.",
+    }
     /// The shares of the rails in the traffic.
     weights: Weights {
         variables: [variable(
@@ -103,9 +119,9 @@ options! {
             "80,20",
             Weights::parse,
         )],
-        default: Weights::BySpeed, "by speed",
-        help: "The weights by which the rails of a connection share its traffic, in the rails' order. A rail with \
-               weight 0, or past the end of the list, carries nothing while a rail with a weight is usable.",
+        default: Weights::Unset, "none",
+        help: "The weights by which the rails of a connection share its traffic under the policy `static`, in the \
+               rails' order. A rail with weight 0, or past the end of the list, carries nothing while a rail with a weight is usable.",
     }
     /// The number of lanes of each rail.
     lanes: Lanes {

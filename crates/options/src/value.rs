@@ -1,7 +1,7 @@
 //! The types of the settings, with the syntax of each.
 
 use crate::number;
-use railweave_fabric::{MAX_RAILS, Mode};
+use railweave_fabric::{MAX_RAILS, Mode, PolicyName};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -93,6 +93,12 @@ pub(crate) fn mode(text: &str) -> Result<Option<Mode>, String> {
     word(text, &[("auto", None)].into_iter().chain(modes).collect::<Vec<_>>())
 }
 
+/// Parses a policy; `None` leaves the choice to what else is set.
+pub(crate) fn policy(text: &str) -> Result<Option<PolicyName>, String> {
+    let policies = PolicyName::ALL.iter().map(|policy| (policy.name(), Some(*policy)));
+    word(text, &[("auto", None)].into_iter().chain(policies).collect::<Vec<_>>())
+}
+
 /// Returns the mode that a variable of the plugin for meshes stands for, whatever its value: another setting reads it.
 pub(crate) fn mesh(_text: &str) -> Result<Option<Mode>, String> {
     Ok(Some(Mode::Mesh))
@@ -108,9 +114,9 @@ pub(crate) fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String
 /// The shares of the rails in the traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Weights {
-    /// In proportion to the rails' speeds.
+    /// Nothing is set: another policy decides.
     #[default]
-    BySpeed,
+    Unset,
     /// These weights, 0 to 1 000 000 for each rail in order, not all zero. A rail past the end of the list has 0: it
     /// carries nothing while a rail with a weight is usable.
     Fixed([u32; MAX_RAILS]),
@@ -135,7 +141,7 @@ impl Weights {
 impl fmt::Display for Weights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Weights::BySpeed => f.write_str("by speed"),
+            Weights::Unset => f.write_str("none"),
             Weights::Fixed(weights) => list(f, weights, 0),
         }
     }

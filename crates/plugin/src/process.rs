@@ -163,6 +163,7 @@ impl Process {
     pub(crate) fn connection_config(&self, device: usize, traffic_class: Option<u8>) -> ConnectionConfig {
         ConnectionConfig {
             split_min: self.options.split_min.value,
+            policy: fabrics::policy(&self.options),
             striped: self.options.split_data_on_lanes.value,
             adaptive_routing_above: fabrics::adaptive_routing_above(&self.options, &*self.network, device),
             traffic_class,

@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
+use railweave_fabric::PolicyName;
+
 /// The configuration of a connection, from the options of both ends.
 #[derive(Clone, Debug)]
 pub struct ConnectionConfig {
     /// Messages below this many bytes travel on one rail.
     pub split_min: u64,
+    /// The policy that the split begins with.
+    pub policy: PolicyName,
     /// True if large messages are striped over all lanes of each active rail (`NCCL_IB_SPLIT_DATA_ON_QPS`). The sender
     /// decides.
     pub striped: bool,
@@ -28,6 +32,7 @@ impl Default for ConnectionConfig {
     fn default() -> Self {
         Self {
             split_min: 8192,
+            policy: PolicyName::Adaptive,
             striped: false,
             adaptive_routing_above: None,
             traffic_class: None,

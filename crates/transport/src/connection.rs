@@ -7,8 +7,9 @@ use railweave_fabric::{Fabric, LaneId, Part, PostError, Rail, RailError, RailId,
 use crate::fate::Fate;
 use crate::rail_info::RailInfo;
 use crate::rails::{ConnectedRail, POLL_BATCH, RailSide, Rails};
+use crate::steering::Steering;
 use crate::violation::Violation;
-use crate::{Cause, Error};
+use crate::{Cause, Error, Order};
 
 /// The common part of both ends of a connection: its rails, its state, and the peer.
 pub(crate) struct Core<F: Fabric> {
@@ -19,6 +20,9 @@ pub(crate) struct Core<F: Fabric> {
     pub(crate) fast: FastPath,
     state: State,
     fate: Arc<Fate>,
+    steering: Arc<Steering>,
+    /// The number of changes of the steering that this end has followed.
+    followed: u32,
     peer: String,
 }
 
@@ -68,13 +72,21 @@ pub(crate) trait Outstanding {
 
 impl<F: Fabric> Core<F> {
     /// Returns the core of a connection over these rails. Its messages below `fast_below` bytes may take the fast path.
-    pub(crate) fn new(rails: Rails<F>, fast_below: u64, peer: String, fate: Arc<Fate>) -> Self {
+    pub(crate) fn new(
+        rails: Rails<F>,
+        fast_below: u64,
+        peer: String,
+        fate: Arc<Fate>,
+        steering: Arc<Steering>,
+    ) -> Self {
         Self {
             recent: rails.usable().first().unwrap_or_default(),
             rails,
             fast: FastPath::new(fast_below),
             state: State::Open,
             fate,
+            followed: steering.changes(),
+            steering,
             peer,
         }
     }
@@ -87,6 +99,23 @@ impl<F: Fabric> Core<F> {
     /// Returns the fate, by which the rest of the process reports a lost peer or a failed adapter.
     pub(crate) fn fate(&self) -> &Arc<Fate> {
         &self.fate
+    }
+
+    /// Returns the steering, by which the rest of the process changes the split.
+    pub(crate) fn steering(&self) -> &Arc<Steering> {
+        &self.steering
+    }
+
+    /// Returns true if the steering has changed since [`Self::take_order`].
+    #[inline(always)]
+    pub(crate) fn has_order(&self) -> bool {
+        self.steering.changes() != self.followed
+    }
+
+    /// Returns the order to follow from now on.
+    pub(crate) fn take_order(&mut self) -> Order {
+        self.followed = self.steering.changes();
+        self.steering.current()
     }
 
     /// Handles the reports of a rail. Returns true if there were any.
@@ -272,6 +301,9 @@ pub trait ConnectionEnd {
     /// Returns the fate, by which the rest of the process reports a lost peer or a failed adapter.
     fn fate(&self) -> &Arc<Fate>;
 
+    /// Returns the steering, by which the rest of the process changes the split.
+    fn steering(&self) -> &Arc<Steering>;
+
     /// Returns the parts of this host that its rails use, as the events of the host's devices name them.
     fn parts(&self) -> Vec<Part>;
 
@@ -300,6 +332,10 @@ macro_rules! both_ends {
 
             fn fate(&self) -> &Arc<Fate> {
                 self.core.fate()
+            }
+
+            fn steering(&self) -> &Arc<$crate::Steering> {
+                self.core.steering()
             }
 
             fn parts(&self) -> Vec<Part> {

@@ -31,6 +31,7 @@ mod hello;
 mod immediate;
 mod known_ways;
 mod lingering;
+mod measured;
 mod memory;
 mod message;
 mod posted_receives;
@@ -45,6 +46,7 @@ mod send;
 mod sequence;
 mod session;
 mod slots;
+mod steering;
 mod sync;
 mod violation;
 mod work;
@@ -73,7 +75,7 @@ pub use message::{
     PortOffer, RailAnswer, RailLanes, Ways,
 };
 pub use preface::{LANE_PROOF_BYTES, LanePreface, PREFACE_BYTES, Preface, Token};
-pub use rail_info::{RailCounters, RailInfo, RailName};
+pub use rail_info::{LATENCIES, RailCounters, RailInfo, RailName};
 pub use receive::{Flushed, RecvConnection, RecvRequest};
 pub use send::{SendConnection, SendRequest};
 pub use sequence::Slot;
@@ -82,9 +84,10 @@ pub use session::{
     SocketEndKind, Unreachable, Unwelcome,
 };
 
+pub use steering::Steering;
 pub use violation::{CtsViolation, ImmediateFault, Violation};
 
-pub use railweave_policy::GRANULE;
+pub use railweave_policy::{GRANULE, Order};
 
 /// The number of slots: places for an outstanding receive in a connection.
 pub const SLOTS: usize = 256;

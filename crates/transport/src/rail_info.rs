@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The two ends of a rail, for tables and messages.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,7 +26,13 @@ pub struct RailCounters {
     data_writes: AtomicU64,
     cts_writes: AtomicU64,
     received_bytes: AtomicU64,
+    in_flight: AtomicU64,
+    latencies: [AtomicU32; LATENCIES],
 }
+
+/// The number of latencies that [`RailCounters::latencies`] tells apart: up to 1 µs, up to 2, and so on, and all above
+/// 2^22 µs, which is 4 s.
+pub const LATENCIES: usize = 24;
 
 impl RailCounters {
     #[inline]
@@ -49,6 +55,29 @@ impl RailCounters {
     #[inline]
     pub(crate) fn count_received(&self, bytes: u64) {
         Self::add(&self.received_bytes, bytes);
+    }
+
+    #[inline]
+    pub(crate) fn set_in_flight(&self, bytes: u64) {
+        self.in_flight.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_latency(&self, micros: u64) {
+        let place = (u64::BITS - micros.saturating_sub(1).leading_zeros()) as usize;
+        let place = &self.latencies[place.min(LATENCIES - 1)];
+        place.store(place.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Returns the bytes that the rail was given and has not completed, of the messages that are measured: those of 256
+    /// bytes or more on a connection of several rails.
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Returns the times that sampled messages took on the rail: the number of those of at most 2^n µs, and more than
+    /// half of that, for each n; the last place has all longer ones.
+    pub fn latencies(&self) -> [u32; LATENCIES] {
+        std::array::from_fn(|place| self.latencies[place].load(Ordering::Relaxed))
     }
 
     /// Returns the bytes of messages that this end has sent.
@@ -100,5 +129,16 @@ mod tests {
             counters.count_received(70);
         }
         assert_eq!(read(), [1000, 6, 2, 140]);
+    }
+
+    #[test]
+    fn a_latency_counts_in_its_power_of_two() {
+        let counters = RailCounters::default();
+        for micros in [0, 1, 2, 3, 4, 5, 1 << 22, (1 << 22) + 1, u64::MAX] {
+            counters.count_latency(micros);
+        }
+        let latencies = counters.latencies();
+        assert_eq!(latencies[..5], [2, 1, 2, 1, 0]);
+        assert_eq!(latencies[22..], [1, 2]);
     }
 }

@@ -4,8 +4,8 @@ mod inbox;
 
 use std::sync::Arc;
 
-use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, Rail, RailId, RailSet, Region};
-use railweave_policy::Split;
+use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, PolicyName, Rail, RailId, RailSet, Region};
+use railweave_policy::{Order, Weighted};
 
 use self::inbox::Inbox;
 use crate::connection::{Core, both_ends};
@@ -16,7 +16,9 @@ use crate::receive_credits::ReceiveCredits;
 use crate::record::Records;
 use crate::sequence::Sequence;
 use crate::slots::{Slots, State};
-use crate::{ConnectionConfig, Error, Fate, Incoming, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, RailInfo, SLOTS, Slot};
+use crate::{
+    ConnectionConfig, Error, Fate, Incoming, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, RailInfo, SLOTS, Slot, Steering,
+};
 
 /// A receive or a flush in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -64,7 +66,7 @@ pub enum Flushed {
 pub(crate) struct ReceiveParts<F: Fabric> {
     pub(crate) config: ConnectionConfig,
     pub(crate) rails: Rails<F>,
-    pub(crate) weights: [u32; MAX_RAILS],
+    pub(crate) order: Order,
     pub(crate) cts_shadow: Arc<Region>,
     pub(crate) cts_shadow_keys: [u32; MAX_RAILS],
     pub(crate) peer_cts: u64,
@@ -72,6 +74,12 @@ pub(crate) struct ReceiveParts<F: Fabric> {
     pub(crate) records: Arc<Region>,
     pub(crate) peer: String,
     pub(crate) fate: Arc<Fate>,
+}
+
+/// Returns the weights by which CTS choose their rails: under the policy `adaptive` all rails take turns, because this
+/// end does not know which is the fastest.
+fn cts_weights(order: &Order) -> [u32; MAX_RAILS] {
+    if order.policy == PolicyName::Adaptive { [1; MAX_RAILS] } else { order.weights }
 }
 
 /// The receiving end of a connection.
@@ -169,7 +177,10 @@ pub(crate) struct ReceiveParts<F: Fabric> {
 /// ```
 pub struct RecvConnection<F: Fabric> {
     core: Core<F>,
-    split: Split,
+    /// The rails of CTS.
+    cts_rails: Weighted,
+    /// The rails that may carry CTS while one of them is usable.
+    allowed: RailSet,
     inbox: Inbox,
     cts: CtsSource,
     /// The next receive to post.
@@ -189,7 +200,8 @@ impl<F: Fabric> RecvConnection<F> {
             connected.cts = CtsRail::new(parts.cts_shadow_keys[rail], parts.peer_cts_keys[rail], number);
         }
         Self {
-            split: Split::new(parts.weights, parts.config.split_min),
+            cts_rails: Weighted::new(cts_weights(&parts.order), parts.config.split_min),
+            allowed: parts.order.allowed,
             inbox: Inbox {
                 slots: Slots::new(parts.rails.count(), parts.rails.usable(), Records::new(parts.records), first),
                 credits: ReceiveCredits::new(&mut parts.rails, &parts.config),
@@ -201,7 +213,13 @@ impl<F: Fabric> RecvConnection<F> {
             head: first,
             entry_limit: entry + cts::ENTRIES,
             oldest: first,
-            core: Core::new(parts.rails, MAX_MESSAGE_BYTES + 1, parts.peer, parts.fate),
+            core: Core::new(
+                parts.rails,
+                MAX_MESSAGE_BYTES + 1,
+                parts.peer,
+                parts.fate,
+                Arc::new(Steering::new(&parts.order)),
+            ),
         }
     }
 
@@ -241,7 +259,10 @@ impl<F: Fabric> RecvConnection<F> {
         if !self.core.fast.takes(buffer.size) || !is_free || first >= self.entry_limit || !self.inbox.credits.is_any() {
             return None;
         }
-        let rail = self.split.planned_cts_rail(self.head.number(), self.core.rails.usable())?;
+        if self.core.has_order() {
+            return None;
+        }
+        let rail = self.cts_rails.planned_cts_rail(self.head.number(), self.core.rails.usable() & self.allowed)?;
         let connected = self.core.rails.get_mut(rail);
         if connected.rail.send_room(LaneId::FIRST) == 0 {
             return None;
@@ -405,10 +426,23 @@ impl<F: Fabric> RecvConnection<F> {
         let end = self.cts.next() + count as u64;
         if free && (end <= self.entry_limit || self.raise_limit(end)) && (self.inbox.credits.is_any() || self.refill())
         {
-            self.split.cts_rail(self.head.number(), self.core.rails.usable())
+            self.cts_rail()
         } else {
             None
         }
+    }
+
+    /// Returns the rail for the CTS of the next receive, by the order in force; `None` if no rail is usable.
+    #[cold]
+    fn cts_rail(&mut self) -> Option<RailId> {
+        if self.core.has_order() {
+            let order = self.core.take_order();
+            self.cts_rails.set_weights(cts_weights(&order));
+            self.allowed = order.allowed;
+        }
+        let usable = self.core.rails.usable();
+        let allowed = usable & self.allowed;
+        self.cts_rails.cts_rail(self.head.number(), if allowed.is_empty() { usable } else { allowed })
     }
 
     /// Posts generic receives. Returns true if there are then enough for one more slot on every rail.

@@ -3,6 +3,7 @@
 //! Nearly all slots have one buffer. Such a slot ends the request with its own number, so [`SendSlot`] keeps both.
 
 use crate::connection::Fatal;
+use crate::measured::Measured;
 use crate::sequence::Sequence;
 use crate::{MAX_BUFFERS, SLOTS, Slot};
 
@@ -31,6 +32,8 @@ struct SendSlot {
     owed: u8,
     /// The number of requests in the slot's group; 0 if it ends only the request with its own number.
     group: u8,
+    /// The measurement of the completions of its writes.
+    measured: Measured,
 }
 
 /// The requests of a connection and the slots that are posted.
@@ -63,12 +66,12 @@ impl Requests {
         slot.state as u8 | slot.owed == 0
     }
 
-    /// Notes that a slot is posted with `owed` signalled writes, which end a message of `size` bytes. Returns the
-    /// message's request, which has the slot's number.
+    /// Notes that a slot is posted with `owed` signalled writes, which end a message of `size` bytes, and
+    /// are measured like this. Returns the message's request, which has the slot's number.
     #[inline]
-    pub(crate) fn post_one(&mut self, sequence: Sequence, owed: u8, size: u64) -> u8 {
+    pub(crate) fn post_one(&mut self, sequence: Sequence, owed: u8, size: u64, measured: Measured) -> u8 {
         let slot = &mut self.slots[sequence.slot()];
-        *slot = SendSlot { state: State::InProgress, size: size as u32, sequence, owed, group: 0 };
+        *slot = SendSlot { state: State::InProgress, size: size as u32, sequence, owed, group: 0, measured };
         sequence.slot().number()
     }
 
@@ -95,30 +98,41 @@ impl Requests {
         self.slots[sequence.slot()].owed != 0
     }
 
-    /// Notes that a slot is posted with `owed` signalled writes, which end these requests. The caller has taken them,
-    /// or takes them before the next poll.
-    pub(crate) fn post(&mut self, sequence: Sequence, owed: u8, requests: impl ExactSizeIterator<Item = u8>) {
+    /// Notes that a slot is posted with `owed` signalled writes, which end these requests, and are measured like
+    /// this. The caller has taken the requests, or takes them before the next poll.
+    pub(crate) fn post(
+        &mut self,
+        sequence: Sequence,
+        owed: u8,
+        requests: impl ExactSizeIterator<Item = u8>,
+        measured: Measured,
+    ) {
         let slot = &mut self.slots[sequence.slot()];
         (slot.sequence, slot.owed, slot.group) = (sequence, owed, requests.len() as u8);
+        slot.measured = measured;
         self.groups[sequence.slot()].iter_mut().zip(requests).for_each(|(place, request)| *place = request);
     }
 
-    /// Notes that a signalled write of a slot is complete. The last one completes the slot's requests.
+    /// Notes that a signalled write of a slot is complete. The last one completes the slot's requests. Returns the
+    /// measurement of the slot.
     #[inline]
-    pub(crate) fn handle_sent(&mut self, sequence: Sequence) {
+    pub(crate) fn handle_sent(&mut self, sequence: Sequence) -> Measured {
         let slot = &self.slots[sequence.slot()];
         if slot.sequence != sequence || slot.owed == 0 {
             return self.handle_nobodys(sequence);
         }
+        let measured = slot.measured;
         self.count_down(sequence);
+        measured
     }
 
     /// Handles a completion that is not owed. It is legal only after a refused post, for the slot that was being posted
     /// then.
     #[cold]
     #[inline(never)]
-    fn handle_nobodys(&self, sequence: Sequence) {
+    fn handle_nobodys(&self, sequence: Sequence) -> Measured {
         assert!(self.closed, "a completion came for slot {:#x}, which is owed none", sequence.number());
+        Measured::NOT
     }
 
     #[inline]
@@ -174,7 +188,7 @@ mod tests {
         let mut requests = Requests::new();
         for sequence in 0..=255 {
             assert!(requests.is_slot_free(at(sequence)) && requests.find_free(at(sequence)).is_some());
-            assert_eq!(requests.post_one(at(sequence), 1, u64::from(sequence) / 10), sequence as u8);
+            assert_eq!(requests.post_one(at(sequence), 1, u64::from(sequence) / 10, Measured::NOT), sequence as u8);
             assert!(!requests.is_slot_free(at(256 + sequence)) && requests.is_owed(at(256 + sequence)));
         }
         assert_eq!(requests.find_free(at(256)), None);
@@ -190,7 +204,7 @@ mod tests {
     fn all_requests_of_a_slot_are_done_with_its_last_write() {
         let mut requests = Requests::new();
         (0..3).for_each(|request| requests.take(request, 10 + u64::from(request)));
-        requests.post(at(0x1ff), 2, [2, 0, 1].into_iter());
+        requests.post(at(0x1ff), 2, [2, 0, 1].into_iter(), Measured::NOT);
         assert!(requests.is_owed(at(0xff)) && !requests.is_owed(at(0xfe)));
         assert!(
             requests.is_free(0xff) && !requests.is_slot_free(at(0x2ff)),
@@ -207,7 +221,7 @@ mod tests {
     fn a_request_of_a_group_keeps_its_slot_busy() {
         let mut requests = Requests::new();
         requests.take(5, 1);
-        requests.post(at(4), 1, [5].into_iter());
+        requests.post(at(4), 1, [5].into_iter(), Measured::NOT);
         requests.handle_sent(at(4));
         assert!(requests.is_slot_free(at(4)) && !requests.is_slot_free(at(5)));
         assert_eq!(requests.release(5), Some(1));
@@ -226,7 +240,7 @@ mod tests {
     #[should_panic(expected = "which is owed none")]
     fn a_completion_of_nothing_is_a_bug() {
         let mut requests = Requests::new();
-        requests.post_one(at(3), 1, 0);
+        requests.post_one(at(3), 1, 0, Measured::NOT);
         requests.handle_sent(at(0x103));
     }
 }

@@ -2,6 +2,7 @@
 
 mod chains;
 mod filling;
+mod meter;
 mod reports;
 
 use std::sync::Arc;
@@ -9,13 +10,16 @@ use std::sync::Arc;
 use railweave_fabric::{
     Fabric, LaneId, LocalSlice, MAX_RAILS, Part, Rail, RailSet, Region, RemoteSlice, WorkId, Write,
 };
-use railweave_policy::{Piece, Split};
+use railweave_policy::{Order, Piece};
 
 use self::filling::Filling;
+use self::meter::Meter;
+use self::reports::InProgress;
 use crate::connection::{Core, both_ends};
 use crate::cts::CtsStream;
 use crate::depths::longest_chain;
 use crate::immediate::units;
+use crate::measured::Measured;
 use crate::rails::Rails;
 use crate::record::RecordSource;
 use crate::requests::{REQUESTS, Requests};
@@ -23,7 +27,7 @@ use crate::sequence::Sequence;
 use crate::work::WorkKind;
 use crate::{
     ConnectionConfig, Error, Event, Fate, GRANULE, Immediate, ImmediateLayout, MAX_MESSAGE_BYTES, MemoryKeys, Misuse,
-    Outgoing, RailInfo, Slot, Truncated,
+    Outgoing, RailInfo, Slot, Steering, Truncated,
 };
 
 /// The message size in bytes from which a connection with striped lanes uses all lanes of a rail for one message.
@@ -58,7 +62,8 @@ impl SendRequest {
 pub(crate) struct SendParts<F: Fabric> {
     pub(crate) config: ConnectionConfig,
     pub(crate) rails: Rails<F>,
-    pub(crate) weights: [u32; MAX_RAILS],
+    pub(crate) order: Order,
+    pub(crate) clock: F::Clock,
     pub(crate) cts: Arc<Region>,
     pub(crate) records: Arc<Region>,
     pub(crate) record_keys: [u32; MAX_RAILS],
@@ -150,10 +155,9 @@ pub struct SendConnection<F: Fabric> {
     core: Core<F>,
     layout: ImmediateLayout,
     cts: CtsStream,
-    split: Split,
+    progress: InProgress<F::Clock>,
     /// The next receive to fill.
     head: Sequence,
-    requests: Requests,
     filling: Box<Filling>,
     // Most messages need none of the fields from here on.
     /// True if the receiver's completions carry byte counts.
@@ -182,12 +186,14 @@ impl<F: Fabric> SendConnection<F> {
         let fast_below = if one_write { longest + 1 } else { 0 };
         Self {
             layout,
-            split: Split::new(parts.weights, parts.config.split_min),
-            core: Core::new(parts.rails, fast_below, parts.peer, parts.fate),
+            progress: InProgress {
+                requests: Requests::new(),
+                meter: Meter::new(&parts.order, parts.config.split_min, parts.clock, parts.rails.usable()),
+            },
+            core: Core::new(parts.rails, fast_below, parts.peer, parts.fate, Arc::new(Steering::new(&parts.order))),
             cts: CtsStream::new(parts.cts, u64::from(parts.config.first_number)),
             head: Sequence::new(parts.config.first_number),
             filling: Box::default(),
-            requests: Requests::new(),
             peer_counts_bytes: parts.peer_counts_bytes,
             max_write,
             config: parts.config,
@@ -231,14 +237,17 @@ impl<F: Fabric> SendConnection<F> {
     #[inline(always)]
     fn isend_fast(&mut self, message: &Outgoing<'_>) -> Option<SendRequest> {
         let sequence = self.head;
-        if !self.core.fast.takes(message.size) || !self.requests.is_slot_free(sequence) {
+        if !self.core.fast.takes(message.size)
+            || !self.progress.requests.is_slot_free(sequence)
+            || self.core.has_order()
+        {
             return None;
         }
         let receive = self.cts.single(sequence.slot(), message.tag)?;
         if message.size > receive.size {
             return None;
         }
-        let Some(rail) = self.split.whole(message.size, self.core.rails.usable()) else {
+        let Some(rail) = self.progress.meter.whole(message.size, self.core.rails.usable()) else {
             let to = receive.address;
             return self.isend_split(message.address, message.size, message.keys, to);
         };
@@ -255,11 +264,11 @@ impl<F: Fabric> SendConnection<F> {
         );
         self.cts.take_single();
         self.head = sequence.next();
-        let request = SendRequest(self.requests.post_one(sequence, 1, message.size));
+        let request = SendRequest(self.progress.requests.post_one(sequence, 1, message.size, Measured::NOT));
         connected.side.info.counters.count_data(1, message.size);
-        self.split.count_whole(message.size);
+        self.progress.meter.count_whole(message.size);
         if let Err(error) = connected.rail.post_fitting(LaneId::FIRST, &[write]) {
-            self.core.post_failed(rail, error, &mut self.requests);
+            self.core.post_failed(rail, error, &mut self.progress);
         }
         Some(request)
     }
@@ -276,8 +285,12 @@ impl<F: Fabric> SendConnection<F> {
         if !self.has_room() {
             return None;
         }
+        if !self.progress.meter.unknown().is_empty() {
+            self.ping();
+        }
         let receive = self.cts.shown(to, size);
-        let shares = self.split.split(size, self.core.rails.usable());
+        let shares = self.progress.meter.split(size, self.core.rails.usable());
+        let measured = self.progress.meter.begin_one(sequence, size);
         let template = WriteTemplate::new(&Outgoing { address, size, tag: 0, keys }, to, sequence);
         let (mut offset, mut owed) = (0, 0);
         for rail in shares.mask {
@@ -289,16 +302,19 @@ impl<F: Fabric> SendConnection<F> {
                 lanes => connected.rail.post(lane_of(sequence, lanes), &[write]),
             };
             if let Err(error) = posted {
-                self.core.post_failed(rail, error, &mut self.requests);
+                self.core.post_failed(rail, error, &mut self.progress);
                 return None;
             }
             connected.side.info.counters.count_data(1, bytes);
+            if measured != Measured::NOT {
+                self.progress.meter.give_one(sequence, rail, bytes);
+            }
             offset += bytes;
             owed += 1;
         }
         self.cts.take_single();
         self.head = sequence.next();
-        Some(SendRequest(self.requests.post_one(sequence, owed, size)))
+        Some(SendRequest(self.progress.requests.post_one(sequence, owed, size, measured)))
     }
 
     /// Returns true if every rail has room for one write of the next slot.
@@ -314,10 +330,38 @@ impl<F: Fabric> SendConnection<F> {
     #[inline(never)]
     fn isend_slow(&mut self, message: Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
         self.core.check_open()?;
+        if self.core.has_order() {
+            let order = self.core.take_order();
+            self.progress.meter.follow(&order);
+            // It may well be a message of the fast path: the order alone kept it from that.
+            if let Some(request) = self.isend_fast(&message) {
+                return Ok(Some(request));
+            }
+        }
         if !self.has_room() {
             return self.no_room();
         }
         self.isend_any(&message)
+    }
+
+    /// Posts an empty write on each idle rail whose latency is not known well, if it has room for one more than that.
+    ///
+    /// If one cannot be posted although there is room, the connection is broken: the next call returns the error.
+    #[cold]
+    #[inline(never)]
+    fn ping(&mut self) {
+        for rail in self.progress.meter.unknown() & self.core.rails.usable() {
+            let connected = self.core.rails.get_mut(rail);
+            if !self.progress.meter.wants_ping(rail) || connected.rail.send_room(LaneId::FIRST) < 2 {
+                continue;
+            }
+            self.progress.meter.note_ping(rail);
+            let write = Write { signalled: true, host: true, id: WorkKind::Ping.id(), ..Write::default() };
+            if let Err(error) = connected.rail.post_fitting(LaneId::FIRST, &[write]) {
+                self.core.post_failed(rail, error, &mut self.progress);
+                return;
+            }
+        }
     }
 
     /// Returns the number of bytes sent, once every active rail's last write is complete; then the request has ended.
@@ -336,12 +380,12 @@ impl<F: Fabric> SendConnection<F> {
     /// that last completed something. The error, for the slow path, is true if that poll brought anything.
     #[inline(always)]
     fn test_fast(&mut self, request: SendRequest) -> Result<u64, bool> {
-        if let Some(size) = self.requests.release(request.0) {
+        if let Some(size) = self.progress.requests.release(request.0) {
             return Ok(size);
         }
         // The connection keeps an error: the slow path returns it, unless this request is done all the same.
-        let moved = self.core.poll_rail(self.core.recent, &mut self.requests).unwrap_or(true);
-        self.requests.release(request.0).ok_or(moved)
+        let moved = self.core.poll_rail(self.core.recent, &mut self.progress).unwrap_or(true);
+        self.progress.requests.release(request.0).ok_or(moved)
     }
 
     /// The slow path of [`Self::test`]: polls the other rails.
@@ -349,19 +393,19 @@ impl<F: Fabric> SendConnection<F> {
     fn test_slow(&mut self, request: SendRequest, mut moved: bool) -> Result<Option<u64>, Error> {
         self.core.check_open()?;
         for rail in self.core.rails.usable().without(self.core.recent) {
-            let polled = self.core.poll_rail(rail, &mut self.requests);
+            let polled = self.core.poll_rail(rail, &mut self.progress);
             // A request that is done is reported even if the same poll reported a failed lane.
-            if let Some(size) = self.requests.release(request.0) {
+            if let Some(size) = self.progress.requests.release(request.0) {
                 self.core.recent = rail;
                 return Ok(Some(size));
             }
             moved |= polled?;
         }
-        if self.requests.is_free(request.0) {
+        if self.progress.requests.is_free(request.0) {
             return Err(Misuse::NoSend(request.0).into());
         }
         if !moved {
-            self.core.check_fate(&mut self.requests)?;
+            self.core.check_fate(&mut self.progress)?;
         }
         Ok(None)
     }
@@ -370,8 +414,13 @@ impl<F: Fabric> SendConnection<F> {
     /// polls the rails first.
     #[inline(never)]
     fn no_room(&mut self) -> Result<Option<SendRequest>, Error> {
-        if F::ONE_SIDED || !self.core.poll(&mut self.requests)? {
-            self.core.check_fate(&mut self.requests)?;
+        // A peer over a two-sided fabric answers only once it looks for data, so there the first message tells.
+        if F::ONE_SIDED && !self.progress.meter.unknown().is_empty() {
+            self.ping();
+            self.core.poll(&mut self.progress)?;
+        }
+        if F::ONE_SIDED || !self.core.poll(&mut self.progress)? {
+            self.core.check_fate(&mut self.progress)?;
         }
         Ok(None)
     }

@@ -10,7 +10,7 @@ use railweave_fabric::{
 };
 
 use crate::observer::{Mishap, Observer, Unobserved};
-use crate::world::{KeyPair, Port, Registered, World};
+use crate::world::{KeyPair, Port, Registered, SimClock, World};
 
 /// The simulated fabric. With `ONE_SIDED`, writes land in the peer's memory when they arrive; without, when the peer
 /// polls.
@@ -26,6 +26,7 @@ impl<const ONE_SIDED: bool, O: Observer> Fabric for Sim<ONE_SIDED, O> {
     type PendingRail = SimPendingRail<ONE_SIDED, O>;
     type Rail = SimRail<O>;
     type Registration = SimRegistration<O>;
+    type Clock = SimClock;
 }
 
 /// A port of a process.
@@ -88,6 +89,10 @@ impl<const ONE_SIDED: bool, O: Observer> Domain for SimDomain<ONE_SIDED, O> {
 
     fn byte_counts(&self) -> bool {
         self.byte_counts
+    }
+
+    fn clock(&self) -> SimClock {
+        self.world.lock().clock()
     }
 
     fn open_rail(self: &Arc<Self>, spec: &RailSpec) -> Result<SimPendingRail<ONE_SIDED, O>, SetupError> {

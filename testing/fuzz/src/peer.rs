@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_fabric::{LaneEndpoint, LinkLayer, MAX_RAILS, Step};
+use railweave_fabric::{LaneEndpoint, LinkLayer, MAX_RAILS, PolicyName, Step};
 use railweave_transport::{
     AcceptPairing, Acceptor, Action, ConnectionConfig, Connector, Handshake, HandshakePort, Lanes, MAX_MESSAGE_BYTES,
     MakesConnection, Message, Offer, PortOffer, RailAnswer, RailCounters, RailLanes, RecvConnection, SendConnection,
@@ -50,6 +50,7 @@ impl Plan {
             lanes,
             config: ConnectionConfig {
                 split_min,
+                policy: PolicyName::ALL[usize::from(flags >> 4) % PolicyName::ALL.len()],
                 striped: flags & 2 != 0,
                 adaptive_routing_above: (flags & 4 != 0).then_some(8192),
                 traffic_class: None,

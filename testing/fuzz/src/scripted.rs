@@ -8,14 +8,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use railweave_fabric::conformance::Completion;
 use railweave_fabric::{
-    Access, ClosedAt, Connecting, Domain, Fabric, Joining, LaneEndpoint, LaneId, Memory, PendingRail, PostError, Rail,
-    RailError, RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, SetupStep, WorkId,
-    Write,
+    Access, Clock, ClosedAt, Connecting, Domain, Fabric, Joining, LaneEndpoint, LaneId, Memory, PendingRail, PostError,
+    Rail, RailError, RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, SetupStep,
+    WorkId, Write,
 };
 
 /// The fabric. If one-sided, its lanes are connected by end points; otherwise they are sockets, as on TCP.
@@ -33,6 +34,21 @@ impl<const ONE_SIDED: bool> Fabric for Scripted<ONE_SIDED> {
     type PendingRail = Pending<ONE_SIDED>;
     type Rail = Open;
     type Registration = Registered;
+    type Clock = ScriptedClock;
+}
+
+/// A clock on which a microsecond passes between two readings.
+#[derive(Default)]
+pub(crate) struct ScriptedClock(AtomicU64);
+
+impl Clock for ScriptedClock {
+    fn ticks(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn ticks_per_second(&self) -> u64 {
+        1_000_000
+    }
 }
 
 /// One process's network, seen from outside: the script reads and steers it here.
@@ -255,6 +271,10 @@ impl<const ONE_SIDED: bool> Domain for Port<ONE_SIDED> {
 
     fn byte_counts(&self) -> bool {
         self.caps.byte_counts
+    }
+
+    fn clock(&self) -> ScriptedClock {
+        ScriptedClock::default()
     }
 
     fn open_rail(self: &Arc<Self>, spec: &RailSpec) -> Result<Pending<ONE_SIDED>, SetupError> {

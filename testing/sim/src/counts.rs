@@ -94,6 +94,7 @@ seen! {
     AdaptiveRouting = "path", "the adaptive-routing form";
     SeveralWrites = "path", "a rail's part in several writes";
     HugeSize = "path", "a size that size_q cannot express";
+    Ping = "path", "an empty write that tells a rail's latency";
     OneRail = "path", "a message on one rail of several";
     ManyRails = "path", "a message split over rails";
     Striped = "path", "a message striped over lanes";

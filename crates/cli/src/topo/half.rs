@@ -146,7 +146,7 @@ impl Own {
         let port = |(place, index): (usize, &usize)| {
             let place = place_in_device(&offered, place, devices);
             let given = match options.weights.value {
-                Weights::BySpeed => None,
+                Weights::Unset => None,
                 Weights::Fixed(weights) => weights.get(place).copied(),
             };
             let halves = || (mode == Mode::Mesh).then(|| weight_among_halves(ports, *index, indices)).flatten();

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use railweave_discovery::{Fallback, Found, FoundFabric, Note, OutOfBand};
-use railweave_fabric::{EventSource, Fabric, LinkLayer, Mode, SettingId};
+use railweave_fabric::{EventSource, Fabric, LinkLayer, Mode, PolicyName, SettingId};
 use railweave_identity::{TCP, VERBS};
 use railweave_options::{AdaptiveRouting, Options, Weights};
 use railweave_topology::{ChosenPort, Device};
@@ -103,19 +103,31 @@ where
     NetworkOf<F>: Network + 'static,
 {
     let lanes = options.lanes.value;
-    let weights = options.weights.value;
+    // Each other policy than static has weights of its own, or none.
+    let is_static = policy(options) == PolicyName::Static;
+    let weights = if is_static { options.weights.value } else { Weights::Unset };
     Arc::new(NetworkOf::<F> {
         registrations,
         ports,
         devices: Devices::new(devices, fusing_forbidden(options, mode)),
         lanes: Box::new(move |place| lanes.on(place)),
         weight: Box::new(move |place| match weights {
-            Weights::BySpeed => None,
+            Weights::Unset => None,
             Weights::Fixed(weights) => weights.get(place).copied(),
         }),
         halves_share_evenly: mode == Mode::Mesh,
         asks_kernel: options.routes.value,
     })
+}
+
+/// Returns the policy that connections begin with.
+pub(crate) fn policy(options: &Options) -> PolicyName {
+    match (options.policy.value, options.weights.value) {
+        (Some(PolicyName::Agent), _) => PolicyName::Adaptive,
+        (Some(policy), _) => policy,
+        (None, Weights::Fixed(_)) => PolicyName::Static,
+        (None, Weights::Unset) => PolicyName::Adaptive,
+    }
 }
 
 /// Returns the reason why NCCL may not fuse devices, if the settings say so.

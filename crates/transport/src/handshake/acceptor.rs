@@ -183,7 +183,7 @@ impl<F: Fabric> Acceptor<F> {
         let connection = RecvConnection::new(ReceiveParts {
             config: set_up.config.clone(),
             rails: made.rails,
-            weights: made.weights,
+            order: made.order,
             cts_shadow: memory.outbox,
             cts_shadow_keys: made.outbox_keys,
             peer_cts: set_up.peer_stream,

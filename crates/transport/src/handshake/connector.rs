@@ -232,7 +232,8 @@ impl<F: Fabric> Connector<F> {
         let connection = SendConnection::new(SendParts {
             config: set_up.config.clone(),
             rails: made.rails,
-            weights: made.weights,
+            order: made.order,
+            clock: made.clock,
             cts: Arc::clone(&memory.inbox),
             records: Arc::clone(&memory.outbox),
             record_keys: made.outbox_keys,

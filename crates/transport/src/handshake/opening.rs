@@ -16,7 +16,7 @@ use super::{Action, HandshakePort};
 use crate::depths::Depths;
 use crate::preface::Token;
 use crate::rails::{ConnectedRail, Rails};
-use crate::{Cause, ConnectionConfig, Event, Lanes, Message, RailLanes};
+use crate::{Cause, ConnectionConfig, Event, Lanes, Message, Order, RailLanes};
 
 /// The pauses between two looks at the first packets: short ones first, as they usually come through at once.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(50);
@@ -102,7 +102,8 @@ impl OwnMemory {
 /// The parts from which a handshake makes a connection.
 pub(super) struct ConnectionParts<F: Fabric> {
     pub(super) rails: Rails<F>,
-    pub(super) weights: [u32; MAX_RAILS],
+    pub(super) order: Order,
+    pub(super) clock: F::Clock,
     pub(super) outbox_keys: [u32; MAX_RAILS],
     pub(super) peer_keys: [u32; MAX_RAILS],
 }
@@ -509,7 +510,9 @@ impl<F: Fabric, C> SetUp<F, C> {
                 up.map(|up| ConnectedRail::new(up, opening.plan.info(rail, &self.counters), opening.registrations)),
             );
         }
-        ConnectionParts { rails: Rails::new(rails), weights, outbox_keys, peer_keys }
+        let order = Order::new(self.config.policy, weights);
+        let clock = self.ports[0].domain.clock();
+        ConnectionParts { rails: Rails::new(rails), order, clock, outbox_keys, peer_keys }
     }
 }
 

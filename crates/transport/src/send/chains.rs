@@ -5,7 +5,9 @@ use railweave_fabric::{Fabric, LaneId, LocalSlice, Rail, RailId, RailSet, Remote
 use railweave_policy::Shares;
 
 use super::filling::Part;
+use super::meter::Meter;
 use super::{SendConnection, SendRequest, lane_of, stripes};
+use crate::measured::Measured;
 use crate::work::WorkKind;
 use crate::{Error, GRANULE, Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, Outgoing, Slot, Truncated, record};
 
@@ -24,7 +26,7 @@ impl<F: Fabric> SendConnection<F> {
         let Some(buffer) = (0..filling.count).filter(unfilled).find(tagged) else {
             return self.no_room();
         };
-        let Some(request) = self.requests.find_free(self.head) else {
+        let Some(request) = self.progress.requests.find_free(self.head) else {
             return self.no_room();
         };
         let receive = filling.entries[buffer].size;
@@ -37,7 +39,7 @@ impl<F: Fabric> SendConnection<F> {
         }
         // The message is certain to go out only from here on: a retry redoes everything above.
         self.filling.filled = filled;
-        self.requests.take(request, size);
+        self.progress.requests.take(request, size);
         if size < message.size {
             self.note_truncated(message.tag, message.size, receive);
         }
@@ -57,7 +59,7 @@ impl<F: Fabric> SendConnection<F> {
     fn open_slot(&mut self) -> Result<bool, Error> {
         let slot = self.head.slot();
         // The receiver may have opened the slot again before the completions of its last use arrive here.
-        if self.requests.is_owed(self.head) {
+        if self.progress.requests.is_owed(self.head) {
             return Ok(false);
         }
         let filling = &mut *self.filling;
@@ -76,12 +78,13 @@ impl<F: Fabric> SendConnection<F> {
 
     /// Posts the slot, whose buffers are all filled. Returns false if there is no room.
     fn post_slot(&mut self) -> Result<bool, Error> {
-        let owed = self.post_chains()?;
+        let (owed, measured) = self.post_chains()?;
         if owed == 0 {
             return Ok(false);
         }
         let filling = &mut *self.filling;
-        self.requests.post(self.head, owed, filling.parts[..filling.count].iter().map(|part| part.request));
+        let requests = filling.parts[..filling.count].iter().map(|part| part.request);
+        self.progress.requests.post(self.head, owed, requests, measured);
         filling.count = 0;
         self.core.fast.open();
         self.head = self.head.next();
@@ -89,8 +92,8 @@ impl<F: Fabric> SendConnection<F> {
     }
 
     /// Posts chains of plain writes that end in a write-with-immediate, and the record on the leader if the immediate
-    /// cannot hold the sizes. Returns the number of signalled writes posted, 0 if there is no room.
-    fn post_chains(&mut self) -> Result<u8, Error> {
+    /// cannot hold the sizes. Returns the number of signalled writes posted, 0 if there is no room, and their measurement.
+    fn post_chains(&mut self) -> Result<(u8, Measured), Error> {
         let count = self.filling.count;
         let pieces = |size: u64| size.div_ceil(self.max_write).max(1) as u32;
         let longest = self.filling.parts[..count].iter().map(|part| pieces(part.size)).sum::<u32>() + 1;
@@ -99,14 +102,17 @@ impl<F: Fabric> SendConnection<F> {
             let LaneId(lane) = lane_of(self.head, connected.lanes);
             let mut lanes = if self.config.striped { 0..connected.lanes } else { lane..lane + 1 };
             if lanes.any(|lane| connected.rail.send_room(LaneId(lane)) < longest) {
-                return Ok(0);
+                return Ok((0, Measured::NOT));
             }
         }
 
         let mut shares = [Shares::default(); MAX_BUFFERS];
         let mut mask = RailSet::EMPTY;
         for (share, part) in shares.iter_mut().zip(&self.filling.parts[..count]) {
-            *share = self.split.split(part.size, self.core.rails.usable());
+            *share = self.progress.meter.split(part.size, self.core.rails.usable());
+            if Meter::<F::Clock>::measures(part.size) {
+                share.pieces().for_each(|piece| self.progress.meter.posted(piece.rail, piece.bytes));
+            }
             mask |= if part.size == 0 { RailSet::EMPTY } else { share.mask };
         }
         if mask.is_empty() {
@@ -125,24 +131,41 @@ impl<F: Fabric> SendConnection<F> {
         let immediate = self.layout.encode(Immediate { slot, mask, size_q });
         let all_lanes = self.config.striped && stripes(size_q, self.layout.all_ones());
         let leader = mask.first();
+        let longest = self.filling.parts[..count].iter().map(|part| part.size).max().unwrap_or(0);
+        let measured = self.progress.meter.begin_several(self.head, longest);
 
         let mut owed = 0;
         for rail in mask {
             let count = self.core.rails.get(rail).lanes;
             let (first_lane, lanes) = if all_lanes { (0, count) } else { (lane_of(self.head, count).0, 1) };
+            if measured != Measured::NOT {
+                self.give(rail, &shares, lanes);
+            }
             for lane in 0..lanes {
                 let bytes = self.build_chain(&shares, rail, lane, lanes);
                 let record = in_record && Some(rail) == leader && lane == 0;
                 self.end_chain(rail, slot, record, in_record, immediate);
                 let connected = self.core.rails.get_mut(rail);
                 if let Err(error) = connected.rail.post(LaneId(first_lane + lane), &self.chain) {
-                    return Err(self.core.post_failed(rail, error, &mut self.requests));
+                    return Err(self.core.post_failed(rail, error, &mut self.progress));
                 }
                 connected.side.info.counters.count_data(self.chain.len() as u64, bytes);
                 owed += 1;
             }
         }
-        Ok(owed)
+        Ok((owed, measured))
+    }
+
+    /// Notes what the slot that is being posted gives a rail, in this many signalled writes.
+    fn give(&mut self, rail: RailId, shares: &[Shares; MAX_BUFFERS], writes: u8) {
+        let measured = shares[..self.filling.count].iter().zip(&self.filling.parts);
+        let measured = measured.filter(|(_, part)| Meter::<F::Clock>::measures(part.size));
+        let (mut bytes, mut pieces) = (0, 0);
+        for (share, _) in measured.filter(|(share, _)| share.bytes[rail] > 0) {
+            bytes += share.bytes[rail];
+            pieces += 1;
+        }
+        self.progress.meter.give(self.head, rail, bytes, pieces, writes);
     }
 
     /// Builds the plain writes of one lane in `self.chain`. Returns the sum of their bytes.

@@ -1,39 +1,57 @@
 //! The reports of a sending connection's rails.
 
-use railweave_fabric::{Fabric, LaneId, RailError, Reports, WorkId};
+use railweave_fabric::{Clock, Fabric, LaneId, RailError, Reports, WorkId};
 
+use super::meter::Meter;
 use crate::connection::{Fatal, Outstanding};
+use crate::measured::Measured;
 use crate::rails::RailSide;
 use crate::requests::Requests;
 use crate::violation::Violation;
 use crate::work::WorkKind;
 
-impl Outstanding for Requests {
+/// What the reports of a sending connection's rails change.
+pub(super) struct InProgress<C> {
+    pub(super) requests: Requests,
+    pub(super) meter: Meter<C>,
+}
+
+impl<C: Clock> Outstanding for InProgress<C> {
     #[inline(always)]
-    fn reports<'a, F: Fabric>(&'a mut self, _side: &'a mut RailSide) -> impl Reports {
-        Completions { requests: self }
+    fn reports<'a, F: Fabric>(&'a mut self, side: &'a mut RailSide) -> impl Reports {
+        Completions { requests: &mut self.requests, meter: &mut self.meter, side, now: 0 }
     }
 
     #[inline(always)]
     fn fatal(&mut self) -> &mut Option<Box<Fatal>> {
-        &mut self.fatal
+        &mut self.requests.fatal
     }
 
     fn handle_refused(&mut self) {
-        self.close();
+        self.requests.close();
     }
 }
 
-/// Handles the reports of one rail.
-struct Completions<'a> {
+/// Handles the reports of one rail in one poll.
+struct Completions<'a, C> {
     requests: &'a mut Requests,
+    meter: &'a mut Meter<C>,
+    side: &'a RailSide,
+    /// The time of this poll in ticks, 0 until the clock is read.
+    now: u64,
 }
 
-impl Reports for Completions<'_> {
+impl<C: Clock> Reports for Completions<'_, C> {
     #[inline(always)]
     fn handle_sent(&mut self, id: WorkId) {
         match WorkKind::from_id(id) {
-            Some(WorkKind::Data(sequence)) => self.requests.handle_sent(sequence),
+            Some(WorkKind::Data(sequence)) => {
+                let measured = self.requests.handle_sent(sequence);
+                if measured != Measured::NOT {
+                    self.meter.handle_sent(sequence, measured, self.side, &mut self.now);
+                }
+            }
+            Some(WorkKind::Ping) => self.meter.handle_ping_sent(self.side.id, &mut self.now),
             _ => panic!("a sender got a completion of work that it never posts: {:#x}", id.0),
         }
     }

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-use railweave_fabric::{Access, LinkLayer, MAX_RAILS, MemoryKind, Region, Registration, Step, Write};
+use railweave_fabric::{Access, LinkLayer, MAX_RAILS, MemoryKind, PolicyName, Region, Registration, Step, Write};
 use railweave_fabric_sim::{
     Event, Faults, Mishap, Observer, Opening, Place, Sim, SimDomain, SimRegistration, Unobserved,
 };
@@ -56,10 +56,11 @@ pub(crate) struct Setup {
 }
 
 impl Default for Setup {
-    /// One rail of two lanes without faults, and 64 bytes of host memory.
+    /// One rail of two lanes without faults, and 64 bytes of host memory. The split follows the ports' speeds, so that
+    /// it is the same however long anything takes.
     fn default() -> Self {
         let (from, to) = (vec![UNLIMITED], vec![UNLIMITED]);
-        let config = ConnectionConfig::default();
+        let config = ConnectionConfig { policy: PolicyName::Speed, ..ConnectionConfig::default() };
         Self { from, to, lanes: LANES, faults: Faults::none(), bytes: 64, kind: MemoryKind::Host, config }
     }
 }

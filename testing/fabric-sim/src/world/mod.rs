@@ -1,5 +1,6 @@
 //! The world: one clock, one queue of scheduled events, and the objects that the fabric's handles name.
 
+mod clock;
 mod cut_off;
 mod end;
 mod ends;
@@ -20,6 +21,7 @@ mod state;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub use clock::SimClock;
 pub(crate) use keys::{KeyPair, Registered};
 pub(crate) use state::Port;
 pub use state::State;
@@ -49,7 +51,7 @@ impl<O: Observer<Task = Infallible>> World<O> {
                 match task {}
             }
         }
-        state.now_ns = until;
+        state.set_time(until);
     }
 }
 
@@ -76,7 +78,7 @@ impl<O: Observer> State<O> {
     /// Carries out the next scheduled event. Returns the task if the event is one of the observer's.
     pub fn step(&mut self) -> Option<O::Task> {
         let (at_ns, due) = self.queue.pop()?;
-        self.now_ns = self.now_ns.max(at_ns);
+        self.set_time(self.now_ns.max(at_ns));
         match due {
             Due::Arrive { end, lane } => self.handle_arrival(end, lane),
             Due::Rest { end, lane } => self.handle_rest(end, lane),

@@ -2,6 +2,7 @@
 
 use railweave_fabric::LaneId;
 
+use super::clock::SimClock;
 use super::end::End;
 use super::keys::{KeyPair, Keys, Registered};
 use super::link::Pace;
@@ -34,8 +35,9 @@ impl Port {
 /// The state of a world. Times are in nanoseconds of its clock.
 #[derive(Debug)]
 pub struct State<O: Observer> {
-    /// The time.
+    /// The time; [`State::set_time`] changes it.
     pub now_ns: u64,
+    clock: SimClock,
     /// The world's random numbers.
     pub chance: Chance,
     /// The random numbers of the network's faults. They have a generator of their own, so that a world without them
@@ -63,6 +65,7 @@ impl<O: Observer> State<O> {
     pub(super) fn new(seed: u64, faults: Faults, observer: O) -> Self {
         Self {
             now_ns: 0,
+            clock: SimClock::default(),
             chance: Chance::new(seed),
             weather: Chance::new(seed ^ 0x3ea7_4e12),
             faults,
@@ -77,6 +80,17 @@ impl<O: Observer> State<O> {
             landed: 0,
             scratch: Vec::new(),
         }
+    }
+
+    /// Moves the time.
+    pub(super) fn set_time(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+        self.clock.set(now_ns);
+    }
+
+    /// Returns the clock that connections read.
+    pub(crate) fn clock(&self) -> SimClock {
+        self.clock.clone()
     }
 
     pub(super) fn schedule(&mut self, at_ns: u64, due: Due<O::Task>) {

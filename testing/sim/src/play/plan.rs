@@ -3,6 +3,7 @@
 use std::fmt;
 
 use clap::ValueEnum;
+use railweave_fabric::PolicyName;
 use railweave_fabric_sim::Chance;
 
 use super::habits::Habits;
@@ -118,6 +119,8 @@ pub(crate) struct ConnectionPlan {
     pub(crate) lanes: (u8, u8),
     /// The weight of each port, if one is set.
     pub(crate) weights: Vec<Option<u32>>,
+    /// The policy of both ends: one that follows the weights, or the adaptive one.
+    pub(crate) policy: PolicyName,
     /// The speed of each port, in Mbit/s.
     pub(crate) speeds: Vec<u32>,
     pub(crate) striped: bool,
@@ -399,6 +402,8 @@ fn connection(
         (0..ports).map(|_| if chance.permille(200) { Some(chance.pick(&[0, 1, 1, 3, 10])) } else { None }).collect();
     let speed = chance.pick(&[1_000, 100_000]);
     let speeds = (0..ports).map(|_| if chance.permille(300) { speed / 4 } else { speed }).collect();
+    // A copy draws it, so that the rest of the plan is the same with either.
+    let policy = if chance.clone().permille(500) { PolicyName::Adaptive } else { PolicyName::Speed };
     let cuda = chance.permille(500);
     let are_whole = split_min > 8192 && chance.permille(250);
     let sizes = Sizes { left: budget, split_min, are_whole };
@@ -421,6 +426,7 @@ fn connection(
         pairs,
         lanes,
         weights,
+        policy,
         speeds,
         striped: lanes != (1, 1) && chance.permille(600),
         split_min,

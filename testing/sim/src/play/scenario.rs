@@ -1,5 +1,7 @@
 //! The small scenario of the exhaustive runs, in several variants: nothing in it is drawn.
 
+use railweave_fabric::PolicyName;
+
 use super::habits::Habits;
 use super::injection::Injection;
 use super::plan::{ConnectionPlan, GroupPlan, Plan, PortPlan};
@@ -77,6 +79,7 @@ impl Variant {
             pairs: vec![(0, 0), (1, 1)],
             lanes: (lanes, lanes),
             weights: if self == Self::Weighted { vec![Some(3), Some(1)] } else { vec![None; 2] },
+            policy: PolicyName::Speed,
             speeds: vec![100_000; 2],
             striped: lanes > 1,
             split_min: SPLIT_MIN,

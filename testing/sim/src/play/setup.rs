@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_fabric::{Fault, LinkLayer, MemoryKind, RailSet, Step};
+use railweave_fabric::{Fault, LinkLayer, MemoryKind, PolicyName, RailSet, Step};
 use railweave_fabric_sim::Opening;
 use railweave_transport::progress::Progress;
 use railweave_transport::{
@@ -41,6 +41,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let plan = &self.connections[connection].plan;
         ConnectionConfig {
             split_min: self.plot.split_min(plan.split_min),
+            policy: plan.policy,
             striped: plan.striped,
             adaptive_routing_above: plan.adaptive_above,
             traffic_class: None,
@@ -329,7 +330,10 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         wire.striped = plan.striped;
         wire.byte_counts = receiving.iter().all(|counts| *counts);
         wire.adaptive_above = plan.adaptive_above;
-        let split = Split::new(plan.rail_weights(side.sender), usable, plan.split_min);
+        let split = match plan.policy {
+            PolicyName::Adaptive => Split::free(usable, plan.split_min),
+            _ => Split::new(plan.rail_weights(side.sender), usable, plan.split_min),
+        };
         let watched = &mut state.observer.watch.connections[side.connection];
         if side.sender {
             watched.split = split;

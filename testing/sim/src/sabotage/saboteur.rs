@@ -34,6 +34,7 @@ impl<F: Fabric> Fabric for Saboteur<F> {
     type PendingRail = SaboteurPendingRail<F>;
     type Rail = SaboteurRail<F::Rail>;
     type Registration = SaboteurRegistration<F::Registration>;
+    type Clock = F::Clock;
 }
 
 /// A domain of `F`.
@@ -73,6 +74,10 @@ impl<F: Fabric> Domain for SaboteurDomain<F> {
 
     fn byte_counts(&self) -> bool {
         self.inner.byte_counts()
+    }
+
+    fn clock(&self) -> F::Clock {
+        self.inner.clock()
     }
 
     fn open_rail(self: &Arc<Self>, spec: &RailSpec) -> Result<SaboteurPendingRail<F>, SetupError> {

@@ -9,7 +9,11 @@ use super::groups::{Group, Piece};
 use super::split::Split;
 use super::traffic::Traffic;
 use super::wire::{Landing, Wire};
+use crate::Seen;
 use crate::counts::Counts;
+
+/// The most empty writes that an end posts on a rail, to find out its latency.
+const MOST_PINGS: u32 = 3;
 
 /// One connection under watch.
 #[derive(Debug, Default)]
@@ -121,6 +125,14 @@ impl Connection {
     /// Checks a write of the sender that has landed whole; `bytes` are its bytes.
     pub(super) fn landed(&mut self, landing: &Landing, bytes: &[u8], counts: &mut Counts) -> Checked {
         let traffic = &mut self.traffic[usize::from(landing.rail)];
+        if landing.length == 0 && landing.immediate.is_none() {
+            counts.saw(Seen::Ping);
+            traffic.pings += 1;
+            return match self.split.is_free && landing.lane == 0 && traffic.pings <= MOST_PINGS {
+                true => Ok(()),
+                false => Err((Checker::Wire, format!("an empty write, number {}, that tells nothing", traffic.pings))),
+            };
+        }
         traffic.data_writes += 1;
         traffic.data_bytes += if landing.control { 0 } else { landing.length };
         if landing.control {

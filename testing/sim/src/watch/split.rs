@@ -21,6 +21,8 @@ const PAID_BACK: u64 = 2 * 256;
 pub(crate) struct Split {
     /// The weight of each rail that may carry data, otherwise 0.
     weights: [u64; 8],
+    /// True if a message may be split in any way between the rails that have a weight.
+    pub(super) is_free: bool,
     /// Messages below this size go over one rail.
     split_min: u64,
     carried: [u64; 8],
@@ -35,7 +37,13 @@ impl Split {
         if weights == [0; 8] && first < 8 {
             weights[first] = 1;
         }
-        Self { weights, split_min, carried: [0; 8] }
+        Self { weights, is_free: false, split_min, carried: [0; 8] }
+    }
+
+    /// Returns the rules for rails that the adaptive policy uses as it likes, of which those in the mask `usable` came
+    /// up.
+    pub(crate) fn free(usable: u8, split_min: u64) -> Self {
+        Self { is_free: true, ..Self::new([1; 8], usable, split_min) }
     }
 
     /// Returns the rails over which CTS go, as a mask: all rails with a weight if their weights are equal, otherwise
@@ -68,6 +76,9 @@ impl Split {
             let carriers = carried.iter().filter(|bytes| **bytes > 0).count();
             return if carriers > 1 { wrong("it is too short for more than one rail") } else { Ok(()) };
         }
+        if self.is_free {
+            return Ok(());
+        }
         let active = self.weights.iter().filter(|weight| **weight > 0).count() as u64;
         let least = (0..8).filter(|rail| self.weights[*rail] > 0).map(|rail| self.ideal(rail, size)).min();
         let bound = (least.unwrap_or(0) / 4).max(PAID_BACK) + GRANULE * (active + 2);
@@ -79,6 +90,9 @@ impl Split {
 
     /// Checks the bytes by which each rail carried all messages of a connection.
     pub(super) fn check_all(&self) -> Checked {
+        if self.is_free {
+            return Ok(());
+        }
         let total: u64 = self.carried.iter().sum();
         let active = self.weights.iter().filter(|weight| **weight > 0).count() as u64;
         let bound = AHEAD + active * (CHOSEN_FOR + self.split_min.max(GRANULE) + 2 * GRANULE);
@@ -124,6 +138,15 @@ mod tests {
         assert_eq!(found([1, 1], 8192, &[[8191, 0], [0, 1], [4096, 4096]]), "");
         assert!(found([1, 1], 8193, &[[4096, 4096]]).contains("too short for more than one rail"));
         assert!(found([1, 1], 0, &[[64, 64]]).contains("too short for more than one rail"));
+    }
+
+    #[test]
+    fn the_adaptive_policy_uses_the_rails_that_came_up_as_it_likes() {
+        let landed = |usable, carried| Split::free(usable, 8192).message_landed(carried).is_ok();
+        assert!(landed(0b11, [1 << 20, 0, 0, 0, 0, 0, 0, 0]) && landed(0b11, [512, 1 << 20, 0, 0, 0, 0, 0, 0]));
+        assert!(!landed(0b01, [512, 1 << 20, 0, 0, 0, 0, 0, 0]), "one did not come up");
+        assert!(!landed(0b11, [4096, 2048, 0, 0, 0, 0, 0, 0]), "too short for two rails");
+        assert_eq!(Split::free(0b101, 0).cts_rails(), 0b101);
     }
 
     #[test]

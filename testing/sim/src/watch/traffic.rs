@@ -9,8 +9,10 @@ use super::checker::{Checked, Checker};
 pub(crate) struct Traffic {
     /// Bytes of messages that have landed.
     pub(super) data_bytes: u64,
-    /// Writes of the sender that have landed.
+    /// Writes of the sender that have landed, apart from the empty ones that tell a rail's latency.
     pub(super) data_writes: u64,
+    /// Empty writes of the sender that have landed.
+    pub(super) pings: u32,
     /// Chains of CTS entries that were posted.
     pub(super) cts: u64,
     /// Bytes that were reported with immediates.

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use railweave_fabric::{
     Access, ClosedAt, Connecting, Domain, Fabric, Joining, LaneEndpoint, LaneId, LinkLayer, Memory, Part, PendingRail,
-    Piece, PostError, Rail, RailError, RailSpec, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId,
-    Write,
+    Piece, PostError, ProcessorClock, Rail, RailError, RailSpec, RegisterError, Registration, RemoteSlice, Reports,
+    SetupError, WorkId, Write,
 };
 
 use super::super::HandshakePort;
@@ -34,6 +34,7 @@ impl<const SOCKETS: bool> Fabric for Plain<SOCKETS> {
     type PendingRail = Pending<SOCKETS>;
     type Rail = Open;
     type Registration = Key;
+    type Clock = ProcessorClock;
 }
 
 /// The writes over a port, with the lane of each.
@@ -138,6 +139,10 @@ impl<const SOCKETS: bool> Domain for Port<SOCKETS> {
 
     fn byte_counts(&self) -> bool {
         self.byte_counts
+    }
+
+    fn clock(&self) -> ProcessorClock {
+        ProcessorClock
     }
 
     fn open_rail(self: &Arc<Self>, spec: &RailSpec) -> Result<Pending<SOCKETS>, SetupError> {

@@ -173,6 +173,7 @@ struct Ending {
     lingers: bool,
     looks_left: u32,
     fate: Arc<crate::Fate>,
+    steering: Arc<crate::Steering>,
 }
 
 impl crate::ConnectionEnd for Ending {
@@ -181,6 +182,9 @@ impl crate::ConnectionEnd for Ending {
     }
     fn fate(&self) -> &Arc<crate::Fate> {
         &self.fate
+    }
+    fn steering(&self) -> &Arc<crate::Steering> {
+        &self.steering
     }
     fn parts(&self) -> Vec<railweave_fabric::Part> {
         Vec::new()
@@ -202,7 +206,9 @@ impl crate::ConnectionEnd for Ending {
 }
 
 fn ending() -> Box<Ending> {
-    Box::new(Ending { lingers: false, looks_left: 2, fate: Arc::default() })
+    let order = crate::Order::new(railweave_fabric::PolicyName::Adaptive, [0; railweave_fabric::MAX_RAILS]);
+    let steering = Arc::new(crate::Steering::new(&order));
+    Box::new(Ending { lingers: false, looks_left: 2, fate: Arc::default(), steering })
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The split: from weights to the bytes of each rail.
+//! The policies `static`, `speed` and `agent`: from weights to the bytes of each rail.
 //!
 //! Each rail has a *due*: the bytes that its weight entitled it to in earlier messages and that it did not get
 //! (negative if it got more). Dues are in units of 2^-16 byte, so that a share of a few bytes per message is not
@@ -13,6 +13,7 @@
 
 use railweave_fabric::{MAX_RAILS, RailId, RailSet};
 
+use crate::policy::{Policy, Sent};
 use crate::{GRANULE, Shares};
 
 /// One byte in the units of dues.
@@ -28,7 +29,7 @@ const SETTLE_BYTES: u64 = 16 << 10;
 /// rail whose share is less than a granule would never carry anything.
 const MIN_CORRECTION: i64 = 2 * GRANULE as i64 * BYTE;
 
-/// The smallest bound on dues; see [`Split::due_limit`].
+/// The smallest bound on dues; see [`Weighted::due_limit`].
 const MIN_DUE_LIMIT: i64 = (1 << 20) * BYTE;
 
 /// The largest bound on dues, so far below the limit of an `i64` that a sum of a few cannot overflow.
@@ -36,7 +37,7 @@ const MAX_DUE_LIMIT: i64 = i64::MAX / 16;
 
 /// The split of messages between the rails of one connection, in one direction.
 #[derive(Debug, Clone)]
-pub struct Split {
+pub struct Weighted {
     weights: [u32; MAX_RAILS],
     split_min: u64,
     /// The due of each rail, negative if it is ahead, in units of 2^-16 byte; between `-due_limit` and `due_limit`.
@@ -78,14 +79,14 @@ struct Plan {
     smallest_share: u64,
 }
 
-impl Split {
+impl Weighted {
     /// Makes a split by `weights`, one per rail; 0 means that the rail is unused while another one is usable. The
     /// weight of a rail that the connection does not have is ignored: it is never usable. Messages of fewer than
     /// `split_min` bytes, or of at most [`GRANULE`], travel whole on one rail.
-    pub fn new(weights: [u32; MAX_RAILS], split_min: u64) -> Split {
+    pub fn new(weights: [u32; MAX_RAILS], split_min: u64) -> Weighted {
         let due_limit = in_due_units(split_min.saturating_mul(8));
         let plan = Plan::new(&weights, RailSet::ALL);
-        Split {
+        Weighted {
             weights,
             split_min,
             due: [0; MAX_RAILS],
@@ -106,8 +107,8 @@ impl Split {
         }
     }
 
-    /// Returns the rail of a message of `bytes` bytes that travels whole, as most do; call [`Split::count_whole`] once
-    /// it is sent. `None`: call [`Split::split`].
+    /// Returns the rail of a message of `bytes` bytes that travels whole, as most do; call [`Weighted::count_whole`] once
+    /// it is sent. `None`: call [`Weighted::split`].
     #[inline]
     pub fn whole(&self, bytes: u64, usable: RailSet) -> Option<RailId> {
         if usable != self.plan.usable {
@@ -123,7 +124,7 @@ impl Split {
         Some(if bytes == 0 { self.plan.first } else { self.small_rail })
     }
 
-    /// Counts a message of `bytes` bytes that was sent over the rail from [`Split::whole`].
+    /// Counts a message of `bytes` bytes that was sent over the rail from [`Weighted::whole`].
     #[inline]
     pub fn count_whole(&mut self, bytes: u64) {
         // May wrap if there is only one rail: that is harmless, because its due does not change whatever it carries.
@@ -171,7 +172,7 @@ impl Split {
         self.planned_cts_rail(receive, usable)
     }
 
-    /// Returns the same as [`Split::cts_rail`] if the current plan is for `usable`; otherwise `None`.
+    /// Returns the same as [`Weighted::cts_rail`] if the current plan is for `usable`; otherwise `None`.
     #[inline]
     pub fn planned_cts_rail(&self, receive: u32, usable: RailSet) -> Option<RailId> {
         match self.plan.turn_count {
@@ -257,6 +258,29 @@ impl Split {
     }
 }
 
+impl Policy for Weighted {
+    #[inline]
+    fn whole(&self, bytes: u64, usable: RailSet) -> Option<RailId> {
+        Weighted::whole(self, bytes, usable)
+    }
+
+    #[inline]
+    fn count_whole(&mut self, bytes: u64) {
+        Weighted::count_whole(self, bytes);
+    }
+
+    #[inline]
+    fn split(&mut self, _now: u64, bytes: u64, usable: RailSet) -> Shares {
+        Weighted::split(self, bytes, usable)
+    }
+
+    fn posted(&mut self, _now: u64, _rail: RailId, _bytes: u64) {}
+
+    fn sent(&mut self, _now: u64, _rail: RailId, _sent: &Sent) -> bool {
+        false
+    }
+}
+
 /// Returns `bound` / `due` in units of 2^-32; `due` must be larger.
 #[cold]
 fn part_of(bound: i64, due: i64) -> i64 {
@@ -338,10 +362,10 @@ mod tests {
         RailSet::from_bits(bits)
     }
 
-    fn split(weights: &[u32], split_min: u64) -> Split {
+    fn split(weights: &[u32], split_min: u64) -> Weighted {
         let mut all = [0; MAX_RAILS];
         all[..weights.len()].copy_from_slice(weights);
-        Split::new(all, split_min)
+        Weighted::new(all, split_min)
     }
 
     #[test]

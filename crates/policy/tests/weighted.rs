@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use railweave_fabric::{MAX_RAILS, RailSet};
-use railweave_policy::{GRANULE, Shares, Split};
+use railweave_policy::{GRANULE, Shares, Weighted};
 
 /// Checks the rules for every result.
 fn check(shares: &Shares, bytes: u64, weights: &[u32; MAX_RAILS], usable: u8) -> Result<(), TestCaseError> {
@@ -48,7 +48,7 @@ fn message() -> impl Strategy<Value = (u64, u8, Option<[u32; MAX_RAILS]>)> {
 }
 
 /// Returns the bytes of each rail after at least `total` bytes in messages whose sizes repeat.
-fn carry(split: &mut Split, usable: u8, sizes: &[u64], total: u64) -> [u64; MAX_RAILS] {
+fn carry(split: &mut Weighted, usable: u8, sizes: &[u64], total: u64) -> [u64; MAX_RAILS] {
     let mut carried = [0; MAX_RAILS];
     let mut sent = 0;
     for size in sizes.iter().cycle() {
@@ -72,7 +72,7 @@ proptest! {
         messages in prop::collection::vec(message(), 1..64),
     ) {
         let mut weights = weights;
-        let mut split = Split::new(weights, split_min);
+        let mut split = Weighted::new(weights, split_min);
         for (bytes, usable, change) in messages {
             if let Some(change) = change {
                 weights = change;
@@ -91,7 +91,7 @@ proptest! {
     fn cts_goes_over_a_rail_that_may_be_used(
         weights in prop::array::uniform8(weight()), turn in any::<u32>(), usable in any::<u8>(),
     ) {
-        match Split::new(weights, 0).cts_rail(turn, RailSet::from_bits(usable)) {
+        match Weighted::new(weights, 0).cts_rail(turn, RailSet::from_bits(usable)) {
             None => prop_assert_eq!(usable, 0),
             Some(rail) => {
                 prop_assert!(usable & (1 << rail.index()) != 0);
@@ -117,7 +117,7 @@ proptest! {
         prop_assume!(sum > 0);
         // It would take too many tiny messages to reach the total.
         prop_assume!(sizes.iter().sum::<u64>() / sizes.len() as u64 >= 4096);
-        let carried = carry(&mut Split::new(weights, split_min), usable, &sizes, 4 << 30);
+        let carried = carry(&mut Weighted::new(weights, split_min), usable, &sizes, 4 << 30);
         let all: u128 = carried.iter().map(|bytes| u128::from(*bytes)).sum();
         for rail in usable_rails() {
             let ideal = all * u128::from(weights[rail]) / sum;
@@ -129,7 +129,7 @@ proptest! {
 
 #[test]
 fn eighty_to_twenty_at_half_a_mebibyte() {
-    let mut split = Split::new([80, 20, 0, 0, 0, 0, 0, 0], 8192);
+    let mut split = Weighted::new([80, 20, 0, 0, 0, 0, 0, 0], 8192);
     let carried = carry(&mut split, 0b11, &[512 << 10], 100 * (512 << 10));
     let all = carried[0] + carried[1];
     assert!((all / 5).abs_diff(carried[1]) * 1000 < all / 5, "{carried:?}");
@@ -137,7 +137,7 @@ fn eighty_to_twenty_at_half_a_mebibyte() {
 
 #[test]
 fn a_share_below_one_granule_is_still_carried() {
-    let mut split = Split::new([1_000_000, 1_000, 0, 0, 0, 0, 0, 0], 0);
+    let mut split = Weighted::new([1_000_000, 1_000, 0, 0, 0, 0, 0, 0], 0);
     let carried = carry(&mut split, 0b11, &[8192], 1 << 28);
     let ideal = (1 << 28) / 1001;
     assert!(carried[1].abs_diff(ideal) * 100 < ideal, "{} bytes instead of {ideal}", carried[1]);
@@ -145,7 +145,7 @@ fn a_share_below_one_granule_is_still_carried() {
 
 #[test]
 fn a_rail_that_comes_back_causes_no_burst() {
-    let mut split = Split::new([1, 1, 0, 0, 0, 0, 0, 0], 8192);
+    let mut split = Weighted::new([1, 1, 0, 0, 0, 0, 0, 0], 8192);
     for _ in 0..1000 {
         split.split(1 << 20, RailSet::from_bits(0b01));
     }
@@ -155,7 +155,7 @@ fn a_rail_that_comes_back_causes_no_burst() {
 
 #[test]
 fn whole_large_messages_follow_the_weights_too() {
-    let mut split = Split::new([80, 20, 0, 0, 0, 0, 0, 0], 1 << 30);
+    let mut split = Weighted::new([80, 20, 0, 0, 0, 0, 0, 0], 1 << 30);
     let carried = carry(&mut split, 0b11, &[256 << 20], 1000 * (256 << 20));
     let all = carried[0] + carried[1];
     assert!((all / 5).abs_diff(carried[1]) * 100 < all / 5, "{carried:?}");
@@ -163,7 +163,7 @@ fn whole_large_messages_follow_the_weights_too() {
 
 #[test]
 fn usable_rails_that_come_and_go_leave_no_lasting_error() {
-    let mut split = Split::new([50, 30, 20, 0, 0, 0, 0, 0], 8192);
+    let mut split = Weighted::new([50, 30, 20, 0, 0, 0, 0, 0], 8192);
     for round in 0..100_u8 {
         split.split(300_000, RailSet::from_bits(1 + round % 7));
     }

@@ -1,0 +1,250 @@
+//! The measurements of a sending connection: what each rail was given, when, and when it was done with it.
+
+use railweave_fabric::{Clock, MAX_RAILS, PolicyName, RailId, RailSet};
+use railweave_policy::{MEASURED_FROM, Order, Policy, Sent, Shares, Splitter};
+
+use crate::SLOTS;
+use crate::measured::Measured;
+use crate::rails::RailSide;
+use crate::sequence::Sequence;
+
+/// The work of one slot on one rail: the bytes of all its messages, the number of messages with a piece on the rail, and
+/// the number of signalled writes that are not complete.
+#[derive(Clone, Copy, Default)]
+struct Given(u64);
+
+impl Given {
+    const ONE_PIECE: u64 = 1 << 8;
+    const ONE_WRITE: u64 = 1;
+
+    /// Returns `bytes` bytes in no piece and no write.
+    #[inline(always)]
+    fn of(bytes: u64) -> Self {
+        Self(bytes << 16)
+    }
+
+    #[inline(always)]
+    fn bytes(self) -> u64 {
+        self.0 >> 16
+    }
+
+    fn pieces(self) -> u32 {
+        (self.0 >> 8 & 0xff) as u32
+    }
+
+    fn writes(self) -> u64 {
+        self.0 & 0xff
+    }
+}
+
+/// The split, the clock that it needs, and the measurements.
+///
+/// A slot is measured if one of its messages has [`MEASURED_FROM`] bytes or more, and was split by [`Self::split`].
+pub(super) struct Meter<C> {
+    splitter: Splitter,
+    clock: C,
+    /// The time of the present split.
+    now: u64,
+    /// The time at which each slot was posted, in ticks.
+    posted: Box<[u64; SLOTS]>,
+    given: Box<[[Given; MAX_RAILS]; SLOTS]>,
+    /// True if the next measured slot is a sample.
+    wants_sample: bool,
+    /// The rails whose latency is not known well; empty if there is only one rail, or the policy needs none.
+    unknown: RailSet,
+    usable: RailSet,
+    split_min: u64,
+    ticks_per_second: u64,
+    /// The rails with an empty write in progress, and the times at which these were posted.
+    pinged: RailSet,
+    ping_posted: [u64; MAX_RAILS],
+}
+
+impl<C: Clock> Meter<C> {
+    /// Returns the measurements of a connection, of whose rails those in `usable` came up. Its split begins with this
+    /// order.
+    pub(super) fn new(order: &Order, split_min: u64, clock: C, usable: RailSet) -> Self {
+        let ticks_per_second = clock.ticks_per_second();
+        let mut meter = Self {
+            splitter: Splitter::new(order, split_min, ticks_per_second),
+            clock,
+            now: 0,
+            posted: Box::new([0; SLOTS]),
+            given: Box::new([[Given::default(); MAX_RAILS]; SLOTS]),
+            wants_sample: false,
+            unknown: RailSet::EMPTY,
+            usable,
+            split_min,
+            ticks_per_second,
+            pinged: RailSet::EMPTY,
+            ping_posted: [0; MAX_RAILS],
+        };
+        meter.find_unknown();
+        meter
+    }
+
+    /// Finds the rails whose latency has to be found out.
+    fn find_unknown(&mut self) {
+        let adapts = self.splitter.name() == PolicyName::Adaptive && !self.usable.is_single();
+        let rails = self.splitter.rails();
+        let unknown = self.usable.iter().filter(|rail| adapts && !rails.knows_latency(*rail));
+        self.unknown = unknown.collect();
+    }
+
+    /// Follows another order, from the next message on, and takes the time of the next message that is measured.
+    pub(super) fn follow(&mut self, order: &Order) {
+        self.splitter.follow(order);
+        self.wants_sample = true;
+        self.find_unknown();
+    }
+
+    /// Returns the rail of a message that travels whole and is not measured: see [`Policy::whole`].
+    #[inline(always)]
+    pub(super) fn whole(&self, bytes: u64, usable: RailSet) -> Option<RailId> {
+        self.splitter.whole(bytes, usable)
+    }
+
+    /// Counts a message that was sent over the rail from [`Self::whole`].
+    #[inline(always)]
+    pub(super) fn count_whole(&mut self, bytes: u64) {
+        self.splitter.count_whole(bytes);
+    }
+
+    /// Splits a message between the usable rails. If it [is measured](Self::measures), [`Self::posted`] must hear of each
+    /// piece.
+    #[inline]
+    pub(super) fn split(&mut self, bytes: u64, usable: RailSet) -> Shares {
+        self.now = self.clock.ticks();
+        self.splitter.split(self.now, bytes, usable)
+    }
+
+    /// Returns true if a message of this many bytes is measured.
+    #[inline(always)]
+    pub(super) fn measures(bytes: u64) -> bool {
+        bytes >= MEASURED_FROM
+    }
+
+    /// Begins the measurement of a slot with one message of `bytes` bytes, and one write on each active rail. Returns its
+    /// kind.
+    #[inline(always)]
+    pub(super) fn begin_one(&mut self, sequence: Sequence, bytes: u64) -> Measured {
+        if bytes < self.split_min || self.wants_sample {
+            return self.begin(sequence, bytes, 0);
+        }
+        self.posted[sequence.slot()] = self.now;
+        Measured::PLAIN
+    }
+
+    /// Notes that a slot that [began](Self::begin_one) gives a rail a piece.
+    #[inline(always)]
+    pub(super) fn give_one(&mut self, sequence: Sequence, rail: RailId, bytes: u64) {
+        self.splitter.posted(self.now, rail, bytes);
+        self.given[sequence.slot()][rail] = Given(Given::of(bytes).0 | Given::ONE_PIECE | Given::ONE_WRITE);
+    }
+
+    /// Begins the measurement of a slot whose longest message has `longest` bytes, and whose rails may have several
+    /// messages and writes. Returns its kind.
+    pub(super) fn begin_several(&mut self, sequence: Sequence, longest: u64) -> Measured {
+        self.begin(sequence, longest, Measured::SEVERAL)
+    }
+
+    #[cold]
+    fn begin(&mut self, sequence: Sequence, longest: u64, bits: u8) -> Measured {
+        if longest < MEASURED_FROM {
+            return Measured::NOT;
+        }
+        self.posted[sequence.slot()] = self.now;
+        let mut measured = Measured::PLAIN.with(bits);
+        if longest < self.split_min {
+            measured = measured.with(Measured::WHOLE);
+        }
+        if std::mem::take(&mut self.wants_sample) {
+            measured = measured.with(Measured::SAMPLE);
+        }
+        measured
+    }
+
+    /// Notes that a piece of the message that was split last will be posted.
+    pub(super) fn posted(&mut self, rail: RailId, bytes: u64) {
+        self.splitter.posted(self.now, rail, bytes);
+    }
+
+    /// Notes that a slot that [began](Self::begin_several) gives a rail `bytes` bytes of `pieces` messages, in `writes`
+    /// signalled writes.
+    pub(super) fn give(&mut self, sequence: Sequence, rail: RailId, bytes: u64, pieces: u8, writes: u8) {
+        let counts = u64::from(pieces) * Given::ONE_PIECE + u64::from(writes) * Given::ONE_WRITE;
+        self.given[sequence.slot()][rail] = Given(Given::of(bytes).0 | counts);
+    }
+
+    /// Notes that a signalled write of a measured slot is complete. `now` is the time of the poll that found it, 0 if
+    /// the clock was not read in it yet.
+    #[inline(always)]
+    pub(super) fn handle_sent(&mut self, sequence: Sequence, measured: Measured, side: &RailSide, now: &mut u64) {
+        if *now == 0 {
+            *now = self.clock.ticks();
+        }
+        if measured != Measured::PLAIN {
+            return self.handle_other(sequence, measured, side, *now);
+        }
+        let (slot, rail) = (sequence.slot(), side.id);
+        let sent = Sent { posted: self.posted[slot], bytes: self.given[slot][rail].bytes(), pieces: 1, is_split: true };
+        if self.splitter.sent(*now, rail, &sent) {
+            side.info.counters.set_in_flight(0);
+        }
+    }
+
+    /// Does the same as [`Self::handle_sent`] for a slot that is not plain.
+    #[cold]
+    #[inline(never)]
+    fn handle_other(&mut self, sequence: Sequence, measured: Measured, side: &RailSide, now: u64) {
+        let (slot, rail) = (sequence.slot(), side.id);
+        let given = &mut self.given[slot][rail];
+        given.0 -= given.writes().min(1) * Given::ONE_WRITE;
+        let given = *given;
+        // A slot of several messages may give a rail only those that are too short to be measured.
+        if given.writes() > 0 || given.bytes() == 0 {
+            return;
+        }
+        let posted = self.posted[slot];
+        let is_split = !measured.is(Measured::WHOLE);
+        let sent = Sent { posted, bytes: given.bytes(), pieces: given.pieces(), is_split };
+        self.splitter.sent(now, rail, &sent);
+        let counters = &side.info.counters;
+        counters.set_in_flight(self.splitter.rails().in_flight(rail));
+        if measured.is(Measured::SAMPLE) {
+            let micros = u128::from(now.saturating_sub(posted)) * 1_000_000 / u128::from(self.ticks_per_second);
+            counters.count_latency(u64::try_from(micros).unwrap_or(u64::MAX));
+        }
+    }
+
+    /// Returns the rails whose latency is not known well.
+    #[inline(always)]
+    pub(super) fn unknown(&self) -> RailSet {
+        self.unknown
+    }
+
+    /// Returns true if an empty write should tell this rail's latency now.
+    pub(super) fn wants_ping(&mut self, rail: RailId) -> bool {
+        !self.pinged.contains(rail) && self.splitter.rails().wants_ping(rail)
+    }
+
+    /// Notes that an empty write is about to be posted on a rail.
+    pub(super) fn note_ping(&mut self, rail: RailId) {
+        self.pinged.insert(rail);
+        self.ping_posted[rail] = self.clock.ticks();
+    }
+
+    /// Notes that the empty write of a rail is complete.
+    #[cold]
+    pub(super) fn handle_ping_sent(&mut self, rail: RailId, now: &mut u64) {
+        if *now == 0 {
+            *now = self.clock.ticks();
+        }
+        self.pinged.remove(rail);
+        let rails = self.splitter.rails();
+        rails.note_ping(rail, now.saturating_sub(self.ping_posted[rail]));
+        if rails.knows_latency(rail) {
+            self.unknown.remove(rail);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Orders by which the rest of the process steers the split of an open connection.
+
+use railweave_fabric::{MAX_RAILS, PolicyName, RailSet};
+use railweave_policy::Order;
+
+use crate::sync::{AtomicU32, Ordering};
+
+/// The policy of one end of a connection, which one thread may change at any time, without a lock, while another uses
+/// the connection.
+///
+/// The end looks at the number of changes with each message, and reads the order if there was one. If an order changes
+/// while it is read, the next look sees that, and the message in between may be split by parts of both.
+#[derive(Debug)]
+pub struct Steering {
+    changes: AtomicU32,
+    /// The policy's place in [`PolicyName::ALL`] in the low 8 bits, and the rails that may be used in the next 8.
+    policy: AtomicU32,
+    weights: [AtomicU32; MAX_RAILS],
+}
+
+impl Steering {
+    /// Returns the steering of an end that begins with this order.
+    pub fn new(order: &Order) -> Self {
+        Self {
+            changes: AtomicU32::new(0),
+            policy: AtomicU32::new(encode(order)),
+            weights: order.weights.map(AtomicU32::new),
+        }
+    }
+
+    /// Orders another split, from the next message on. Only one thread at a time may call this, or
+    /// [`Self::ask_for_sample`].
+    pub fn order(&self, order: &Order) {
+        for (place, weight) in self.weights.iter().zip(order.weights) {
+            place.store(weight, Ordering::Relaxed);
+        }
+        self.policy.store(encode(order), Ordering::Relaxed);
+        self.change();
+    }
+
+    /// Asks for the time that the next message takes. The answer is in the [`RailCounters`](crate::RailCounters) of the
+    /// rails that carry it.
+    pub fn ask_for_sample(&self) {
+        self.change();
+    }
+
+    /// Returns the order in force.
+    pub fn current(&self) -> Order {
+        let policy = self.policy.load(Ordering::Relaxed);
+        Order {
+            policy: PolicyName::ALL.get((policy & 0xff) as usize).copied().unwrap_or(PolicyName::Adaptive),
+            weights: std::array::from_fn(|rail| self.weights[rail].load(Ordering::Relaxed)),
+            allowed: RailSet::from_bits((policy >> 8) as u8),
+        }
+    }
+
+    fn change(&self) {
+        // One writer: a load and a store are enough. Whoever sees the new number sees the order.
+        self.changes.store(self.changes.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+    }
+
+    /// Returns the number of changes so far, modulo 2^32. Every change comes with a wish for a sample.
+    #[inline(always)]
+    pub(crate) fn changes(&self) -> u32 {
+        self.changes.load(Ordering::Acquire)
+    }
+}
+
+fn encode(order: &Order) -> u32 {
+    let place = PolicyName::ALL.iter().position(|policy| *policy == order.policy).unwrap_or_default();
+    place as u32 | u32::from(order.allowed.bits()) << 8
+}
