@@ -6,9 +6,9 @@
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -39,6 +39,7 @@ type FromRank = (usize, Option<Frame>);
 #[derive(Debug)]
 pub struct Link {
     stream: UnixStream,
+    reporter: Reporter,
     frames: Receiver<Frame>,
     rank: usize,
     ranks: usize,
@@ -73,7 +74,8 @@ impl Link {
             reader_orphaned.store(true, Ordering::Relaxed);
             reader_abort.store(true, Ordering::Relaxed);
         })?;
-        Ok(Self { stream, frames, rank, ranks, job: job.to_vec(), abort, orphaned })
+        let reporter = Reporter(Arc::new(Mutex::new(stream.try_clone()?)));
+        Ok(Self { stream, reporter, frames, rank, ranks, job: job.to_vec(), abort, orphaned })
     }
 
     /// Returns the number of this rank.
@@ -111,7 +113,7 @@ impl Link {
     /// # Errors
     /// If the parent is gone or says stop.
     pub fn all_gather(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, BootstrapError> {
-        write_frame(&mut self.stream, GATHER, mine)?;
+        self.reporter.send(GATHER, mine)?;
         match self.frames.recv() {
             Ok((GATHERED, body)) => unpack(&body, self.ranks)
                 .ok_or_else(|| BootstrapError::Garbled { what: "the contributions of the ranks".to_owned() }),
@@ -153,7 +155,13 @@ impl Link {
     /// # Errors
     /// If the parent is gone.
     pub fn report(&mut self, body: &[u8]) -> Result<(), BootstrapError> {
-        Ok(write_frame(&mut self.stream, REPORT, body)?)
+        self.reporter.report(body)
+    }
+
+    /// Returns a sender of reports for another thread of this rank.
+    #[must_use]
+    pub fn reporter(&self) -> Reporter {
+        self.reporter.clone()
     }
 
     /// Tells the parent why this rank ends.
@@ -161,7 +169,7 @@ impl Link {
     /// # Errors
     /// If the parent is gone.
     pub fn fail(&mut self, reason: &str) -> Result<(), BootstrapError> {
-        Ok(write_frame(&mut self.stream, FAILED, reason.as_bytes())?)
+        self.reporter.send(FAILED, reason.as_bytes())
     }
 }
 
@@ -170,6 +178,26 @@ impl Drop for Link {
         // The shutdown also ends the reading thread, and the parent sees the end of the socket. It fails only if the
         // connection has already ended.
         let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// Sends the reports of a rank to its parent, from any of the rank's threads.
+#[derive(Clone, Debug)]
+pub struct Reporter(Arc<Mutex<UnixStream>>);
+
+impl Reporter {
+    /// Sends a report to the parent's program.
+    ///
+    /// # Errors
+    /// If the parent is gone.
+    pub fn report(&self, body: &[u8]) -> Result<(), BootstrapError> {
+        self.send(REPORT, body)
+    }
+
+    /// Sends a frame, which no other thread's frame can interrupt.
+    fn send(&self, kind: u8, body: &[u8]) -> Result<(), BootstrapError> {
+        let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(write_frame(&mut *stream, kind, body)?)
     }
 }
 

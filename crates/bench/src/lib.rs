@@ -1,4 +1,5 @@
-//! Measurements of a plugin: collectives, latency and bandwidth, sweeps over all sizes, many connections.
+//! Measurements of a plugin: collectives, latency and bandwidth, sweeps over all sizes, many connections, and the
+//! traffic of each rail over time.
 //!
 //! This is not a collective library for others to use. A [`Communicator`] runs collectives over any implementation of
 //! [`railweave_nccl_host::NetApi`].
@@ -14,6 +15,7 @@ pub mod crowd;
 pub mod ends;
 pub mod error;
 pub mod figures;
+pub mod flow;
 pub mod messages;
 pub mod nccl;
 pub mod numbers;
@@ -23,6 +25,7 @@ mod plan;
 pub mod process;
 mod progress;
 pub mod ranks;
+pub mod samples;
 pub mod sockets;
 pub mod sweep;
 

@@ -11,6 +11,7 @@ use crate::patience::Patience;
 use railweave_nccl_host::connection::{Connection, StepShape};
 use railweave_nccl_host::net::{NetApi, NetError, Part, RecvComm, Request, SendComm};
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -49,6 +50,30 @@ pub struct Results {
     pub connect: Times,
 }
 
+/// A step of the benchmark; each begins when the one before it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The time of connection set-up.
+    Connects,
+    /// Both measurements of latency.
+    Latency,
+    /// The bandwidth at one size.
+    Bandwidth {
+        /// The size of a message in bytes.
+        bytes: usize,
+    },
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connects => f.write_str("connection set-up"),
+            Self::Latency => f.write_str("latency"),
+            Self::Bandwidth { bytes } => write!(f, "bandwidth of {bytes} bytes"),
+        }
+    }
+}
+
 /// The receives posted ahead of their sends in the second measurement of latency.
 const RECEIVES_AHEAD: usize = 4;
 /// The number of repetitions of a bandwidth measurement; the result is their median.
@@ -65,19 +90,19 @@ pub fn run<N: NetApi>(
     net: &N,
     link: &mut Link,
     settings: &Settings,
-    mut progress: impl FnMut(&mut Link, &str),
+    mut progress: impl FnMut(&mut Link, Step),
 ) -> Result<Results, CommunicatorError> {
     ends::check_ranks(link, "a benchmark")?;
     let abort = link.abort_flag();
-    progress(link, "connection set-up");
+    progress(link, Step::Connects);
     let connect = connect_times(net, link, settings, &abort)?;
     let mut pair = Pair::connect(net, link, settings, &abort)?;
-    progress(link, "latency");
+    progress(link, Step::Latency);
     let latency = pair.latency(link, settings.time, 1)?;
     let latency_ahead = pair.latency(link, settings.time, RECEIVES_AHEAD)?;
     let mut bandwidth = Vec::with_capacity(settings.sizes.len());
     for bytes in &settings.sizes {
-        progress(link, &format!("bandwidth of {bytes} bytes"));
+        progress(link, Step::Bandwidth { bytes: *bytes });
         bandwidth.push(pair.bandwidth(link, settings, *bytes)?);
     }
     link.barrier()?;
