@@ -7,6 +7,7 @@
 use crate::bootstrap::{BootstrapError, Link};
 use crate::ends::{Ends, bytes_of, listen};
 use crate::error::CommunicatorError;
+use crate::figures::MAX_BUFFER_BYTES;
 use crate::numbers;
 use crate::patience::Patience;
 use railweave_abi::net::HANDLE_MAX_BYTES;
@@ -22,7 +23,7 @@ pub struct Settings {
     pub device: i32,
     /// The size of a message in bytes, at least 1.
     pub message_bytes: usize,
-    /// Messages in flight, 1 to 32.
+    /// Messages in flight, 1 to 32; fewer for sizes at which this many would need more than 256 MiB.
     pub in_flight: usize,
     /// The time at the beginning that is not measured.
     pub warm_up: Duration,
@@ -37,6 +38,8 @@ pub struct Settings {
 /// The results of one rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Results {
+    /// Messages in flight.
+    pub in_flight: usize,
     /// The messages that this rank sent or received, without the empty ones at the end.
     pub messages: usize,
     /// On a receiver, the bytes that came in each [`BIN`] since the beginning, the warm-up included.
@@ -60,11 +63,13 @@ pub fn run<N: NetApi>(
     settings: &Settings,
     begin: impl FnOnce(&mut Link),
 ) -> Result<Results, CommunicatorError> {
-    let Settings { device, message_bytes, in_flight, stall, .. } = *settings;
+    let Settings { device, message_bytes, stall, .. } = *settings;
     if !link.ranks().is_multiple_of(2) || message_bytes == 0 {
         let what = format!("a flow of messages of {message_bytes} bytes between {} ranks", link.ranks());
         return Err(CommunicatorError::Usage { what, allowed: "1 byte and more, and an even number of ranks" });
     }
+    let in_flight = (MAX_BUFFER_BYTES / message_bytes).clamp(1, settings.in_flight.max(1));
+    let settings = &Settings { in_flight, ..settings.clone() };
     let abort = link.abort_flag();
     let mut patience = Patience::new(link.rank(), stall, &abort);
     let (rank, peer) = (link.rank(), link.rank() ^ 1);
@@ -144,7 +149,7 @@ fn send<N: NetApi>(
             }
         }
         if requests.is_empty() && all == Some(posted) {
-            return Ok(Results { messages: posted - in_flight, ..Results::default() });
+            return Ok(Results { in_flight, messages: posted - in_flight, ..Results::default() });
         }
         patience.after_round(moved, || format!("a flow: {posted} sends posted, {} not done", requests.len()))?;
     }
@@ -203,7 +208,7 @@ fn receive<N: NetApi>(
             done += 1;
         }
         if done == messages + in_flight {
-            return Ok(Results { messages, bins, megabits_per_second: window.megabits_per_second() });
+            return Ok(Results { in_flight, messages, bins, megabits_per_second: window.megabits_per_second() });
         }
         patience.after_round(moved, || format!("a flow: {posted} receives posted, {done} done"))?;
     }

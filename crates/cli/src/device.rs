@@ -15,6 +15,11 @@ pub(crate) struct Fuse {
 }
 
 impl Fuse {
+    /// Returns true if nothing is to be fused.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.fuse.is_empty()
+    }
+
     /// Fuses the devices. Returns the index of the one that they are then; `None` if there is nothing to fuse.
     pub(crate) fn fused(&self, net: &LoadedNet) -> Result<Option<i32>, Box<dyn Error>> {
         if self.fuse.is_empty() {
@@ -37,6 +42,11 @@ pub(crate) struct Device {
 }
 
 impl Device {
+    /// Returns the first device, or the one that is fused.
+    pub(crate) fn first(fuse: Fuse) -> Self {
+        Self { device: 0, fuse }
+    }
+
     /// Returns the index and the name of the device. With `--fuse`, fuses the device first.
     pub(crate) fn choose(&self, net: &LoadedNet) -> Result<(i32, String), Box<dyn Error>> {
         if let Some(fused) = self.fuse.fused(net)? {

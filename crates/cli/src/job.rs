@@ -18,6 +18,8 @@ pub(crate) enum Part {
     Connections,
     /// `bench --processes`.
     Crowd,
+    /// `bench --pairs`, and `demo` over slowed rails.
+    Flow,
     /// `bench --sweep`.
     Sweep,
 }

@@ -12,11 +12,16 @@ mod environment;
 mod job;
 mod library;
 mod measurement;
+mod namespaces;
 mod network;
 mod output;
+mod over_time;
 mod rank;
+mod shape;
 mod size;
+mod span;
 mod topo;
+mod watch;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -42,6 +47,12 @@ enum Command {
     /// The process of one rank, started by demo and bench
     #[command(name = job::SUBCOMMAND, hide = true)]
     Rank,
+    /// The process that removes the network namespaces of another one when that ends
+    #[command(name = namespaces::SUBCOMMAND, hide = true)]
+    RemoveNamespaces {
+        /// The process that made them
+        owner: u32,
+    },
 }
 
 fn main() -> ExitCode {
@@ -50,6 +61,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => commands::bench::run(&arguments),
         Command::Options(arguments) => commands::options::run(&arguments),
         Command::Topo(arguments) => commands::topo::run(&arguments),
+        Command::RemoveNamespaces { owner } => namespaces::remove_at_end_of_input(owner).map_err(Into::into),
         Command::Rank => return rank::serve(),
     };
     match result {

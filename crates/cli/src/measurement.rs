@@ -2,19 +2,25 @@
 
 use crate::job::{Part, report};
 use crate::network::NetworkArguments;
+use crate::over_time::{self, Seen};
+use crate::watch::Watch;
 use railweave_bench::bootstrap::Link;
+use railweave_bench::samples::Sampler;
 use railweave_nccl_host::Plugin;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::fmt;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
+use std::time::Duration;
 
 /// A report of a rank to its parent.
 #[derive(Debug, Serialize, Deserialize)]
 enum Report<T> {
     /// A step begins.
     Phase(String),
+    /// The traffic of the rank's rails.
+    Seen(Seen),
     /// The results.
     Done(Box<T>),
 }
@@ -64,12 +70,24 @@ pub(crate) fn run_all<T: DeserializeOwned>(
     part: Part,
     job: &impl Serialize,
 ) -> Result<Vec<T>, Box<dyn Error>> {
+    watched(network, count, part, job, &mut Watch::new(false, None))
+}
+
+/// Makes `count` ranks do a job, shows the traffic of their rails, and returns the results of each.
+pub(crate) fn watched<T: DeserializeOwned>(
+    network: &NetworkArguments,
+    count: usize,
+    part: Part,
+    job: &impl Serialize,
+    watch: &mut Watch,
+) -> Result<Vec<T>, Box<dyn Error>> {
     let ranks = network.spawn(count, part, job)?;
-    let show_phases = std::io::stderr().is_terminal();
+    let show_phases = io::stderr().is_terminal();
     let mut found: Vec<Option<T>> = (0..count).map(|_| None).collect();
     network.supervise(ranks, |rank, body| match serde_json::from_slice(body) {
         Ok(Report::Phase(phase)) if rank == 0 && show_phases => eprintln!("measuring: {phase}"),
         Ok(Report::Phase(_)) => {}
+        Ok(Report::Seen(seen)) => watch.take(rank, seen),
         Ok(Report::Done(done)) => found[rank] = Some(*done),
         Err(error) => eprintln!("railweave: cannot read a report of rank {rank}: {error}"),
     })?;
@@ -81,6 +99,11 @@ pub(crate) fn run_all<T: DeserializeOwned>(
 pub(crate) fn phase(link: &mut Link, what: &str) {
     // If the parent is gone, the next exchange fails.
     let _ = report(link, &Report::<()>::Phase(what.to_owned()));
+}
+
+/// Starts to report the traffic of this rank's rails to the parent, if a period is given.
+pub(crate) fn look(every: Option<Duration>, link: &Link, plugin: &Plugin) -> io::Result<Option<Sampler>> {
+    over_time::look(every, link, plugin, Report::<()>::Seen)
 }
 
 /// Sends the results to the parent.

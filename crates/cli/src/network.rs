@@ -3,6 +3,7 @@
 use crate::environment;
 use crate::job::{self, Part};
 use crate::library;
+use crate::namespaces::Namespaces;
 use clap::Args;
 use railweave_bench::nccl;
 use railweave_bench::ranks::{Ranks, RanksError};
@@ -49,7 +50,24 @@ pub(crate) struct NetworkArguments {
     /// Also shows the plugin's log lines of level INFO, not only those of level WARN
     #[arg(long, short)]
     verbose: bool,
+    /// The namespaces in which the ranks run.
+    #[arg(skip)]
+    inside: Option<Inside>,
 }
+
+/// Two namespaces, in which the ranks run in turn.
+#[derive(Clone, Debug)]
+struct Inside {
+    names: [String; 2],
+    /// The ranges of the rails' addresses.
+    rails: String,
+}
+
+/// Variables that name interfaces of this host, which ranks in namespaces do not have.
+const INTERFACES: [&str; 2] = ["NCCL_SOCKET_IFNAME", "RAILWEAVE_OOB_IF"];
+
+/// Variables that choose the rails and their split.
+const CHOICES: [&str; 4] = ["RAILWEAVE_FABRIC", "RAILWEAVE_RAILS", "RAILWEAVE_MODE", "RAILWEAVE_WEIGHTS"];
 
 /// The origin of the plugin.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -69,12 +87,25 @@ pub(crate) struct Network {
 }
 
 impl NetworkArguments {
+    /// Returns the arguments for ranks in these namespaces: even ones in the first, odd ones in the second.
+    pub(crate) fn inside(&self, namespaces: &Namespaces) -> Self {
+        let inside = Inside { names: namespaces.names().clone(), rails: namespaces.ranges() };
+        Self { inside: Some(inside), ..self.clone() }
+    }
+
+    /// Returns true if neither the user nor the environment chooses the rails, their split or the place of the ranks.
+    pub(crate) fn is_open(&self) -> bool {
+        let given = self.nccl.is_some() || self.rails.is_some() || self.weights.is_some();
+        !given && self.rank_command.is_none() && !CHOICES.iter().any(|name| is_set(name))
+    }
+
     /// Returns the part of the ranks' job that describes the plugin. Loads the plugin in this process first, so that a
     /// wrong path is one error and not one per rank. Also examines this host as the plugin does, for the same reason;
-    /// `--lib`, `--nccl` and `--rank-command` each omit that, because the plugin may then be another one, or the ranks
-    /// may see another network.
+    /// `--lib`, `--nccl`, `--rank-command` and namespaces each omit that, because the plugin may then be another one, or
+    /// the ranks may see another network.
     pub(crate) fn network(&self) -> Result<Network, Box<dyn Error>> {
-        if self.lib.is_none() && self.nccl.is_none() && self.rank_command.is_none() {
+        let is_here = self.rank_command.is_none() && self.inside.is_none();
+        if self.lib.is_none() && self.nccl.is_none() && is_here {
             let variables = self.variables(is_set).into_iter().map(|(name, value)| (name.into(), value.into()));
             // The plugin warns in its own log lines.
             look(&environment::options_with(variables)?, &|_| ())?;
@@ -93,6 +124,15 @@ impl NetworkArguments {
         let variables = self.variables(is_set);
         let job = serde_json::to_vec(&(part, job))?;
         Ok(Ranks::spawn(ranks, &job, |rank| {
+            if let Some(Inside { names, .. }) = &self.inside {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", &names[rank % 2]]).arg(&program).arg(job::SUBCOMMAND);
+                command.envs(variables.iter().cloned());
+                for name in INTERFACES {
+                    command.env_remove(name);
+                }
+                return command;
+            }
             let wrapper = self.rank_command.as_deref().unwrap_or_default().replace("{rank}", &rank.to_string());
             let mut words = wrapper.split_whitespace();
             let mut command = match words.next() {
@@ -124,6 +164,11 @@ impl NetworkArguments {
             if !is_set("NCCL_DEBUG") {
                 variables.push(("NCCL_DEBUG", if self.verbose { "INFO" } else { "WARN" }.to_owned()));
             }
+            return variables;
+        }
+        if let Some(Inside { rails, .. }) = &self.inside {
+            variables.extend([("RAILWEAVE_FABRIC", "tcp".to_owned()), ("RAILWEAVE_RAILS", rails.clone())]);
+            variables.extend(self.weights.clone().map(|weights| ("RAILWEAVE_WEIGHTS", weights)));
             return variables;
         }
         let fabric_is_ours = !is_set("RAILWEAVE_FABRIC");

@@ -1,6 +1,6 @@
 //! The process of one rank.
 
-use crate::commands::{bench, connections, crowd, demo, sweep};
+use crate::commands::{bench, connections, crowd, demo, flow, sweep};
 use crate::job::Part;
 use railweave_bench::ranks;
 use serde_json::{Value, from_slice, from_value};
@@ -16,6 +16,7 @@ pub(crate) fn serve() -> ExitCode {
             Part::Bench => bench::work(&from_value(job)?, link),
             Part::Connections => connections::work(&from_value(job)?, link),
             Part::Crowd => crowd::work(&from_value(job)?, link),
+            Part::Flow => flow::work(&from_value(job)?, link),
             Part::Sweep => sweep::work(&from_value(job)?, link),
         }
     })

@@ -1,19 +1,22 @@
 //! `railweave bench`: latency, bandwidth and set-up time of any plugin, between two local processes.
 
-use crate::commands::{connections, crowd, sweep};
+use crate::commands::{connections, crowd, pairs, sweep};
 use crate::device::Device;
 use crate::environment;
 use crate::job::Part;
-use crate::measurement::{self, Subject, done, phase};
+use crate::measurement::{self, Subject, done, look, phase};
 use crate::network::{Network, NetworkArguments};
 use crate::output::{print, print_as, table};
+use crate::over_time::{Period, RailShare, shares};
+use crate::shape::Shape;
 use crate::size::{self, Size};
+use crate::watch::{Prepared, WatchArguments};
 use clap::Args;
 use railweave_bench::bootstrap::Link;
 use railweave_bench::figures::{Bandwidth, Times};
-use railweave_bench::pair::{Results, Settings, run as measure};
+use railweave_bench::pair::{Results, Settings, Step, run as measure};
 use railweave_bench::sockets;
-use railweave_nccl_host::Plugin;
+use railweave_nccl_host::{Plugin, RailCount};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::net::IpAddr;
@@ -48,6 +51,7 @@ pub(crate) struct Arguments {
     raw: bool,
     /// Only sets up this many connections at once, sends a checked message over each, and shows time and memory
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(conflicts_with_all = ["every", "shape"])]
     connections: Option<u32>,
     /// With --connections: leaves them idle for this long afterwards, and shows the processor time of each thread
     #[arg(long, value_name = "SECONDS", requires = "connections")]
@@ -58,6 +62,13 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "COUNT", requires = "connections", conflicts_with = "idle")]
     #[arg(value_parser = clap::value_parser!(u32).range(2..=1000))]
     processes: Option<u32>,
+    /// Only sends messages of each size from this many processes to as many others at once, over the same rails, and
+    /// shows their bandwidths
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(conflicts_with_all = ["connections", "sweep", "raw", "connects"])]
+    pairs: Option<u32>,
+    #[command(flatten)]
+    watch: WatchArguments,
     #[command(flatten)]
     sweep: sweep::SweepArguments,
     /// Prints the results as JSON
@@ -76,9 +87,21 @@ pub(crate) struct Job {
     warm_up: f64,
     connects: usize,
     raw: bool,
+    every: Option<Duration>,
 }
 
-/// The results; the output of `--json`.
+/// The output of `--json`.
+#[derive(Debug, Serialize)]
+struct Output {
+    #[serde(flatten)]
+    outcome: Outcome,
+    /// The speeds of slowed rails in Mbit/s, at the beginning; with `--shape`.
+    shape: Option<Shape>,
+    /// The traffic of each rank's rails while bandwidth is measured; empty without `--every`.
+    over_time: Vec<Period>,
+}
+
+/// The results of a rank.
 #[derive(Debug, Serialize, Deserialize)]
 struct Outcome {
     #[serde(flatten)]
@@ -120,6 +143,8 @@ struct BandwidthOutcome {
     bytes: usize,
     in_flight: usize,
     gigabits_per_second: f64,
+    /// The share of each rail, the warm-up included; empty if the plugin has no counters, and for plain sockets.
+    rails: Vec<RailShare>,
 }
 
 /// Runs the benchmark and prints the results.
@@ -147,7 +172,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     if let Some(wanted) = arguments.sweep.wanted(&arguments.device) {
         return sweep::run(&arguments.network, wanted, arguments.json);
     }
-    let network = arguments.network.network()?;
+    if let Some(count) = arguments.pairs {
+        let wanted = pairs::Wanted {
+            device: arguments.device.clone(),
+            pairs: count as usize,
+            sizes: arguments.sizes.iter().map(|size| size.0).collect(),
+            in_flight: arguments.in_flight as usize,
+            seconds: arguments.seconds,
+            warm_up: arguments.warm_up,
+            json: arguments.json,
+        };
+        return pairs::run(&arguments.network, &arguments.watch, wanted);
+    }
+    let course = arguments.watch.course()?;
+    let Prepared { network: arguments_inside, mut watch } =
+        Prepared::new(&arguments.network, course.as_ref(), arguments.json)?;
+    let network = arguments_inside.network()?;
     let job = Job {
         network,
         device: arguments.device.clone(),
@@ -157,9 +197,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         warm_up: arguments.warm_up,
         connects: arguments.connects as usize,
         raw: arguments.raw,
+        every: arguments.watch.every(course.is_some()),
     };
-    let [outcome, _]: [Outcome; 2] = measurement::run(&arguments.network, Part::Bench, &job)?;
-    print_as(&outcome, arguments.json, show)
+    let outcomes: Vec<Outcome> = measurement::watched(&arguments_inside, 2, Part::Bench, &job, &mut watch)?;
+    let over_time = watch.finish()?;
+    let Some(outcome) = outcomes.into_iter().next() else { unreachable!("two ranks have two results") };
+    // If the speeds changed, no sum of them is that of a size.
+    let sum = course.as_ref().filter(|course| course.changes.is_empty()).map(|course| course.first.sum());
+    let shape = course.map(|course| course.first);
+    print_as(&Output { outcome, shape, over_time }, arguments.json, |output| show(&output.outcome, sum))
 }
 
 /// Does the work of a rank.
@@ -175,7 +221,18 @@ pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
         connects: job.connects,
         stall: job.network.stall(),
     };
-    let results = measure(&net, link, &settings, phase)?;
+    // The counters when each size began.
+    let mut before = Vec::new();
+    let mut sampler = None;
+    let results = measure(&net, link, &settings, |link, step| {
+        phase(link, &step.to_string());
+        if matches!(step, Step::Bandwidth { .. }) {
+            before.push(plugin.rail_counters().unwrap_or_default());
+            sampler.get_or_insert_with(|| look(job.every, link, &plugin));
+        }
+    })?;
+    drop(sampler.transpose()?);
+    before.push(plugin.rail_counters().unwrap_or_default());
     let raw = if job.raw { Some(raw(job, link, &plugin)?) } else { None };
     net.finalize()?;
     let Results { latency, latency_ahead, bandwidth, connect } = results;
@@ -184,7 +241,7 @@ pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
         latency: latency.into(),
         latency_ahead: latency_ahead.into(),
         connect: connect.into(),
-        bandwidth: bandwidth.into_iter().map(BandwidthOutcome::from).collect(),
+        bandwidth: bandwidth.into_iter().zip(before.windows(2)).map(of_size).collect(),
         raw,
     };
     done(link, outcome)
@@ -230,11 +287,17 @@ impl From<Times> for TimesOutcome {
 impl From<Bandwidth> for BandwidthOutcome {
     fn from(at: Bandwidth) -> Self {
         let Bandwidth { bytes, in_flight, gigabits_per_second } = at;
-        Self { bytes, in_flight, gigabits_per_second }
+        Self { bytes, in_flight, gigabits_per_second, rails: Vec::new() }
     }
 }
 
-fn show(outcome: &Outcome) -> std::io::Result<()> {
+/// Returns the results at one size, with the counters before and after it.
+fn of_size((at, counters): (Bandwidth, &[Vec<RailCount>])) -> BandwidthOutcome {
+    BandwidthOutcome { rails: shares(&counters[0], &counters[1]), ..at.into() }
+}
+
+/// Shows the results for people. `sum` is that of the speeds of slowed rails in Mbit/s.
+fn show(outcome: &Outcome, sum: Option<f64>) -> std::io::Result<()> {
     let Outcome { subject, latency, latency_ahead, connect, bandwidth, raw } = outcome;
     print(subject)?;
     let mut times = table(&["time", "median", "99th percentile", "count"], 1);
@@ -249,12 +312,15 @@ fn show(outcome: &Outcome) -> std::io::Result<()> {
     }
     add("connection set-up", connect);
     print(times)?;
-    let mut rates = match raw {
-        Some(_) => table(&["message", "in flight", "Gb/s", "plain sockets Gb/s", "ratio"], 0),
-        None => table(&["message", "in flight", "Gb/s"], 0),
-    };
-    for (index, BandwidthOutcome { bytes, in_flight, gigabits_per_second: rate }) in bandwidth.iter().enumerate() {
+    let mut header = vec!["message".to_owned(), "in flight".to_owned(), "Gb/s".to_owned()];
+    header.extend(sum.map(|sum| format!("of {sum} Mbit/s")));
+    if raw.is_some() {
+        header.extend(["plain sockets Gb/s".to_owned(), "ratio".to_owned()]);
+    }
+    let mut rates = table(&header.iter().map(String::as_str).collect::<Vec<_>>(), 0);
+    for (index, BandwidthOutcome { bytes, in_flight, gigabits_per_second: rate, .. }) in bandwidth.iter().enumerate() {
         let mut row = vec![Size(*bytes).to_string(), in_flight.to_string(), format!("{rate:.3}")];
+        row.extend(sum.map(|sum| format!("{:.1} %", rate * 1000.0 * 100.0 / sum)));
         if let Some(plain) = raw.as_ref().and_then(|raw| raw.bandwidth.get(index)) {
             let plain = plain.gigabits_per_second;
             row.extend([format!("{plain:.3}"), format!("{:.2}", rate / plain)]);

@@ -4,6 +4,8 @@ pub(crate) mod bench;
 pub(crate) mod connections;
 pub(crate) mod crowd;
 pub(crate) mod demo;
+pub(crate) mod flow;
 pub(crate) mod options;
+pub(crate) mod pairs;
 pub(crate) mod sweep;
 pub(crate) mod topo;

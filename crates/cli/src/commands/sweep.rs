@@ -19,6 +19,7 @@ pub(crate) struct SweepArguments {
     /// once, in both directions, with every byte checked
     #[arg(long, value_name = "SIZE", num_args = 0..=1, default_missing_value = "16MiB", value_parser = of_sweep)]
     #[arg(conflicts_with_all = ["sizes", "in_flight", "seconds", "warm_up", "connects", "raw", "connections"])]
+    #[arg(conflicts_with_all = ["every", "shape"])]
     sweep: Option<Size>,
     /// With --sweep: the source of the data, of the random sizes and of the order of tests
     #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "sweep")]

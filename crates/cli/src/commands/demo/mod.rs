@@ -2,12 +2,16 @@
 //! rail.
 
 pub(crate) mod rank;
+mod slowed;
 
 use crate::device::Fuse;
 use crate::job::Part;
 use crate::network::NetworkArguments;
-use crate::output::{print, table};
+use crate::output::{print, print_as, table};
+use crate::over_time::{Period, say};
+use crate::shape::Course;
 use crate::size::Size;
+use crate::watch::{Prepared, Watch, WatchArguments};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rank::{Job, OPERATIONS, Rail, Report, Summary, elements};
@@ -24,19 +28,25 @@ pub(crate) struct Arguments {
     network: NetworkArguments,
     /// The number of processes, each of them one rank
     #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
+    #[arg(conflicts_with = "shape")]
     ranks: u32,
     /// The size of the whole data of each collective [default: 1GiB, or 64MiB with --quick]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", conflicts_with = "shape")]
     bytes: Option<Size>,
     /// The size of one bucket; the default is PyTorch DDP's
-    #[arg(long, value_name = "SIZE", default_value = "25MiB")]
+    #[arg(long, value_name = "SIZE", default_value = "25MiB", conflicts_with = "shape")]
     bucket: Size,
     /// Sends straight from and to the users' buffers, as NCCL does with registered buffers
-    #[arg(long)]
+    #[arg(long, conflicts_with = "shape")]
     direct: bool,
-    /// Moves less data
-    #[arg(long)]
+    /// Moves less data, and leaves slowed rails out
+    #[arg(long, conflicts_with = "shape")]
     quick: bool,
+    #[command(flatten)]
+    watch: WatchArguments,
+    /// With --shape: the time of the traffic [default: 10, or 5 more than the last --then]
+    #[arg(long, value_name = "SECONDS", requires = "shape")]
+    seconds: Option<f64>,
     #[command(flatten)]
     fuse: Fuse,
     /// Prints the results as JSON
@@ -54,6 +64,10 @@ struct Results<'a> {
     collectives: BTreeMap<&'static str, Collective>,
     /// The rails of each rank; empty if the plugin has no counters for them.
     rails: Vec<RankRail<'a>>,
+    /// The traffic of each rank's rails; empty without `--every`.
+    over_time: Vec<Period>,
+    /// The part on rails that are slowed on purpose; `None` if it is left out.
+    slowed: Option<slowed::Outcome>,
 }
 
 #[derive(Serialize)]
@@ -73,7 +87,7 @@ struct RankRail<'a> {
 }
 
 impl<'a> Results<'a> {
-    fn new(summaries: &'a [Summary], bytes: usize) -> Self {
+    fn new(summaries: &'a [Summary], bytes: usize, over_time: Vec<Period>, slowed: Option<slowed::Outcome>) -> Self {
         let collectives = OPERATIONS.iter().enumerate().map(|(operation, name)| {
             let seconds = summaries.iter().map(|summary| summary.seconds[operation]).fold(0.0, f64::max);
             let bytes = elements(bytes, summaries.len()) * size_of::<f32>();
@@ -89,6 +103,8 @@ impl<'a> Results<'a> {
             ranks: summaries.len(),
             collectives: collectives.collect(),
             rails: rails.collect(),
+            over_time,
+            slowed,
         }
     }
 }
@@ -96,8 +112,57 @@ impl<'a> Results<'a> {
 /// The shortest time between two lines of progress if there is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
+/// The speeds of the rails that the demo slows on its own, in Mbit/s.
+const SLOWED: &str = "80,20";
+/// The time of the traffic on them.
+const SLOWED_TIME: Duration = Duration::from_secs(6);
+/// The time of the traffic on rails that the user slows, if nothing else is asked for.
+const SHAPE_TIME: Duration = Duration::from_secs(10);
+/// The time of that traffic after the last change of speeds.
+const TIME_AFTER_CHANGE: Duration = Duration::from_secs(5);
+
 /// Runs the demo; returns an error if any result is wrong.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    let Some(course) = arguments.watch.course()? else { return collectives(arguments) };
+    let seconds = arguments.seconds.unwrap_or_else(|| match course.last_change() {
+        Duration::ZERO => SHAPE_TIME.as_secs_f64(),
+        last => (last + TIME_AFTER_CHANGE).as_secs_f64(),
+    });
+    if !(1.0..=3600.0).contains(&seconds) {
+        return Err(format!("--seconds {seconds} is not possible; allowed: 1 to 3600").into());
+    }
+    let prepared = Prepared::new(&arguments.network, Some(&course), arguments.json)?;
+    let outcome = slowed::run(prepared, arguments.slowed(&course, Duration::from_secs_f64(seconds)))
+        .map_err(|error| format!("the demo failed: {error}"))?;
+    print_as(&outcome, arguments.json, slowed::Outcome::show)
+}
+
+impl Arguments {
+    /// Returns the request for traffic on slowed rails.
+    fn slowed<'a>(&self, course: &'a Course, time: Duration) -> slowed::Wanted<'a> {
+        let every = self.watch.every(true);
+        slowed::Wanted { course, fuse: self.fuse.clone(), time, every, json: self.json }
+    }
+}
+
+/// Shows the default split on slowed rails, unless the user chose rails, a split or less data. If this machine cannot
+/// slow rails, says why.
+fn slowed_part(arguments: &Arguments) -> Result<Option<slowed::Outcome>, Box<dyn Error>> {
+    if arguments.quick || !arguments.fuse.is_empty() || !arguments.network.is_open() {
+        return Ok(None);
+    }
+    let course = Course::steady(SLOWED.parse()?);
+    match Prepared::new(&arguments.network, Some(&course), arguments.json) {
+        Ok(prepared) => slowed::run(prepared, arguments.slowed(&course, SLOWED_TIME)).map(Some),
+        Err(reason) => {
+            say(arguments.json, format!("Left out: {reason}."))?;
+            Ok(None)
+        }
+    }
+}
+
+/// Runs the collectives, and then the part on slowed rails.
+fn collectives(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let bytes = arguments.bytes.map_or(if arguments.quick { 64 << 20 } else { 1 << 30 }, |size| size.0);
     for (name, size) in [("--bytes", bytes), ("--bucket", arguments.bucket.0)] {
         if size == 0 {
@@ -106,13 +171,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     }
     let ranks = arguments.ranks as usize;
     let (network, bucket, direct) = (arguments.network.network()?, arguments.bucket.0, arguments.direct);
-    let job = Job { network, bytes, bucket, direct, fuse: arguments.fuse.clone() };
+    let job = Job { network, bytes, bucket, direct, fuse: arguments.fuse.clone(), every: arguments.watch.every(false) };
     let begin = Instant::now();
     let processes = arguments.network.spawn(ranks, Part::Demo, &job)?;
+    let mut watch = Watch::new(arguments.json, None);
     let mut progress = Progress::new(bytes * OPERATIONS.len() * ranks);
     let mut summaries: Vec<Option<Summary>> = (0..ranks).map(|_| None).collect();
     let result = arguments.network.supervise(processes, |rank, body| match serde_json::from_slice(body) {
         Ok(Report::Bucket { operation, bytes }) => progress.advance(operation, bytes),
+        Ok(Report::Seen(seen)) => progress.bar.suspend(|| watch.take(rank, seen)),
         Ok(Report::Done(summary)) => summaries[rank] = Some(summary),
         Err(error) => eprintln!("railweave: cannot read a report of rank {rank}: {error}"),
     });
@@ -120,11 +187,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     result.map_err(|error| format!("the demo failed: {error}"))?;
     let summaries: Option<Vec<Summary>> = summaries.into_iter().collect();
     let summaries = summaries.ok_or("the demo failed: a rank ended without a summary; this is a bug of railweave")?;
-    let results = Results::new(&summaries, bytes);
+    let over_time = watch.finish()?;
     if arguments.json {
-        return Ok(print(serde_json::to_string_pretty(&results)?)?);
+        let slowed = slowed_part(arguments).map_err(|error| format!("the demo failed: {error}"))?;
+        return Ok(print(serde_json::to_string_pretty(&Results::new(&summaries, bytes, over_time, slowed))?)?);
     }
-    show(&results, &summaries)?;
+    show(&Results::new(&summaries, bytes, over_time, None), &summaries)?;
     print(format_args!(
         "Passed: {ranks} ranks ran {} collectives of {} over {} (net v{}); every element was checked ({:.1} s).",
         OPERATIONS.len(),
@@ -133,7 +201,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         summaries[0].api,
         begin.elapsed().as_secs_f64(),
     ))?;
-    Ok(())
+    match slowed_part(arguments).map_err(|error| format!("the demo failed: {error}"))? {
+        Some(slowed) => Ok(slowed.show()?),
+        None => Ok(()),
+    }
 }
 
 /// Shows the progress of the ranks: a bar on a terminal, otherwise an occasional line.

@@ -3,6 +3,7 @@
 use crate::device::Fuse;
 use crate::job::report;
 use crate::network::Network;
+use crate::over_time::{Seen, look};
 use railweave_bench::bootstrap::Link;
 use railweave_bench::communicator::{Mode, Settings};
 use railweave_bench::numbers::{Mismatch, check, fill};
@@ -25,6 +26,8 @@ pub(crate) struct Job {
     pub(crate) direct: bool,
     /// The devices to fuse first.
     pub(crate) fuse: Fuse,
+    /// The period in which the rails' traffic is reported, if it is.
+    pub(crate) every: Option<Duration>,
 }
 
 /// A report of a rank to its parent.
@@ -37,6 +40,8 @@ pub(crate) enum Report {
         /// The bytes of the bucket.
         bytes: usize,
     },
+    /// The traffic of the rank's rails.
+    Seen(Seen),
     /// All collectives are done and correct.
     Done(Summary),
 }
@@ -84,6 +89,7 @@ pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
     };
     let mode = if job.direct { Mode::Direct } else { Mode::Staged };
     let mut communicator = Communicator::connect(&net, link, Settings { devices, mode, stall: job.network.stall() })?;
+    let sampler = look(job.every, link, &plugin, Report::Seen)?;
     let ranks = communicator.ranks();
     let bucket = elements(job.bucket.min(job.bytes), ranks);
     let mut buffers = Buffers { input: vec![0.0; bucket], output: vec![0.0; bucket] };
@@ -100,6 +106,7 @@ pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
             report(link, &Report::Bucket { operation, bytes: length * ELEMENT_BYTES })?;
         }
     }
+    drop(sampler);
     let rails = plugin.rail_counters().map(|rails| rails.into_iter().map(Rail::from).collect());
     // A rank that closes early could cut off data that a slower one still waits for.
     link.barrier()?;

@@ -1,0 +1,88 @@
+//! The ranks of `railweave bench --pairs` and of the demonstration on slowed rails: messages of each size from every
+//! even rank to the next one, for a given time.
+
+use crate::device::Device;
+use crate::measurement::{Subject, done, look, phase};
+use crate::network::Network;
+use crate::over_time::{RailShare, shares};
+use railweave_bench::bootstrap::Link;
+use railweave_bench::flow::{Results, Settings, run};
+use serde::{Deserialize, Serialize};
+use std::error::Error;
+use std::time::Duration;
+
+/// The job of each rank.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Job {
+    /// The plugin.
+    pub(crate) network: Network,
+    /// Its device.
+    pub(crate) device: Device,
+    /// The sizes of messages in bytes, one after the other.
+    pub(crate) sizes: Vec<usize>,
+    /// Messages in flight.
+    pub(crate) in_flight: usize,
+    /// The time that is measured at each size.
+    pub(crate) seconds: f64,
+    /// The time before it.
+    pub(crate) warm_up: f64,
+    /// True if every byte is checked.
+    pub(crate) checked: bool,
+    /// The period in which the rails' traffic is reported, if it is.
+    pub(crate) every: Option<Duration>,
+}
+
+/// The results of a rank.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct OfRank {
+    /// The plugin and device.
+    pub(crate) subject: Subject,
+    /// One entry for each size.
+    pub(crate) flows: Vec<Flow>,
+}
+
+/// The results of a rank at one size.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Flow {
+    /// The messages that it sent or received.
+    pub(crate) messages: usize,
+    /// Messages in flight.
+    pub(crate) in_flight: usize,
+    /// On a receiver, the bytes that came in each [`BIN`](railweave_bench::flow::BIN).
+    pub(crate) bins: Vec<u64>,
+    /// On a receiver, the rate in the measured time.
+    pub(crate) mbit_per_second: f64,
+    /// The traffic of this rank as sender; empty if the plugin has no counters.
+    pub(crate) rails: Vec<RailShare>,
+}
+
+/// Does the work of a rank.
+pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
+    let (plugin, net) = job.network.start_rank(link.rank())?;
+    let (device, name) = job.device.choose(&net)?;
+    let mut sampler = None;
+    let mut flows = Vec::with_capacity(job.sizes.len());
+    for bytes in &job.sizes {
+        phase(link, &format!("bandwidth of {bytes} bytes"));
+        let settings = Settings {
+            device,
+            message_bytes: *bytes,
+            in_flight: job.in_flight,
+            warm_up: Duration::from_secs_f64(job.warm_up),
+            time: Duration::from_secs_f64(job.seconds),
+            checked: job.checked,
+            stall: job.network.stall(),
+        };
+        let counted = || plugin.rail_counters().unwrap_or_default();
+        let before = counted();
+        let results = run(&net, link, &settings, |link| {
+            sampler.get_or_insert_with(|| look(job.every, link, &plugin));
+        })?;
+        let Results { messages, in_flight, bins, megabits_per_second } = results;
+        let rails = shares(&before, &counted());
+        flows.push(Flow { messages, in_flight, bins, mbit_per_second: megabits_per_second, rails });
+    }
+    drop(sampler.transpose()?);
+    net.finalize()?;
+    done(link, OfRank { subject: Subject::new(&plugin, name), flows })
+}
