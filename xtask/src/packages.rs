@@ -8,6 +8,9 @@ use std::process::{Command, Stdio};
 /// Packages for the comparison of our types with libibverbs' own.
 pub(crate) const HEADERS: &[&str] = &["libibverbs-dev"];
 
+/// Packages that slow rails and join network namespaces by cables, for tests and the demonstration.
+pub(crate) const RAILS: &[&str] = &["iproute2"];
+
 /// Packages that run programs for aarch64 on another processor: the emulator, and a glibc for them.
 pub(crate) const AARCH64: &[&str] = &["qemu-user", "libc6-arm64-cross"];
 

@@ -86,7 +86,7 @@ const STEPS: &[Step] = &[
         name: "tests",
         why: "every test; tests of the plugin load the release build",
         run: |context| {
-            headers(context)?;
+            packages_of_tests(context)?;
             let library = context.dist()?.library.clone();
             suite::run_all(&library, &mut context.flaky).map(|()| Done::Passed)
         },
@@ -180,16 +180,21 @@ fn passes(command: Command) -> Result<Done, String> {
     run_command(command).map(|()| Done::Passed)
 }
 
-/// Gets the header with which one test compares our types. Without it that test says that it is left out.
-fn headers(context: &Context) -> Result<(), String> {
-    match packages::require(packages::HEADERS, context.may_install, "test") {
-        Err(reason) if context.may_install || is_ci() => Err(reason),
-        Err(reason) => {
-            println!("the comparison with libibverbs' header is left out: {reason}");
-            Ok(())
+/// Gets the header with which one test compares our types, and the programs that slow rails for others. Without them
+/// these tests say that they are left out.
+fn packages_of_tests(context: &Context) -> Result<(), String> {
+    let wanted = [
+        (packages::HEADERS, "the comparison with libibverbs' header is"),
+        (packages::RAILS, "tests with rails of their own are"),
+    ];
+    for (packages, what) in wanted {
+        match packages::require(packages, context.may_install, "test") {
+            Err(reason) if context.may_install || is_ci() => return Err(reason),
+            Err(reason) => println!("{what} left out: {reason}"),
+            Ok(()) => {}
         }
-        Ok(()) => Ok(()),
     }
+    Ok(())
 }
 
 /// Runs the step for another processor.

@@ -44,6 +44,11 @@ impl Subject {
         let (name, path) = (plugin.name().to_owned(), plugin.path().display().to_string());
         Self { plugin: name, path, api: plugin.version(), device }
     }
+
+    /// Returns the plugin's name and the version of the API.
+    pub(crate) fn short(&self) -> String {
+        format!("{} (net v{})", self.plugin, self.api)
+    }
 }
 
 impl fmt::Display for Subject {

@@ -188,7 +188,8 @@ fn command(program: &str, words: &[&str]) -> Result<String, String> {
         Command::new(program).args(words).stdin(Stdio::null()).output().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
                 format!(
-                    "slowed rails need the program {program}, which is not on the PATH; install the package iproute2"
+                    "slowed rails need the program {program}, which is not on the PATH; add /usr/sbin to it, or install the \
+                 package iproute2"
                 )
             }
             _ => format!("{program} cannot be run: {error}"),

@@ -76,6 +76,48 @@ fn latency_and_bandwidth_are_of_the_requested_sizes() {
 }
 
 #[test]
+fn the_rails_of_each_rank_are_shown_over_time_and_for_each_size() {
+    let short = ["--seconds", "0.1", "--sizes", "64KiB,1MiB", "--connects", "1", "--weights", "3,1", "--every", "10ms"];
+    let results = results(&[&short[..], &["--rails", "127.0.0.1,127.0.0.2"]].concat());
+    let share = |rails: &Value, rail: usize| rails[rail]["share"].as_f64().unwrap();
+    for of_size in results["bandwidth"].as_array().unwrap() {
+        let rails = &of_size["rails"];
+        assert_eq!((&rails[0]["local"], &rails[1]["remote"]), (&"127.0.0.1".into(), &"127.0.0.2".into()));
+        assert!((share(rails, 0) - 0.75).abs() < 0.01 && (share(rails, 1) - 0.25).abs() < 0.01, "{of_size}");
+    }
+    let periods = results["over_time"].as_array().unwrap();
+    assert!(!periods.is_empty());
+    for period in periods {
+        assert_eq!(period["rank"], 0, "rank 1 only sends short answers: {period}");
+        assert!((share(&period["rails"], 0) + share(&period["rails"], 1) - 1.0).abs() < 1e-9, "{period}");
+        assert!(period["rails"][0]["mbit_per_second"].as_f64().unwrap() > 0.0, "{period}");
+    }
+    let seconds: Vec<f64> = periods.iter().map(|period| period["seconds"].as_f64().unwrap()).collect();
+    assert!(seconds.is_sorted() && seconds[0] > 0.0, "{seconds:?}");
+    let text = bench(&[&short[..], &["--rails", "127.0.0.1,127.0.0.2"]].concat());
+    succeeded(&text);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.lines().any(|line| line.contains(" s  rank 0   127.0.0.1 - 127.0.0.1 ")), "{text}");
+}
+
+#[test]
+fn several_pairs_send_over_the_same_rails_at_once() {
+    let results = results(&["--pairs", "3", "--seconds", "0.2", "--sizes", "8,64KiB", "--rails", "127.0.0.1"]);
+    assert_eq!((&results["pairs"], &results["over_time"]), (&3.into(), &Value::Array(Vec::new())));
+    let sizes = results["bandwidth"].as_array().unwrap();
+    assert_eq!(sizes.len(), 2);
+    for of_size in sizes {
+        let pairs = of_size["pair_mbit_per_second"].as_array().unwrap().iter().map(|rate| rate.as_f64().unwrap());
+        let sum: f64 = pairs.clone().sum();
+        assert_eq!(pairs.count(), 3);
+        let all = of_size["gigabits_per_second"].as_f64().unwrap();
+        assert!(sum > 0.0 && (all * 1000.0 - sum).abs() < 1e-6 * sum, "{of_size}");
+        assert_eq!(of_size["rails"][0]["share"], 1.0);
+    }
+    assert!(error(&["--pairs", "2", "--sizes", "0"]).contains("allowed: 1 byte and more"));
+}
+
+#[test]
 fn many_processes_with_connections_to_each_other_come_up_and_leave_nothing() {
     let wanted = ["--processes", "4", "--connections", "5", "--rails", "127.0.0.1,127.0.0.2", "--stall", "60"];
     let results = results(&wanted);

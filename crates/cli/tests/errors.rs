@@ -68,6 +68,26 @@ fn values_that_are_not_allowed_are_refused_with_those_that_are() {
 }
 
 #[test]
+fn periods_and_speeds_that_are_not_allowed_are_refused_with_those_that_are() {
+    for command in ["demo", "bench"] {
+        assert!(error(&[command, "--every", "5ms"], 2).contains("allowed: 10ms to 60s"));
+        assert!(error(&[command, "--every", "often"], 2).contains("such as 100ms or 1.5s"));
+        assert!(error(&[command, "--shape", "80,0"], 2).contains("each 1 to 100000, such as 80,20"));
+        assert!(error(&[command, "--shape", "80,20", "--then", "20,20"], 2).contains("such as 5s:20,20"));
+        assert!(error(&[command, "--then", "1s:20,20"], 2).contains("--shape"));
+        assert!(error(&[command, "--shape", "80,20", "--rails", "lo"], 2).contains("cannot be used with"));
+        let text = error(&[command, "--shape", "80,20", "--then", "1s:20"], 1);
+        assert!(text.contains("allowed: 2, one for each rail of --shape 80,20"), "{text}");
+    }
+    assert!(error(&["demo", "--shape", "80", "--seconds", "0"], 1).contains("allowed: 1 to 3600"));
+    assert!(error(&["demo", "--seconds", "5"], 2).contains("--shape"));
+    assert!(error(&["demo", "--shape", "80", "--bytes", "1MiB"], 2).contains("cannot be used with"));
+    assert!(error(&["bench", "--connections", "1", "--every", "1s"], 2).contains("cannot be used with"));
+    assert!(error(&["bench", "--pairs", "0"], 2).contains("1..=64"));
+    assert!(error(&["bench", "--pairs", "2", "--raw"], 2).contains("cannot be used with"));
+}
+
+#[test]
 fn the_process_of_a_rank_does_not_run_by_hand() {
     let text = error(&["rank-process"], 1);
     assert!(text.contains("only railweave itself may run this subcommand"), "{text}");

@@ -112,8 +112,8 @@ pub(crate) fn run(prepared: Prepared, wanted: Wanted<'_>) -> Result<Outcome, Box
 fn title(course: &Course, time: Duration) -> String {
     let rails = course.first.speeds().len();
     format!(
-        "Slowed rails: {rails} of them between two network namespaces; rank 0 sends messages of {} to rank 1, \
-         {IN_FLIGHT} in flight, for {time:?}. Rates are of bytes handed to the rails.",
+        "Slowed rails: {rails} between two network namespaces. Rank 0 sends messages of {} to rank 1, {IN_FLIGHT} in \
+         flight, for {time:?}. A rate is of bytes handed to a rail: at first also of those that fill its queue.",
         Size(MESSAGE_BYTES)
     )
 }
@@ -158,7 +158,7 @@ impl Outcome {
             ]);
         }
         print(stages)?;
-        let (messages, size, subject) = (self.messages, Size(self.message_bytes), &self.subject);
+        let (messages, size, subject) = (self.messages, Size(self.message_bytes), self.subject.short());
         let shares: Vec<String> = self.rails.iter().map(|rail| format!("{:.1} %", rail.share * 100.0)).collect();
         let shares = if shares.is_empty() { String::new() } else { format!(", split {}", shares.join(" to ")) };
         print(format_args!(
