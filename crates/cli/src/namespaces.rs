@@ -1,4 +1,4 @@
-//! Two network namespaces, joined by one slowed cable (a veth pair) for each rail. They are made by iproute2's programs.
+//! Two network namespaces, joined by one slowed cable (a veth pair) for each rail. The programs of iproute2 make them.
 //!
 //! A process of its own removes them when this one ends, even by a signal: it waits for the end of a pipe. Names hold
 //! the id of the process that made the namespaces, so that those which a dead process left behind are recognised.
@@ -184,16 +184,14 @@ fn owner(name: &str) -> Option<u32> {
 
 /// Runs a program of iproute2 and returns its standard output.
 fn command(program: &str, words: &[&str]) -> Result<String, String> {
-    let output =
-        Command::new(program).args(words).stdin(Stdio::null()).output().map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => {
-                format!(
-                    "slowed rails need the program {program}, which is not on the PATH; add /usr/sbin to it, or install the \
-                 package iproute2"
-                )
-            }
-            _ => format!("{program} cannot be run: {error}"),
-        })?;
+    let output = Command::new(program).args(words).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => format!(
+            "slowed rails need the program {program}, which is not on the PATH; add /usr/sbin to it, or install the \
+             package iproute2"
+        ),
+        _ => format!("{program} cannot be run: {error}"),
+    })?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

@@ -101,8 +101,8 @@ impl NetworkArguments {
 
     /// Returns the part of the ranks' job that describes the plugin. Loads the plugin in this process first, so that a
     /// wrong path is one error and not one per rank. Also examines this host as the plugin does, for the same reason;
-    /// `--lib`, `--nccl`, `--rank-command` and namespaces each omit that, because the plugin may then be another one, or
-    /// the ranks may see another network.
+    /// `--lib`, `--nccl`, `--rank-command` and namespaces each omit that, because the plugin may then be another one,
+    /// or the ranks may see another network.
     pub(crate) fn network(&self) -> Result<Network, Box<dyn Error>> {
         let is_here = self.rank_command.is_none() && self.inside.is_none();
         if self.lib.is_none() && self.nccl.is_none() && is_here {

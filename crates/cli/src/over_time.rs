@@ -46,7 +46,7 @@ pub(crate) struct RailShare {
     pub(crate) share: f64,
 }
 
-/// Starts to look at the rails of this rank every so often, if a period is given. `wrap` makes a report for the parent.
+/// Starts to look at the rails of this rank, if a period is given. `wrap` makes a report for the parent.
 pub(crate) fn look<R: Serialize + 'static>(
     every: Option<Duration>,
     link: &Link,

@@ -63,7 +63,7 @@ impl ShapeArguments {
             }
             if *after <= earlier {
                 return Err(format!(
-                    "--then {after:?} is not later than {earlier:?}; allowed: changes in order of time, the first after 0s"
+                    "--then {after:?} is not later than {earlier:?}; allowed: changes in order of time, all after 0s"
                 ));
             }
             earlier = *after;

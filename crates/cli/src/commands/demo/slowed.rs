@@ -162,7 +162,7 @@ impl Outcome {
         let shares: Vec<String> = self.rails.iter().map(|rail| format!("{:.1} %", rail.share * 100.0)).collect();
         let shares = if shares.is_empty() { String::new() } else { format!(", split {}", shares.join(" to ")) };
         print(format_args!(
-            "Passed: {messages} messages of {size} over {subject}{shares}; every byte was checked; {:.1} Mbit/s in all.",
+            "Passed: {messages} messages of {size} over {subject}{shares}; every byte was checked; {:.1} Mbit/s.",
             self.mbit_per_second
         ))
     }
