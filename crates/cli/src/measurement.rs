@@ -90,6 +90,7 @@ pub(crate) fn watched<T: DeserializeOwned>(
     let show_phases = io::stderr().is_terminal();
     let mut found: Vec<Option<T>> = (0..count).map(|_| None).collect();
     network.supervise(ranks, |rank, body| match serde_json::from_slice(body) {
+        Ok(Report::Phase(phase)) if rank == 0 && watch.has_begun() => watch.phase(&phase),
         Ok(Report::Phase(phase)) if rank == 0 && show_phases => eprintln!("measuring: {phase}"),
         Ok(Report::Phase(_)) => {}
         Ok(Report::Seen(seen)) => watch.take(rank, seen),

@@ -93,6 +93,11 @@ impl OverTime {
         Self { begin: None, json, uncounted: false, periods: Vec::new() }
     }
 
+    /// Returns the time when the first rank began to look; `None` before.
+    pub(crate) fn begin(&self) -> Option<Instant> {
+        self.begin
+    }
+
     /// Takes in a rank's report. Returns the time of the beginning if this is the first one.
     ///
     /// # Errors

@@ -102,6 +102,18 @@ impl Watch {
         self.error = self.error.take().or(result.err());
     }
 
+    /// Returns true if the traffic is being shown.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.over_time.begin().is_some()
+    }
+
+    /// Shows which step begins, between the lines of traffic.
+    pub(crate) fn phase(&mut self, phase: &str) {
+        let seconds = self.over_time.begin().map_or(0.0, |begin| begin.elapsed().as_secs_f64());
+        let result = say(self.json, format!("{seconds:6.2} s  {phase}"));
+        self.error = self.error.take().or(result.err().map(|error| error.to_string()));
+    }
+
     /// Returns the traffic over time, when the measurement has ended.
     ///
     /// # Errors

@@ -225,11 +225,11 @@ pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
     let mut before = Vec::new();
     let mut sampler = None;
     let results = measure(&net, link, &settings, |link, step| {
-        phase(link, &step.to_string());
         if matches!(step, Step::Bandwidth { .. }) {
             before.push(plugin.rail_counters().unwrap_or_default());
             sampler.get_or_insert_with(|| look(job.every, link, &plugin));
         }
+        phase(link, &step.to_string());
     })?;
     drop(sampler.transpose()?);
     before.push(plugin.rail_counters().unwrap_or_default());

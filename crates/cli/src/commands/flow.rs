@@ -63,7 +63,6 @@ pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
     let mut sampler = None;
     let mut flows = Vec::with_capacity(job.sizes.len());
     for bytes in &job.sizes {
-        phase(link, &format!("bandwidth of {bytes} bytes"));
         let settings = Settings {
             device,
             message_bytes: *bytes,
@@ -77,6 +76,7 @@ pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
         let before = counted();
         let results = run(&net, link, &settings, |link| {
             sampler.get_or_insert_with(|| look(job.every, link, &plugin));
+            phase(link, &format!("bandwidth of {bytes} bytes"));
         })?;
         let Results { messages, in_flight, bins, megabits_per_second } = results;
         let rails = shares(&before, &counted());
