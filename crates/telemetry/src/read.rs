@@ -1,0 +1,235 @@
+//! The reading of a telemetry file.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+
+use crate::header::{CONNECTIONS, DEVICES, EVENTS, Entry, Preamble, RAILS};
+use crate::layout::{CHECKSUM, ENTRY, Field, HEADER, LARGEST_FILE, MAGIC, MAJOR, Places, RECORD, header_part, part};
+use crate::snapshot::{Snapshot, State};
+
+/// Attempts to read a file that is being written.
+const ATTEMPTS: usize = 20;
+
+/// The time between two attempts. A writer writes every 100 ms, for less than a millisecond.
+const PAUSE: Duration = Duration::from_millis(3);
+
+/// The most sections that a file may have, of kinds that are known here or not.
+const MOST_SECTIONS: u16 = 64;
+
+/// A telemetry file that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// It cannot be opened or read.
+    #[error("\"{}\" cannot be read: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        error: io::Error,
+    },
+    /// It is no regular file, or too large.
+    #[error("\"{}\" {reason}", path.display())]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// The end of a sentence that begins with the file.
+        reason: String,
+    },
+    /// Its content is wrong.
+    #[error("\"{}\" {damage}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// The defect.
+        damage: Damage,
+    },
+    /// It changed each time that it was read.
+    #[error("\"{}\" was being written each of {ATTEMPTS} times that it was read; try again", path.display())]
+    BeingWritten {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// Bytes that are no telemetry file. The text is the end of a sentence that begins with the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Damage {
+    /// There is no header.
+    #[error("has {0} bytes, too few for the header of a telemetry file ({HEADER})")]
+    Short(usize),
+    /// The first bytes are others.
+    #[error("does not begin as a telemetry file")]
+    Magic,
+    /// The major version of the layout is another.
+    #[error("has version {0} of the layout, and only version {MAJOR} is known here; try `railweave` of that release")]
+    Version(u16),
+    /// The header contradicts itself or the size of the file.
+    #[error("is damaged: {0} {1} in its header is not allowed")]
+    Header(&'static str, u64),
+    /// The checksum is wrong, or a record is newer than the header: the file is being written, or is damaged.
+    #[error("is damaged: its checksum is wrong")]
+    Checksum,
+}
+
+/// Reads a telemetry file. Reads again if it is being written, for up to 60 ms.
+///
+/// # Errors
+/// If it cannot be read, is damaged, has another version of the layout, or is being written all the time.
+pub fn read(path: &Path) -> Result<Snapshot, ReadError> {
+    let refused = |reason: String| ReadError::Refused { path: path.to_owned(), reason };
+    let failed = |error| ReadError::File { path: path.to_owned(), error };
+    let mut before = Vec::new();
+    let mut bytes = Vec::new();
+    for attempt in 0..ATTEMPTS {
+        if attempt > 0 {
+            thread::sleep(PAUSE);
+        }
+        // Without O_NONBLOCK, opening a pipe that has no writer would wait forever. Opened each time, because the
+        // writer may replace the file.
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+        let file = OpenOptions::new().read(true).custom_flags(flags as i32).open(path).map_err(failed)?;
+        let facts = file.metadata().map_err(failed)?;
+        if !facts.is_file() {
+            return Err(refused("is not a regular file".to_owned()));
+        }
+        if facts.len() > LARGEST_FILE {
+            return Err(refused(format!("has {} bytes; allowed: up to {LARGEST_FILE}", facts.len())));
+        }
+        read_all(&file, facts.len() as usize, &mut bytes).map_err(failed)?;
+        match decode(&bytes) {
+            Ok(snapshot) => return Ok(snapshot),
+            // The same bytes twice: nobody is writing, or the writer has stopped in the middle.
+            Err(damage) if damage != Damage::Checksum || (attempt > 0 && bytes == before) => {
+                return Err(ReadError::Content { path: path.to_owned(), damage });
+            }
+            Err(_) => std::mem::swap(&mut bytes, &mut before),
+        }
+    }
+    Err(ReadError::BeingWritten { path: path.to_owned() })
+}
+
+/// Reads the header first and the rest after it. As the header is written last, no record is older than the header.
+fn read_all(file: &File, size: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
+    bytes.resize(size, 0);
+    let mut filled = 0;
+    while filled < size {
+        let end = if filled < HEADER { HEADER.min(size) } else { size };
+        match file.read_at(&mut bytes[filled..end], filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(())
+}
+
+/// Reads the bytes of a telemetry file. Accepts larger headers and records than this version writes, and ignores
+/// sections of kinds that it does not know.
+///
+/// # Errors
+/// If they are damaged, or have another major version.
+pub fn decode(bytes: &[u8]) -> Result<Snapshot, Damage> {
+    if bytes.len() < HEADER {
+        return Err(Damage::Short(bytes.len()));
+    }
+    let preamble = Preamble::get_all(bytes);
+    if preamble.magic != MAGIC {
+        return Err(Damage::Magic);
+    }
+    if preamble.major != MAJOR {
+        return Err(Damage::Version(preamble.major));
+    }
+    let header_size = preamble.header_size as usize;
+    if !(HEADER..=bytes.len()).contains(&header_size) {
+        return Err(Damage::Header("the header's size", preamble.header_size.into()));
+    }
+    let (header, entry_size) = (&bytes[..header_size], usize::from(preamble.entry_size));
+    if preamble.entries > MOST_SECTIONS {
+        return Err(Damage::Header("the number of sections", preamble.entries.into()));
+    }
+    if entry_size < ENTRY {
+        return Err(Damage::Header("the size of a directory's entry", preamble.entry_size.into()));
+    }
+    let directory = preamble.directory as usize;
+    let directory = header.get(directory..).and_then(|rest| rest.get(..entry_size * usize::from(preamble.entries)));
+    let Some(directory) = directory else {
+        return Err(Damage::Header("the directory's place", preamble.directory.into()));
+    };
+    let sections: Vec<Section> = directory
+        .chunks_exact(entry_size)
+        .map(|entry| Section::find(Entry::get_all(entry), bytes))
+        .collect::<Result<_, _>>()?;
+    let sum = sections.iter().fold(header_part(header), |sum, section| sum.wrapping_add(section.sum()));
+    let is_newer = |section: &Section| section.records().any(|record| u64::get(&record[..8]) > preamble.generation);
+    if sum != u64::get(&header[CHECKSUM]) || sections.iter().any(is_newer) {
+        return Err(Damage::Checksum);
+    }
+    let mut events = all(&sections, EVENTS);
+    if preamble.events_ever > events.len() as u64 && !events.is_empty() {
+        // The ring is full: the oldest event is the next to be overwritten.
+        let oldest = (preamble.events_ever % events.len() as u64) as usize;
+        events.rotate_left(oldest);
+    }
+    let left_out =
+        |kind| sections.iter().find(|section| section.entry.kind == kind).map_or(0, |section| section.entry.left_out);
+    Ok(Snapshot {
+        state: State {
+            process: Places::get_all(header),
+            devices: all(&sections, DEVICES),
+            connections: all(&sections, CONNECTIONS),
+            rails: all(&sections, RAILS),
+        },
+        events,
+        events_ever: preamble.events_ever,
+        left_out: [DEVICES, CONNECTIONS, RAILS].map(left_out),
+        written_ns: preamble.written_ns,
+        generation: preamble.generation,
+    })
+}
+
+/// A row of records of one kind.
+struct Section<'a> {
+    entry: Entry,
+    bytes: &'a [u8],
+}
+
+impl<'a> Section<'a> {
+    fn find(entry: Entry, bytes: &'a [u8]) -> Result<Self, Damage> {
+        let size = entry.record_size as usize;
+        let smallest = if (DEVICES..=EVENTS).contains(&entry.kind) { RECORD } else { 8 };
+        if size < smallest {
+            return Err(Damage::Header("the size of a record", size as u64));
+        }
+        if entry.count == 0 {
+            return Ok(Self { entry, bytes: &[] });
+        }
+        let start = usize::try_from(entry.offset).ok();
+        let bytes = start
+            .and_then(|start| bytes.get(start..))
+            .and_then(|rest| rest.get(..size.checked_mul(entry.count as usize)?));
+        bytes.map(|bytes| Self { entry, bytes }).ok_or(Damage::Header("the place of a section", entry.offset))
+    }
+
+    fn records(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.bytes.chunks_exact(self.entry.record_size as usize)
+    }
+
+    fn sum(&self) -> u64 {
+        let places = (self.entry.offset..).step_by(self.entry.record_size as usize);
+        places.zip(self.records()).fold(0, |sum: u64, (place, record)| sum.wrapping_add(part(place, record)))
+    }
+}
+
+/// Returns the records of a kind.
+fn all<T: Places>(sections: &[Section], kind: u32) -> Vec<T> {
+    let section = sections.iter().find(|section| section.entry.kind == kind);
+    section.into_iter().flat_map(Section::records).map(T::get_all).collect()
+}
