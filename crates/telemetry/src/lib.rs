@@ -13,20 +13,29 @@ mod header;
 mod image;
 mod latencies;
 mod layout;
+mod policy_file;
 mod process;
 mod read;
+mod rules;
 mod run_dir;
+mod seed_policy;
 mod snapshot;
+mod steering;
 mod sweep;
+mod trusted;
 mod write;
 
 pub use latencies::{BUCKETS, Latencies};
 pub use layout::{LARGEST_FILE, MAJOR, MINOR, MOST_CONNECTIONS, MOST_DEVICES, MOST_EVENTS, MOST_RAILS};
+pub use policy_file::{LARGEST_POLICY, PolicyFile};
 pub use process::{Presence, Process};
 pub use read::{Damage, ReadError, decode, read};
+pub use rules::{MOST_RULES, Order, RAILS, Subject};
 pub use run_dir::{RunDir, RunDirError};
+pub use seed_policy::{CreateError, MOST_RANKS, SEED_POLICY_MAGIC, SEED_POLICY_PATH, SeedPolicy, create_seed_policy};
 pub use snapshot::{
     Connection, ConnectionState, Device, Direction, Event, EventKind, Policy, Rail, RailState, Snapshot, State,
 };
+pub use steering::Steering;
 pub use sweep::{OLD, sweep};
 pub use write::{IDLE_NS, Notice, Publisher, WriteError};

@@ -1,0 +1,177 @@
+//! Railweave's own policy file.
+
+use std::collections::VecDeque;
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::rules::{Order, RuleError, Rules, Subject};
+use crate::trusted::{self, Unusable};
+
+/// The largest policy file, in bytes.
+pub const LARGEST_POLICY: u64 = 1 << 20;
+
+/// The time by which the clock that wrote a file may be ahead, in seconds.
+const AHEAD_S: u64 = 60;
+
+/// A policy file that is not taken. The text is the end of a sentence that begins with the file.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error("{0}")]
+    Unusable(#[from] Unusable),
+    #[error("has {0} bytes; allowed: up to {LARGEST_POLICY}; try fewer rules")]
+    Large(u64),
+    #[error("is not text in UTF-8; allowed: text; try the example of docs/policy.md")]
+    NotText,
+    #[error("{0}")]
+    Rule(#[from] RuleError),
+}
+
+/// The facts by which a file that changed is recognised.
+type Stamp = (u64, u64, u64, [i64; 4]);
+
+fn stamp(facts: &Metadata) -> Stamp {
+    let times = [facts.mtime(), facts.mtime_nsec(), facts.ctime(), facts.ctime_nsec()];
+    (facts.dev(), facts.ino(), facts.len(), times)
+}
+
+/// The policy file, read whenever it is polled and has changed.
+///
+/// It is checked as a whole. One that is wrong leaves the last good one in force. One that is stale, because its time
+/// to live is over, or was written in the future, orders nothing.
+#[derive(Debug)]
+pub struct PolicyFile {
+    path: PathBuf,
+    seen: Option<Stamp>,
+    good: Option<Rules>,
+    is_stale: bool,
+    /// The number of times that orders may have changed.
+    revision: u64,
+    /// The last complaint, which is not repeated.
+    said: Option<String>,
+    to_say: VecDeque<String>,
+}
+
+impl PolicyFile {
+    /// Returns the policy file at this path, not yet read.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            path: path.into(),
+            seen: None,
+            good: None,
+            is_stale: false,
+            revision: 0,
+            said: None,
+            to_say: VecDeque::new(),
+        }
+    }
+
+    /// Reads the file if it changed, and looks at its age. Returns a sentence to log if it is wrong or stale, once.
+    pub fn poll(&mut self, now: SystemTime) -> Option<String> {
+        match self.refresh() {
+            Ok(()) => {}
+            Err(Trouble::Unusable(Unusable::Missing)) => self.forget(),
+            Err(trouble) => self.report(&trouble),
+        }
+        let now_s = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let staleness = self.good.as_ref().and_then(|rules| staleness(rules, now_s));
+        if self.is_stale != staleness.is_some() {
+            self.is_stale = staleness.is_some();
+            self.revision += 1;
+            self.to_say.extend(staleness.map(|sentence| format!("\"{}\" {sentence}", self.path.display())));
+        }
+        self.to_say.pop_front()
+    }
+
+    /// Returns the time until the next poll: 10 ms while there is a file, otherwise a second.
+    pub fn next_poll(&self) -> Duration {
+        if self.exists() { Duration::from_millis(10) } else { Duration::from_secs(1) }
+    }
+
+    /// Returns true if the last poll found something at the path, good or bad.
+    pub fn exists(&self) -> bool {
+        self.seen.is_some()
+    }
+
+    /// Returns true if the rules of a good file hold.
+    pub fn is_in_force(&self) -> bool {
+        self.good.is_some() && !self.is_stale
+    }
+
+    /// Returns the order for a connection; `None` if no rule fits, or none is in force.
+    pub fn decide(&self, subject: &Subject) -> Option<Order> {
+        self.good.as_ref().filter(|_| !self.is_stale)?.decide(subject)
+    }
+
+    /// Returns a number that changes whenever orders may have changed.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Returns the path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn forget(&mut self) {
+        self.seen = None;
+        self.said = None;
+        self.revision += u64::from(self.good.take().is_some());
+    }
+
+    fn report(&mut self, trouble: &Trouble) {
+        let rest = if self.good.is_some() { "the last good file holds" } else { "it orders nothing" };
+        let sentence = format!("\"{}\" {trouble} ({rest})", self.path.display());
+        if self.said.as_ref() != Some(&sentence) {
+            self.said = Some(sentence.clone());
+            self.to_say.push_back(sentence);
+        }
+    }
+
+    fn refresh(&mut self) -> Result<(), Trouble> {
+        let facts = fs::symlink_metadata(&self.path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Unusable::Missing,
+            _ => Unusable::Io(error),
+        })?;
+        if self.seen.replace(stamp(&facts)) == Some(stamp(&facts)) {
+            return Ok(());
+        }
+        let (file, facts) = trusted::open(&self.path)?;
+        // Of the file that is read, so that one that changes meanwhile is read again.
+        self.seen = Some(stamp(&facts));
+        if facts.len() > LARGEST_POLICY {
+            return Err(Trouble::Large(facts.len()));
+        }
+        let mut bytes = vec![0; facts.len() as usize];
+        let filled = trusted::read(&file, &mut bytes).map_err(Unusable::Io)?;
+        let text = std::str::from_utf8(&bytes[..filled]).map_err(|_| Trouble::NotText)?;
+        let rules = Rules::parse(text)?;
+        self.said = None;
+        // A heartbeat alone changes no order.
+        self.revision += u64::from(!self.good.as_ref().is_some_and(|good| good.orders_as(&rules)));
+        self.good = Some(rules);
+        Ok(())
+    }
+}
+
+/// Returns the reason why the rules do not hold now, if there is one: the end of a sentence that begins with the file.
+fn staleness(rules: &Rules, now_s: u64) -> Option<String> {
+    let written_s = rules.written_s?;
+    if written_s > now_s.saturating_add(AHEAD_S) {
+        return Some(format!(
+            "orders nothing: it was written {} s in the future; allowed: up to {AHEAD_S} s; try setting the clock, and \
+             writing it again",
+            written_s - now_s
+        ));
+    }
+    let ttl_s = rules.ttl_s?;
+    let age_s = now_s.saturating_sub(written_s);
+    (age_s > ttl_s).then(|| {
+        format!(
+            "orders nothing: it was written {age_s} s ago; allowed: up to its ttl of {ttl_s} s; try starting the agent \
+             that writes it, or `ttl forever`"
+        )
+    })
+}
