@@ -25,6 +25,9 @@ mod sweep;
 mod trusted;
 mod write;
 
+#[cfg(test)]
+mod tests;
+
 pub use latencies::{BUCKETS, Latencies};
 pub use layout::{LARGEST_FILE, MAJOR, MINOR, MOST_CONNECTIONS, MOST_DEVICES, MOST_EVENTS, MOST_RAILS};
 pub use policy_file::{LARGEST_POLICY, PolicyFile};

@@ -16,8 +16,9 @@ use crate::snapshot::{Snapshot, State};
 /// Attempts to read a file that is being written.
 const ATTEMPTS: usize = 20;
 
-/// The time between two attempts. A writer writes every 100 ms, for less than a millisecond.
-const PAUSE: Duration = Duration::from_millis(3);
+/// The longest time between two attempts; the first is a millisecond. A writer writes every 100 ms, for less than a
+/// millisecond, but it may lose its processor while it does.
+const LONGEST_PAUSE: Duration = Duration::from_millis(12);
 
 /// The most sections that a file may have, of kinds that are known here or not.
 const MOST_SECTIONS: u16 = 64;
@@ -77,18 +78,19 @@ pub enum Damage {
     Checksum,
 }
 
-/// Reads a telemetry file. Reads again if it is being written, for up to 60 ms.
+/// Reads a telemetry file. Reads again if it is being written, for up to 220 ms.
 ///
 /// # Errors
 /// If it cannot be read, is damaged, has another version of the layout, or is being written all the time.
 pub fn read(path: &Path) -> Result<Snapshot, ReadError> {
     let refused = |reason: String| ReadError::Refused { path: path.to_owned(), reason };
     let failed = |error| ReadError::File { path: path.to_owned(), error };
-    let mut before = Vec::new();
+    let mut first = Vec::new();
     let mut bytes = Vec::new();
+    let mut is_the_same = true;
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
-            thread::sleep(PAUSE);
+            thread::sleep(LONGEST_PAUSE.min(Duration::from_millis(attempt as u64)));
         }
         // Without O_NONBLOCK, opening a pipe that has no writer would wait forever. Opened each time, because the
         // writer may replace the file.
@@ -104,14 +106,18 @@ pub fn read(path: &Path) -> Result<Snapshot, ReadError> {
         read_all(&file, facts.len() as usize, &mut bytes).map_err(failed)?;
         match decode(&bytes) {
             Ok(snapshot) => return Ok(snapshot),
-            // The same bytes twice: nobody is writing, or the writer has stopped in the middle.
-            Err(damage) if damage != Damage::Checksum || (attempt > 0 && bytes == before) => {
-                return Err(ReadError::Content { path: path.to_owned(), damage });
-            }
-            Err(_) => std::mem::swap(&mut bytes, &mut before),
+            Err(Damage::Checksum) if attempt == 0 => std::mem::swap(&mut bytes, &mut first),
+            Err(Damage::Checksum) => is_the_same &= bytes == first,
+            Err(damage) => return Err(ReadError::Content { path: path.to_owned(), damage }),
         }
     }
-    Err(ReadError::BeingWritten { path: path.to_owned() })
+    let path = path.to_owned();
+    // The same bytes each time: nobody is writing, or the writer has stopped in the middle.
+    Err(if is_the_same {
+        ReadError::Content { path, damage: Damage::Checksum }
+    } else {
+        ReadError::BeingWritten { path }
+    })
 }
 
 /// Reads the header first and the rest after it. As the header is written last, no record is older than the header.
