@@ -39,4 +39,4 @@ pub use names::name_settings;
 pub use rdma::{AdaptiveRouting, GidIndices};
 pub use setting::{Setting, Source};
 pub use table::{Options, TABLE};
-pub use value::{Congestion, Fabric, Lanes, PortRange, Weights};
+pub use value::{Congestion, Fabric, Lanes, PortRange, RunDir, Weights};

@@ -248,7 +248,7 @@ pub(crate) trait Show {
 macro_rules! show_as_written {
     ($($type:ty),*) => { $(impl Show for $type { fn show(&self) -> String { self.to_string() } })* };
 }
-show_as_written!(crate::Fabric, crate::Weights, crate::Lanes, crate::PortRange);
+show_as_written!(crate::Fabric, crate::Weights, crate::Lanes, crate::PortRange, crate::RunDir);
 show_as_written!(crate::GidIndices, u32, crate::AdaptiveRouting, crate::Congestion, u8, u16, String);
 
 impl Show for Option<crate::RailFilter> {

@@ -7,7 +7,7 @@ use crate::nccl;
 use crate::number;
 use crate::rdma::{self, AdaptiveRouting, GidIndices, traffic_class};
 use crate::setting::{Reader, Setting, Show, Variable, names, nccls, variable};
-use crate::value::{self, Congestion, Fabric, Lanes, MAX_LANES, PortRange, Weights};
+use crate::value::{self, Congestion, Fabric, Lanes, MAX_LANES, PortRange, RunDir, Weights};
 use railweave_fabric::{AddressRange, DataDirect, Family, Mode, PolicyName, RelaxedOrdering};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -596,6 +596,17 @@ options! {
         help: "The lines about lanes in the log. With 1 there is one for each lane (queue pair or socket) that is set \
                up, with its rail, its numbers, both addresses and the path's MTU; with 0 these lines are written with \
                `NCCL_DEBUG=TRACE` only.",
+    }
+    /// The folder in which processes write their telemetry, and in which the policy file is looked for.
+    run_dir: RunDir {
+        variables: [
+            variable("RAILWEAVE_RUN_DIR", "the absolute path of a folder", "/dev/shm/railweave-job", RunDir::parse),
+        ],
+        default: RunDir::OfUser, "/dev/shm/railweave-UID",
+        help: "The folder in which each process writes a file about itself (docs/telemetry.md), which `railweave \
+               status` shows, and in which it looks for the policy file that steers it (docs/policy.md). It is made \
+               if it is missing, and must belong to the user of the job; nobody else may write there. UID is the \
+               number of that user. Containers that are to be watched from their host need a mounted folder.",
     }
     /// True if GPU memory is flushed when NCCL asks for it.
     flush: bool {

@@ -3,7 +3,7 @@
 use crate::number;
 use railweave_fabric::{MAX_RAILS, Mode, PolicyName};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The largest number of lanes of a rail.
 pub(crate) const MAX_LANES: u8 = 16;
@@ -267,10 +267,47 @@ pub(crate) fn socket_buffer(text: &str) -> Result<u64, String> {
     }
 }
 
+/// The folder of the telemetry files and of the policy file.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum RunDir {
+    /// The user's own below /dev/shm.
+    #[default]
+    OfUser,
+    /// This one.
+    At(PathBuf),
+}
+
+impl RunDir {
+    pub(crate) fn parse(text: &str) -> Result<RunDir, String> {
+        absolute(text).map(RunDir::At)
+    }
+
+    /// Returns the folder's path; `None` for the user's own.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            RunDir::OfUser => None,
+            RunDir::At(path) => Some(path),
+        }
+    }
+}
+
+impl fmt::Display for RunDir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RunDir::OfUser => f.write_str("/dev/shm/railweave-UID"),
+            RunDir::At(path) => path.display().fmt(f),
+        }
+    }
+}
+
 /// Parses the absolute path of a file.
 pub(crate) fn key_file(text: &str) -> Result<Option<PathBuf>, String> {
+    absolute(text).map(Some)
+}
+
+fn absolute(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
-    if path.is_absolute() { Ok(Some(path)) } else { Err("is not an absolute path".into()) }
+    if path.is_absolute() { Ok(path) } else { Err("is not an absolute path".into()) }
 }
 
 #[cfg(test)]

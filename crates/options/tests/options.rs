@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use railweave_fabric::{DataDirect, Family, Mode};
 use railweave_options::{
-    AdaptiveRouting, Congestion, Entry, Fabric, Lanes, OptionErrors, Options, PortRange, RailFilter, Source, TABLE,
-    Warning, Weights,
+    AdaptiveRouting, Congestion, Entry, Fabric, Lanes, OptionErrors, Options, PortRange, RailFilter, RunDir, Source,
+    TABLE, Warning, Weights,
 };
 use std::ffi::OsString;
 use std::time::Duration;
@@ -158,6 +158,20 @@ fn an_empty_name_of_a_key_file_is_refused() {
     bad(&[("RAILWEAVE_KEY_FILE", "key")]);
     let path = good(&[("RAILWEAVE_KEY_FILE", "/etc/railweave/key")]).key_file.value;
     assert_eq!(path.as_deref(), Some(std::path::Path::new("/etc/railweave/key")));
+}
+
+#[test]
+fn the_run_dir_is_an_absolute_path() {
+    assert_eq!(good(&[]).run_dir.value.path(), None);
+    let dir = good(&[("RAILWEAVE_RUN_DIR", "/run/job")]).run_dir;
+    assert_eq!(dir.value, RunDir::At("/run/job".into()));
+    assert_eq!(dir.value.path(), Some(std::path::Path::new("/run/job")));
+    assert_eq!(dir.source, Source::Variable("RAILWEAVE_RUN_DIR"));
+    assert_eq!(
+        bad(&[("RAILWEAVE_RUN_DIR", "job")]),
+        "RAILWEAVE_RUN_DIR: \"job\" is not an absolute path; allowed: the absolute path of a folder; \
+         try RAILWEAVE_RUN_DIR=/dev/shm/railweave-job"
+    );
 }
 
 #[test]
