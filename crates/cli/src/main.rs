@@ -44,6 +44,10 @@ enum Command {
     Options(commands::options::Arguments),
     /// Shows the ports, devices and rails of this machine, or their pairing with another host's
     Topo(commands::topo::Arguments),
+    /// Shows what runs here now: processes, their connections, and the state and traffic of each rail
+    Status(commands::status::Arguments),
+    /// Steers jobs that run
+    Policy(commands::policy::Arguments),
     /// The process of one rank, started by demo and bench
     #[command(name = job::SUBCOMMAND, hide = true)]
     Rank,
@@ -62,6 +66,8 @@ fn main() -> ExitCode {
         Command::Options(arguments) => commands::options::run(&arguments),
         Command::Topo(arguments) => commands::topo::run(&arguments),
         Command::RemoveNamespaces { owner } => namespaces::remove_at_end_of_input(owner).map_err(Into::into),
+        Command::Status(arguments) => commands::status::run(&arguments),
+        Command::Policy(arguments) => commands::policy::run(&arguments),
         Command::Rank => return rank::serve(),
     };
     match result {

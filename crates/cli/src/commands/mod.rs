@@ -7,5 +7,7 @@ pub(crate) mod demo;
 pub(crate) mod flow;
 pub(crate) mod options;
 pub(crate) mod pairs;
+pub(crate) mod policy;
+pub(crate) mod status;
 pub(crate) mod sweep;
 pub(crate) mod topo;

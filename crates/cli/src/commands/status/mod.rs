@@ -1,0 +1,73 @@
+//! `railweave status`: the processes that use Railweave here, from the files that they write.
+
+mod people;
+mod readings;
+mod view;
+
+use self::readings::Readings;
+use self::view::View;
+use crate::environment;
+use crate::output::print;
+use clap::Args;
+use railweave_telemetry::RunDir;
+use std::error::Error;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+/// The time between the two readings that rates come from, unless `--every` says another.
+const BETWEEN: Duration = Duration::from_millis(500);
+
+/// Arguments of `railweave status`.
+#[derive(Args, Debug)]
+pub(crate) struct Arguments {
+    /// Prints JSON (docs/telemetry.md); with --every, one line each time
+    #[arg(long)]
+    json: bool,
+    /// Shows the status again and again, with the rates of this many seconds, until it is interrupted
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    every: Option<u64>,
+    /// Also shows the connections of processes that are gone
+    #[arg(long)]
+    gone: bool,
+    /// The number of each process's last events to show
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    events: usize,
+    /// The folder of the files [default: RAILWEAVE_RUN_DIR, otherwise /dev/shm/railweave-UID of this user]
+    #[arg(long, value_name = "FOLDER")]
+    run_dir: Option<PathBuf>,
+}
+
+/// Shows the status, once or again and again.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    let dir = match &arguments.run_dir {
+        Some(path) => RunDir::named(Some(path)),
+        None => RunDir::named(environment::options()?.run_dir.value.path()),
+    };
+    let between = arguments.every.map_or(BETWEEN, Duration::from_secs);
+    let mut before = Readings::take(&dir)?;
+    let mut is_first = true;
+    loop {
+        // There is no rate to wait for if nothing runs.
+        if !is_first || before.has_running() {
+            thread::sleep(between);
+        }
+        let now = Readings::take(&dir)?;
+        let view = View::new(&dir, &before, &now, SystemTime::now(), arguments.events);
+        match (arguments.json, arguments.every) {
+            (true, None) => print(serde_json::to_string_pretty(&view)?)?,
+            (true, Some(_)) => print(serde_json::to_string(&view)?)?,
+            (false, _) => {
+                if !is_first {
+                    print("")?;
+                }
+                people::show(&view, arguments.gone)?;
+            }
+        }
+        if arguments.every.is_none() {
+            return Ok(());
+        }
+        before = now;
+        is_first = false;
+    }
+}

@@ -1,0 +1,152 @@
+//! The status as people read it.
+
+use super::view::{EventView, GroupView, ProcessView, RailView, View};
+use crate::output::{print, table};
+use crate::size::Size;
+use std::collections::BTreeMap;
+use std::io;
+
+const HEADER: [&str; 11] =
+    ["peer", "connections", "rail", "state", "policy", "share", "rate", "in flight", "p50", "p99", "CTS waits"];
+
+/// Prints the status; with `gone`, also the connections of processes that are gone.
+pub(super) fn show(view: &View, gone: bool) -> io::Result<()> {
+    for damaged in &view.damaged {
+        print(format_args!("skipped: {}", damaged.reason))?;
+    }
+    if view.processes.is_empty() {
+        return print(format_args!(
+            "no process of Railweave has a file in {}; start a job with telemetry, or name another folder with \
+             --run-dir or RAILWEAVE_RUN_DIR",
+            view.run_dir
+        ));
+    }
+    for (index, process) in view.processes.iter().enumerate() {
+        if index > 0 {
+            print("")?;
+        }
+        print(heading(process))?;
+        if process.presence != "gone" || gone {
+            connections(process)?;
+        }
+        for event in &process.events {
+            print(format_args!("  {}", event_line(event)))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns a process's line.
+fn heading(process: &ProcessView) -> String {
+    let mut line = format!("{} pid {}", process.host, process.pid);
+    match (process.rank, process.world) {
+        (Some(rank), Some(world)) => line += &format!(", rank {rank} of {world}"),
+        (Some(rank), None) => line += &format!(", rank {rank}"),
+        (None, _) => {}
+    }
+    if let (Some(job), Some(variable)) = (&process.job, &process.job_variable) {
+        line += &format!(", job {job} ({variable})");
+    }
+    line += &format!(", railweave {}", process.version);
+    let age = ago(process.written_s_ago);
+    line += &match (process.presence, process.silent) {
+        ("gone", _) => format!(": GONE, its last write was {age} ago"),
+        ("running", true) => format!(": SILENT, it runs, but its last write was {age} ago"),
+        (_, true) => format!(": SILENT, its last write was {age} ago, and whether it runs cannot be seen from here"),
+        _ => String::new(),
+    };
+    let left_out = &process.left_out;
+    if left_out.devices + left_out.connections + left_out.rails > 0 {
+        line += &format!(
+            " (its file has no room for {} devices, {} connections and {} rails)",
+            left_out.devices, left_out.connections, left_out.rails
+        );
+    }
+    line
+}
+
+/// Prints the table of a process's connections.
+fn connections(process: &ProcessView) -> io::Result<()> {
+    if process.groups.is_empty() {
+        let devices = process.devices.len();
+        return print(format_args!("  no connections; devices: {devices}"));
+    }
+    let mut shown = table(&HEADER, 5);
+    for group in &process.groups {
+        let [peer, kind] = [peer(group), kind(group)];
+        for (index, rail) in group.rails.iter().enumerate() {
+            let is_first = index == 0;
+            let of_group = |text: &str| if is_first { text.to_owned() } else { String::new() };
+            shown.add_row([of_group(&peer), of_group(&kind)].into_iter().chain(cells(rail)));
+        }
+        if group.rails.is_empty() {
+            shown.add_row([peer, kind]);
+        }
+    }
+    print(shown)
+}
+
+fn peer(group: &GroupView) -> String {
+    let host = if group.peer_host.is_empty() { "unknown" } else { &group.peer_host };
+    group.peer_rank.map_or_else(|| host.to_owned(), |rank| format!("{host} rank {rank}"))
+}
+
+/// Returns the direction, number, device and states of a group's connections.
+fn kind(group: &GroupView) -> String {
+    let device = group.device.as_deref().unwrap_or("unknown device");
+    let states = match group.states.iter().next() {
+        Some((&"open", count)) if group.states.len() == 1 => count.to_string(),
+        _ => words(&group.states),
+    };
+    format!("{states} {} by {device}", group.direction)
+}
+
+fn cells(rail: &RailView) -> [String; 9] {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let microseconds = |latency: Option<f64>| or_dash(latency.map(duration));
+    [
+        format!("{}: {} → {}", rail.number, rail.local, rail.remote),
+        format!("{} for {}", words(&rail.states), ago(rail.since_s_ago)),
+        words(&rail.policies),
+        or_dash(rail.share.map(|share| format!("{:.0} %", share * 100.0))),
+        or_dash(rail.rate_mbps.map(rate)),
+        or_dash(rail.in_flight.map(|bytes| Size(bytes as usize).to_string())),
+        microseconds(rail.latency_p50_us),
+        microseconds(rail.latency_p99_us),
+        rail.waited_for_cts.to_string(),
+    ]
+}
+
+/// Returns the words with their numbers, or a single one alone.
+fn words(counts: &BTreeMap<&str, u32>) -> String {
+    match counts.iter().next() {
+        Some((word, _)) if counts.len() == 1 => (*word).to_owned(),
+        _ => counts.iter().map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", "),
+    }
+}
+
+fn rate(mbps: f64) -> String {
+    if mbps >= 1000.0 { format!("{:.1} Gbit/s", mbps / 1000.0) } else { format!("{mbps:.1} Mbit/s") }
+}
+
+fn duration(microseconds: f64) -> String {
+    if microseconds >= 1000.0 { format!("{:.1} ms", microseconds / 1000.0) } else { format!("{microseconds:.0} µs") }
+}
+
+fn ago(seconds: f64) -> String {
+    match seconds {
+        ..60.0 => format!("{seconds:.0} s"),
+        ..3600.0 => format!("{:.0} min", seconds / 60.0),
+        ..86_400.0 => format!("{:.1} h", seconds / 3600.0),
+        _ => format!("{:.1} days", seconds / 86_400.0),
+    }
+}
+
+fn event_line(event: &EventView) -> String {
+    let place = match (event.connection, event.rail) {
+        (Some(connection), Some(rail)) => format!("connection {connection} rail {rail}: "),
+        (Some(connection), None) => format!("connection {connection}: "),
+        _ => String::new(),
+    };
+    format!("{} ago, {}: {place}{}", ago(event.s_ago), event.kind, event.text)
+}

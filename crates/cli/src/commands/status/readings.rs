@@ -1,0 +1,47 @@
+//! All files of a run dir, read once.
+
+use railweave_telemetry::{Presence, ReadError, RunDir, RunDirError, Snapshot, read};
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+/// The files of a run dir at one moment.
+pub(super) struct Readings {
+    /// The files that could be read.
+    pub(super) processes: BTreeMap<PathBuf, Reading>,
+    /// The files that could not, with the reason.
+    pub(super) damaged: Vec<(PathBuf, String)>,
+}
+
+/// The file of one process.
+pub(super) struct Reading {
+    pub(super) snapshot: Snapshot,
+    pub(super) presence: Presence,
+}
+
+impl Readings {
+    /// Reads all files.
+    ///
+    /// # Errors
+    /// If the folder cannot be read. A missing folder has no files.
+    pub(super) fn take(dir: &RunDir) -> Result<Self, RunDirError> {
+        let mut readings = Self { processes: BTreeMap::new(), damaged: Vec::new() };
+        for path in dir.files()? {
+            match read(&path) {
+                Ok(snapshot) => {
+                    let presence = snapshot.state.process.presence();
+                    readings.processes.insert(path, Reading { snapshot, presence });
+                }
+                // It was removed meanwhile.
+                Err(ReadError::File { error, .. }) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => readings.damaged.push((path, error.to_string())),
+            }
+        }
+        Ok(readings)
+    }
+
+    /// Returns true if a process may still run.
+    pub(super) fn has_running(&self) -> bool {
+        self.processes.values().any(|reading| reading.presence != Presence::Gone)
+    }
+}
