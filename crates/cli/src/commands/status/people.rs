@@ -25,12 +25,12 @@ pub(super) fn show(view: &View, gone: bool) -> io::Result<()> {
         if index > 0 {
             print("")?;
         }
-        print(heading(process))?;
+        print(printable(&heading(process)))?;
         if process.presence != "gone" || gone {
             connections(process)?;
         }
         for event in &process.events {
-            print(format_args!("  {}", event_line(event)))?;
+            print(format_args!("  {}", printable(&event_line(event))))?;
         }
     }
     Ok(())
@@ -77,10 +77,11 @@ fn connections(process: &ProcessView) -> io::Result<()> {
         for (index, rail) in group.rails.iter().enumerate() {
             let is_first = index == 0;
             let of_group = |text: &str| if is_first { text.to_owned() } else { String::new() };
-            shown.add_row([of_group(&peer), of_group(&kind)].into_iter().chain(cells(rail)));
+            let cells = [of_group(&peer), of_group(&kind)].into_iter().chain(cells(rail));
+            shown.add_row(cells.map(|cell| printable(&cell)));
         }
         if group.rails.is_empty() {
-            shown.add_row([peer, kind]);
+            shown.add_row([printable(&peer), printable(&kind)]);
         }
     }
     print(shown)
@@ -106,7 +107,7 @@ fn cells(rail: &RailView) -> [String; 9] {
     let microseconds = |latency: Option<f64>| or_dash(latency.map(duration));
     [
         format!("{}: {} → {}", rail.number, rail.local, rail.remote),
-        format!("{} for {}", words(&rail.states), ago(rail.since_s_ago)),
+        rail.since_s_ago.map_or_else(|| words(&rail.states), |age| format!("{} for {}", words(&rail.states), ago(age))),
         words(&rail.policies),
         or_dash(rail.share.map(|share| format!("{:.0} %", share * 100.0))),
         or_dash(rail.rate_mbps.map(rate)),
@@ -140,6 +141,11 @@ fn ago(seconds: f64) -> String {
         ..86_400.0 => format!("{:.1} h", seconds / 3600.0),
         _ => format!("{:.1} days", seconds / 86_400.0),
     }
+}
+
+/// Replaces control characters, which a file may hold, and which a terminal would obey.
+fn printable(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter }).collect()
 }
 
 fn event_line(event: &EventView) -> String {

@@ -72,7 +72,7 @@ pub(super) struct RailView {
     pub(super) remote: String,
     pub(super) states: BTreeMap<&'static str, u32>,
     pub(super) policies: BTreeMap<&'static str, u32>,
-    pub(super) since_s_ago: f64,
+    pub(super) since_s_ago: Option<f64>,
     pub(super) speed_mbps: Option<u32>,
     pub(super) share: Option<f64>,
     pub(super) rate_mbps: Option<f64>,
@@ -239,13 +239,14 @@ fn rail(rails: &[&Rail], rates: &Rates, now_ns: u64) -> RailView {
     rails.iter().for_each(|rail| latencies.merge(&rail.latencies));
     let shares: Vec<f64> =
         rails.iter().filter_map(|rail| rail.share).map(|share| f64::from(share) / 65_536.0).collect();
+    let since = rails.iter().map(|rail| rail.since_ns).filter(|since_ns| *since_ns > 0).max();
     RailView {
         number: rails[0].number,
         local: rails[0].local.clone(),
         remote: rails[0].remote.clone(),
         states: counted(rails.iter().map(|rail| rail.state.word())),
         policies: counted(rails.iter().map(|rail| rail.policy.word())),
-        since_s_ago: seconds_since(rails.iter().map(|rail| rail.since_ns).max().unwrap_or(0), now_ns),
+        since_s_ago: since.map(|since_ns| seconds_since(since_ns, now_ns)),
         speed_mbps: rails.iter().find_map(|rail| rail.speed_mbps),
         share: (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64),
         rate_mbps: rails.iter().filter_map(|rail| rates.of(rail)).reduce(|sum, rate| sum + rate),
