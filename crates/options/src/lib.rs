@@ -18,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+mod allowed;
 mod entry;
 mod environment;
 mod error;

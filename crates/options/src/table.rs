@@ -1,5 +1,8 @@
 //! The table itself: every setting, once.
 
+use crate::allowed::{
+    BYTES, FILTER, GID_INDEX, GROUPS, HANDSHAKE_TIMEOUT, LIBRARY, MESH_TIMEOUT, PEER_TIMEOUT, PREFIX_LENGTH, RANGE,
+};
 use crate::entry::{Entry, Row};
 use crate::error::{OptionErrors, Warning};
 use crate::filter::RailFilter;
@@ -12,34 +15,6 @@ use railweave_fabric::{AddressRange, DataDirect, Family, Mode, PolicyName, Relax
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// The syntax of a list of names.
-const FILTER: &str = "[^][=]item,item,... where an item is name[:port[:rail[:plane]]], address/length or an address";
-
-/// The syntax of a list of names that may group them.
-const GROUPS: &str =
-    "[^][=]item,item,... where an item is name[:port[:rail[:plane]]], address/length, an address, or several with +";
-
-/// The syntax of a range of addresses.
-const RANGE: &str = "address/length, or one address";
-
-/// The allowed names of a library.
-const LIBRARY: &str = "the name or the file of a shared library";
-
-/// The allowed values of NCCL's variables for GID indices.
-const GID_INDEX: &str = "a number from 0 to 255, or -1 for an automatic choice";
-
-/// The allowed lengths of a prefix.
-const PREFIX_LENGTH: &str = "a number from 1 to 32, or -1 for the interface's";
-
-/// The allowed numbers of bytes.
-const BYTES: &str = "bytes from 0 to 1G; K, M and G count in 1024s";
-
-/// The allowed timeouts of an earlier plugin.
-const MESH_TIMEOUT: &str = "milliseconds from 100 to 3600000";
-
-const HANDSHAKE_TIMEOUT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3600));
-const PEER_TIMEOUT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
 
 options! {
     /// The network that carries the data.

@@ -1,0 +1,34 @@
+//! The allowed values that several variables share, in words and as ranges.
+
+use std::time::Duration;
+
+/// The syntax of a list of names.
+pub(crate) const FILTER: &str =
+    "[^][=]item,item,... where an item is name[:port[:rail[:plane]]], address/length or an address";
+
+/// The syntax of a list of names that may group them.
+pub(crate) const GROUPS: &str =
+    "[^][=]item,item,... where an item is name[:port[:rail[:plane]]], address/length, an address, or several with +";
+
+/// The syntax of a range of addresses.
+pub(crate) const RANGE: &str = "address/length, or one address";
+
+/// The allowed names of a library.
+pub(crate) const LIBRARY: &str = "the name or the file of a shared library";
+
+/// The allowed values of NCCL's variables for GID indices.
+pub(crate) const GID_INDEX: &str = "a number from 0 to 255, or -1 for an automatic choice";
+
+/// The allowed lengths of a prefix.
+pub(crate) const PREFIX_LENGTH: &str = "a number from 1 to 32, or -1 for the interface's";
+
+/// The allowed numbers of bytes.
+pub(crate) const BYTES: &str = "bytes from 0 to 1G; K, M and G count in 1024s";
+
+/// The allowed timeouts of an earlier plugin.
+pub(crate) const MESH_TIMEOUT: &str = "milliseconds from 100 to 3600000";
+
+/// The shortest and the longest time of a step of the handshake.
+pub(crate) const HANDSHAKE_TIMEOUT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3600));
+/// The shortest and the longest silence of a peer.
+pub(crate) const PEER_TIMEOUT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3600));
