@@ -55,7 +55,8 @@ impl Section {
         self.offset + (index * RECORD) as u64
     }
 
-    /// Sets a record, or adds one behind the last. Returns the change of the checksum; `None` if the record is the same.
+    /// Sets a record, or adds one behind the last. Returns the change of the checksum; `None` if it is the
+    /// same.
     fn set(&mut self, index: usize, record: &impl Places, generation: u64) -> Option<u64> {
         let mut bytes = [0; RECORD];
         record.put_all(&mut bytes);

@@ -81,11 +81,11 @@ pub(crate) use places;
 /// Defines an enum with a number for the file and a word for people. Numbers that this version does not know are read
 /// as the first variant.
 macro_rules! numbered {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $number:literal, $word:literal;)* }) => {
+    ($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $variant:ident = $number:literal, $word:literal;)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
-        pub enum $name { #[default] $($(#[$variant_doc])* $variant = $number),* }
+        pub enum $name { #[default] $($(#[$about])* $variant = $number),* }
 
         impl $name {
             /// Every variant, in the order of the numbers.
@@ -190,8 +190,8 @@ impl Field for String {
     }
 }
 
-/// Returns a record's part of the checksum: the CRC-32 (that of zlib and Ethernet) of its place in the file, as 8 bytes,
-/// and of its bytes.
+/// Returns a record's part of the checksum: the CRC-32 (that of zlib and Ethernet) of its place in the file, as 8
+/// bytes, and of its bytes.
 pub(crate) fn part(place: u64, bytes: &[u8]) -> u64 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&place.to_le_bytes());

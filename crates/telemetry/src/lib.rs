@@ -1,8 +1,8 @@
 //! The files by which a running job is watched and steered: telemetry, and the two policy files.
 //!
 //! * [`Publisher`] writes the telemetry file of a process, and [`read()`] reads it; `docs/telemetry.md` has every byte.
-//! * [`PolicyFile`] reads the policy file of Railweave, and [`SeedPolicy`] the table of weights that other agents write;
-//!   [`Steering`] joins the two.
+//! * [`PolicyFile`] reads the policy file of Railweave, and [`SeedPolicy`] the table of weights that other agents
+//!   write; [`Steering`] joins the two.
 //!
 //! Nothing here maps a file or locks one, so nobody can stop or crash a job by truncating, filling or locking anything.
 //! This crate decides nothing: it carries counters out of a process and orders into it. The plugin's control thread

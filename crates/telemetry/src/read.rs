@@ -173,6 +173,11 @@ pub fn decode(bytes: &[u8]) -> Result<Snapshot, Damage> {
         .chunks_exact(entry_size)
         .map(|entry| Section::find(Entry::get_all(entry), bytes))
         .collect::<Result<_, _>>()?;
+    // They do not overlap; if they did, reading them could take longer than their file is large.
+    let total = sections.iter().fold(header_size, |total, section| total.saturating_add(section.bytes.len()));
+    if total > bytes.len() {
+        return Err(Damage::Header("the size of all sections", total as u64));
+    }
     let sum = sections.iter().fold(header_part(header), |sum, section| sum.wrapping_add(section.sum()));
     let is_newer = |section: &Section| section.records().any(|record| u64::get(&record[..8]) > preamble.generation);
     if sum != u64::get(&header[CHECKSUM]) || sections.iter().any(is_newer) {

@@ -244,7 +244,9 @@ pub enum CreateError {
     #[error("the table cannot have {0} ranks; allowed: 1 to {MOST_RANKS}; try the number of ranks of the job")]
     Ranks(u32),
     /// There is something at the path.
-    #[error("\"{}\" is there already, and is left as it is; allowed: a path without a file; try removing it", .0.display())]
+    #[error(
+        "\"{}\" is there already, and is left as it is; allowed: a path without a file; try removing it", .0.display()
+    )]
     Exists(PathBuf),
     /// The file cannot be written.
     #[error("\"{}\" cannot be made: {error}; allowed: a folder that this user can write, with room; try another --path",

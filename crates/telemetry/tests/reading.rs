@@ -141,6 +141,15 @@ fn each_defect_is_named() {
     assert_eq!(with(54, 2, 65_535), Err(Damage::Header("the number of sections", 65_535)));
     assert_eq!(with(404, 4, 128), Err(Damage::Header("the size of a record", 128)));
     assert_eq!(with(408, 8, u64::MAX), Err(Damage::Header("the place of a section", u64::MAX)));
+    // Every section is the whole file.
+    let mut twice = FILE.clone();
+    let all = number(&twice, 408, 8);
+    for section in 0..4 {
+        set(&mut twice, 408 + section * 24, 8, all);
+        set(&mut twice, 416 + section * 24, 4, (FILE.len() as u64 - all) / 256);
+    }
+    sign(&mut twice);
+    assert!(matches!(decode(&twice), Err(Damage::Header("the size of all sections", _))));
     let mut newer = FILE.clone();
     set(&mut newer, 24, 8, 0);
     sign(&mut newer);

@@ -11,6 +11,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+/// Something that makes another kind of file at a path.
+type Make<'a> = &'a dyn Fn(&Path);
+
 /// Returns the bytes of a table.
 fn table(entries: &[(f32, u32)]) -> Vec<u8> {
     let mut bytes = SEED_POLICY_MAGIC.to_le_bytes().to_vec();
@@ -223,7 +226,7 @@ fn other_contents_leave_the_last_good_weights() {
 
 #[test]
 fn other_kinds_of_files_leave_the_last_good_weights() {
-    let make: [(&str, &dyn Fn(&Path)); 4] = [
+    let make: [(&str, Make<'_>); 4] = [
         ("is a symbolic link", &|path| {
             fs::write(path.with_extension("target"), table(&[(0.5, 1)])).unwrap();
             symlink(path.with_extension("target"), path).unwrap();

@@ -15,11 +15,14 @@ use std::thread;
 
 const TICK: u64 = 100_000_000;
 
+/// Something that somebody does to a file.
+type Spoil<'a> = &'a dyn Fn(&Path);
+
 fn event(number: u64) -> Event {
     Event {
         time_ns: number,
-        connection: (number % 2 == 0).then_some(number as u32),
-        rail: (number % 3 == 0).then_some(1),
+        connection: number.is_multiple_of(2).then_some(number as u32),
+        rail: number.is_multiple_of(3).then_some(1),
         kind: EventKind::RAIL_STATE,
         text: format!("event {number}"),
     }
@@ -139,7 +142,7 @@ fn a_file_that_somebody_spoils_is_made_again() {
     let scratch = Scratch::new("spoiled");
     let mut publisher = Publisher::new(scratch.run_dir(), ID);
     let path = publisher.path().to_owned();
-    let spoil: [(&str, &dyn Fn(&Path)); 5] = [
+    let spoil: [(&str, Spoil<'_>); 5] = [
         ("removed", &|path| fs::remove_file(path).unwrap()),
         ("truncated", &|path| OpenOptions::new().write(true).open(path).unwrap().set_len(700).unwrap()),
         ("emptied", &|path| fs::write(path, "").unwrap()),
