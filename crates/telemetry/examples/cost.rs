@@ -1,12 +1,13 @@
 //! The cost of telemetry: the time of a write with 500 connections of two rails each, as a part of a core at ten writes
-//! a second. `cargo run --release -p railweave-telemetry --example cost`
+//! a second; and of the policy files, polled a hundred times a second. `cargo run --release -p railweave-telemetry --example cost`
 #![allow(clippy::print_stdout)] // its results
 
 use railweave_telemetry::{
-    Connection, ConnectionState, Device, Direction, Event, Process, Publisher, Rail, RailState, RunDir, State, read,
+    Connection, ConnectionState, Device, Direction, Event, PolicyFile, Process, Publisher, Rail, RailState, RunDir,
+    SeedPolicy, State, create_seed_policy, read,
 };
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 const CONNECTIONS: u32 = 500;
 const WRITES: u64 = 1000;
@@ -52,6 +53,34 @@ fn measure(publisher: &mut Publisher, state: &mut State, start_ns: u64, change: 
     [total / WRITES as u32, longest]
 }
 
+/// Shows the time of a poll of each policy file.
+fn measure_policies(dir: &RunDir) {
+    let show = |what: &str, poll: &mut dyn FnMut() -> Option<String>| {
+        let start = Instant::now();
+        for _ in 0..WRITES {
+            if let Some(sentence) = poll() {
+                println!("{sentence}");
+            }
+        }
+        let mean = start.elapsed() / WRITES as u32;
+        println!("{what}: {mean:.1?} a poll, {:.3} % of a core at a hundred a second", mean.as_secs_f64() * 1e4);
+    };
+    for ranks in [16, 1024, 65_536] {
+        let path = dir.path().join(format!("table-{ranks}"));
+        if let Err(error) = create_seed_policy(&path, ranks) {
+            println!("{error}");
+        }
+        let mut policy = SeedPolicy::new(path);
+        show(&format!("a table of {ranks} ranks"), &mut || policy.poll());
+    }
+    let rules = "peer=node3 rank=0-7 -> weights 80,20\n".repeat(1000);
+    if let Err(error) = std::fs::write(dir.policy_file(), format!("railweave-policy 1\nttl forever\n{rules}")) {
+        println!("{error}");
+    }
+    let mut policy = PolicyFile::new(dir.policy_file());
+    show("a policy file of 1000 rules, unchanged", &mut || policy.poll(SystemTime::now()));
+}
+
 fn main() {
     let dir = RunDir::named(Some(&Path::new("/dev/shm").join(format!("railweave-cost-{}", std::process::id()))));
     let mut publisher = Publisher::new(dir.clone(), [1; 16]);
@@ -85,5 +114,6 @@ fn main() {
     println!("read in {:.1?}: {} rails", start.elapsed(), snapshot.map_or(0, |snapshot| snapshot.state.rails.len()));
     println!("{} bytes", std::fs::metadata(publisher.path()).map_or(0, |facts| facts.len()));
     publisher.remove();
-    let _ = std::fs::remove_dir(dir.path());
+    measure_policies(&dir);
+    let _ = std::fs::remove_dir_all(dir.path());
 }
