@@ -1,5 +1,7 @@
 //! The cost of telemetry: the time of a write with 500 connections of two rails each, as a part of a core at ten writes
-//! a second; and of the policy files, polled a hundred times a second. `cargo run --release -p railweave-telemetry --example cost`
+//! a second; and of the policy files, polled a hundred times a second.
+//!
+//! `cargo run --release -p railweave-telemetry --example cost`
 #![allow(clippy::print_stdout)] // its results
 
 use railweave_telemetry::{
