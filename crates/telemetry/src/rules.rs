@@ -73,8 +73,9 @@ impl Pattern {
         Self { text: beginning.unwrap_or(text).to_owned(), is_beginning: beginning.is_some() }
     }
 
+    /// Returns true if the pattern fits a name. An empty name is not known, and fits nothing.
     fn fits(&self, name: &str) -> bool {
-        if self.is_beginning { name.starts_with(&self.text) } else { name == self.text }
+        !name.is_empty() && if self.is_beginning { name.starts_with(&self.text) } else { name == self.text }
     }
 }
 
@@ -449,8 +450,11 @@ mod tests {
             assert!(decide(&format!("{fits} -> policy speed")).is_some(), "{fits}");
             assert_eq!(decide(&format!("{other} -> policy speed")), None, "{other}");
         }
-        let unknown = Subject { rank: None, ..SUBJECT };
-        assert_eq!(parse("rank=0-4294967295 -> policy speed").unwrap().decide(&unknown), None);
+        let unknown = Subject { rank: None, job: "", ..SUBJECT };
+        for matcher in ["rank=0-4294967295", "job=*"] {
+            let rules = parse(&format!("{matcher} -> policy speed")).unwrap();
+            assert!(rules.decide(&SUBJECT).is_some() && rules.decide(&unknown).is_none(), "{matcher}");
+        }
     }
 
     #[test]
