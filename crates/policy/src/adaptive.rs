@@ -19,7 +19,8 @@
 //!   these are poured into vessels as wide as the rails' rates, and the message on top, its surface gives each rail's
 //!   share. A rail whose share is not worth a piece (less than 512 bytes, or 1/128 of the message) gets none.
 //! * **A rail that is not used** for 32 messages gets a probe: a 32nd of a message, 2 KiB or more. After that it is left
-//!   alone for 64 times as long as the probe took, so that probes cost less than 2 %.
+//!   alone for 64 times as long as the probe took, so that probes cost less than 2 %. The sums before it count for a
+//!   quarter, so that a rail that was a thousand times slower is back after five probes.
 //! * **Messages that travel whole** go to the rail that finishes first. They say little of a rate. So those below
 //!   [`MEASURED_FROM`] are not measured at all, and others count only until a piece of a split message has.
 //! * **The latency** is the shortest time of an empty write, taken too low (half of it after the first one, 7/8 after
@@ -48,7 +49,7 @@ const LEAST_PIECE: u64 = 512;
 const LEAST_PART_BITS: u32 = 7;
 
 /// The messages after which a rail that carries none of them is probed.
-const PROBE_AFTER: u64 = 32;
+const PROBE_AFTER: u32 = 32;
 
 /// The part of a message that probes a rail: 1/32, at least [`LEAST_PROBE`] bytes, at most half of the message.
 const PROBE_PART_BITS: u32 = 5;
@@ -108,8 +109,8 @@ struct Rail {
     filled: u64,
     /// The time in which nothing but the path delays a piece.
     latency: u64,
-    /// The number of the message that last used it.
-    used: u64,
+    /// The number of messages that others have carried since it was last used, as far as there were such messages.
+    skipped: u32,
     /// The shortest time of an empty write.
     ping: u64,
     /// The time before which it is not probed, and the time at which the present probe was posted, 0 for none.
@@ -129,8 +130,6 @@ pub struct Adaptive {
     /// The shift that makes widths of rates, so that their sum has at most [`WIDTH_BITS`] bits.
     shift: u32,
     split_min: u64,
-    /// The number of messages that were split so far.
-    messages: u64,
     /// The ticks of a second.
     second: u64,
 }
@@ -154,7 +153,6 @@ impl Adaptive {
             small: None,
             shift: 0,
             split_min: split_min.max(GRANULE + 1),
-            messages: 0,
             second,
         }
     }
@@ -295,6 +293,10 @@ impl Adaptive {
             *shares = Shares::default();
             smallest = self.pour(bytes, active, &all, shares);
         }
+        for id in self.usable {
+            let rail = &mut self.rails[id];
+            rail.skipped = if active.contains(id) { 0 } else { rail.skipped.saturating_add(1) };
+        }
         let Some((probe, piece)) = self.due_probe(now, bytes, active) else { return };
         let largest = active.iter().max_by_key(|id| shares.bytes[*id]).unwrap_or_default();
         let rest = shares.bytes[largest].saturating_sub(piece);
@@ -305,8 +307,8 @@ impl Adaptive {
             shares.bytes[probe] = piece;
             shares.mask.insert(probe);
             shares.bytes[shares.mask.last().unwrap_or_default()] += tail;
-            self.rails[probe].probed = now.max(1);
-            self.rails[probe].is_unusual = true;
+            let rail = &mut self.rails[probe];
+            (rail.probed, rail.is_unusual, rail.skipped) = (now.max(1), true, 0);
         }
     }
 
@@ -316,10 +318,26 @@ impl Adaptive {
         let unused = RailSet::from_bits(self.usable.bits() & !active.bits());
         let probe = unused.iter().find(|id| {
             let rail = &self.rails[*id];
-            rail.flight == 0 && self.messages - rail.used >= PROBE_AFTER && now >= rail.next_probe
+            rail.flight == 0 && rail.skipped >= PROBE_AFTER && now >= rail.next_probe
         })?;
         let piece = piece - piece % GRANULE;
         (piece > 0).then_some((probe, piece))
+    }
+
+    /// Splits a message that travels whole.
+    #[inline(never)]
+    fn split_whole(&mut self, now: u64, bytes: u64, shares: &mut Shares) {
+        let rail = match self.only {
+            Some(only) => Some(only),
+            None => {
+                self.vessels(now);
+                self.soonest(bytes)
+            }
+        };
+        self.small = rail.filter(|_| bytes < MEASURED_FROM);
+        if let Some(rail) = rail {
+            *shares = Shares::whole(bytes, rail);
+        }
     }
 
     /// Handles a completion after which a rail is no longer unusual. Returns false if it does not count.
@@ -328,6 +346,9 @@ impl Adaptive {
         if rail.probed != 0 {
             rail.next_probe = now.saturating_add(now.saturating_sub(rail.probed) << PROBE_PAUSE_BITS);
             rail.probed = 0;
+            // What is known of it is out of date: it was not used for long.
+            rail.bytes >>= 2;
+            rail.ticks >>= 2;
         }
         if is_split && !rail.is_solid {
             rail.is_solid = true;
@@ -373,30 +394,22 @@ impl Policy for Adaptive {
     fn count_whole(&mut self, _bytes: u64) {}
 
     #[inline]
-    fn split(&mut self, now: u64, bytes: u64, usable: RailSet) -> Shares {
+    fn split(&mut self, now: u64, bytes: u64, usable: RailSet, shares: &mut Shares) {
         if usable != self.usable {
             self.replan(usable);
         }
+        if bytes < self.split_min || self.only.is_some() {
+            return self.split_whole(now, bytes, shares);
+        }
         if usable.is_empty() {
-            return Shares::default();
-        }
-        self.messages += 1;
-        if let Some(only) = self.only {
-            return Shares::whole(bytes, only);
-        }
-        let all = self.vessels(now);
-        if bytes < self.split_min {
-            let rail = self.soonest(bytes).unwrap_or_default();
-            self.small = if bytes < MEASURED_FROM { Some(rail) } else { None };
-            return Shares::whole(bytes, rail);
+            return;
         }
         self.small = None;
-        let mut shares = Shares::default();
+        let all = self.vessels(now);
         let least = LEAST_PIECE.max(bytes >> LEAST_PART_BITS);
-        if self.pour(bytes, self.usable, &all, &mut shares) < least {
-            self.pour_into_some(now, bytes, least, &mut shares);
+        if self.pour(bytes, self.usable, &all, shares) < least {
+            self.pour_into_some(now, bytes, least, shares);
         }
-        shares
     }
 
     #[inline]
@@ -411,7 +424,6 @@ impl Policy for Adaptive {
         }
         rail.flight += bytes;
         rail.pieces += 1;
-        rail.used = self.messages;
     }
 
     #[inline]

@@ -16,11 +16,12 @@ pub trait Policy {
     /// Counts a message of `bytes` bytes that was sent over the rail from [`Self::whole`].
     fn count_whole(&mut self, bytes: u64);
 
-    /// Splits a message of `bytes` bytes between the rails in `usable`, at `now`.
+    /// Splits a message of `bytes` bytes between the rails in `usable`, at `now`, and writes the result into `shares`,
+    /// which must be empty ([`Shares::default`]).
     ///
     /// The size of every piece is a multiple of 128 bytes, except that of the last active rail, which ends the message.
     /// A message of 0 bytes activates one rail. The mask is empty only if `usable` is.
-    fn split(&mut self, now: u64, bytes: u64, usable: RailSet) -> Shares;
+    fn split(&mut self, now: u64, bytes: u64, usable: RailSet, shares: &mut Shares);
 
     /// Notes at `now` that a piece of a message from [`Self::split`] is posted on a rail.
     fn posted(&mut self, now: u64, rail: RailId, bytes: u64);

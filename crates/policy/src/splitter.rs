@@ -89,9 +89,13 @@ impl Policy for Splitter {
     }
 
     #[inline]
-    fn split(&mut self, now: u64, bytes: u64, usable: RailSet) -> Shares {
+    fn split(&mut self, now: u64, bytes: u64, usable: RailSet, shares: &mut Shares) {
         let usable = self.of_allowed(usable);
-        if self.adapts { self.adaptive.split(now, bytes, usable) } else { self.weighted.split(bytes, usable) }
+        if self.adapts {
+            self.adaptive.split(now, bytes, usable, shares);
+        } else {
+            *shares = self.weighted.split(bytes, usable);
+        }
     }
 
     #[inline]

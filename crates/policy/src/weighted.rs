@@ -270,8 +270,8 @@ impl Policy for Weighted {
     }
 
     #[inline]
-    fn split(&mut self, _now: u64, bytes: u64, usable: RailSet) -> Shares {
-        Weighted::split(self, bytes, usable)
+    fn split(&mut self, _now: u64, bytes: u64, usable: RailSet, shares: &mut Shares) {
+        *shares = Weighted::split(self, bytes, usable);
     }
 
     fn posted(&mut self, _now: u64, _rail: RailId, _bytes: u64) {}

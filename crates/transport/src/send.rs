@@ -10,7 +10,7 @@ use std::sync::Arc;
 use railweave_fabric::{
     Fabric, LaneId, LocalSlice, MAX_RAILS, Part, Rail, RailSet, Region, RemoteSlice, WorkId, Write,
 };
-use railweave_policy::{Order, Piece};
+use railweave_policy::{Order, Piece, Shares};
 
 use self::filling::Filling;
 use self::meter::Meter;
@@ -289,7 +289,8 @@ impl<F: Fabric> SendConnection<F> {
             self.ping();
         }
         let receive = self.cts.shown(to, size);
-        let shares = self.progress.meter.split(size, self.core.rails.usable());
+        let mut shares = Shares::default();
+        self.progress.meter.split(size, self.core.rails.usable(), &mut shares);
         let measured = self.progress.meter.begin_one(sequence, size);
         let template = WriteTemplate::new(&Outgoing { address, size, tag: 0, keys }, to, sequence);
         let (mut offset, mut owed) = (0, 0);

@@ -71,9 +71,18 @@ impl Reports for Arrivals<'_> {
         let RailSide { alone, info, receives, .. } = &mut *self.side;
         receives.handle_taken();
         info.counters.count_received(u64::from(bytes));
-        if receives.per_slot == 1 && slots.handle_whole(*alone, immediate, bytes) {
-            // One receive fewer is posted, and one slot fewer needs one, so the credits stay the same.
-            return;
+        if receives.per_slot == 1 {
+            if slots.handle_whole(*alone, immediate, bytes) {
+                // One receive fewer is posted, and one slot fewer needs one, so the credits stay the same.
+                return;
+            }
+            if let Some(is_last) = slots.handle_share(*alone, immediate, bytes) {
+                credits.handle_taken();
+                if is_last {
+                    credits.handle_completed();
+                }
+                return;
+            }
         }
         credits.handle_taken();
         let rail = alone.first().unwrap_or_default();

@@ -109,7 +109,7 @@ impl<F: Fabric> SendConnection<F> {
         let mut shares = [Shares::default(); MAX_BUFFERS];
         let mut mask = RailSet::EMPTY;
         for (share, part) in shares.iter_mut().zip(&self.filling.parts[..count]) {
-            *share = self.progress.meter.split(part.size, self.core.rails.usable());
+            self.progress.meter.split(part.size, self.core.rails.usable(), share);
             if Meter::<F::Clock>::measures(part.size) {
                 share.pieces().for_each(|piece| self.progress.meter.posted(piece.rail, piece.bytes));
             }

@@ -113,9 +113,9 @@ impl<C: Clock> Meter<C> {
     /// Splits a message between the usable rails. If it [is measured](Self::measures), [`Self::posted`] must hear of each
     /// piece.
     #[inline]
-    pub(super) fn split(&mut self, bytes: u64, usable: RailSet) -> Shares {
+    pub(super) fn split(&mut self, bytes: u64, usable: RailSet, shares: &mut Shares) {
         self.now = self.clock.ticks();
-        self.splitter.split(self.now, bytes, usable)
+        self.splitter.split(self.now, bytes, usable, shares);
     }
 
     /// Returns true if a message of this many bytes is measured.

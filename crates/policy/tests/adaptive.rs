@@ -1,0 +1,178 @@
+//! The rules for every message under the adaptive policy, whatever the rails do, and a few stories of its rates.
+
+use proptest::prelude::*;
+use railweave_fabric::{MAX_RAILS, RailId, RailSet};
+use railweave_policy::{Adaptive, GRANULE, Policy, Sent, Shares};
+
+const SPLIT_MIN: u64 = 8192;
+const SECOND: u64 = 1_000_000_000;
+
+fn rail(number: usize) -> RailId {
+    RailId::new(number).expect("a rail's number")
+}
+
+fn split(policy: &mut Adaptive, now: u64, bytes: u64, usable: RailSet) -> Shares {
+    let mut shares = Shares::default();
+    policy.split(now, bytes, usable, &mut shares);
+    shares.pieces().filter(|_| bytes >= 256).for_each(|piece| policy.posted(now, piece.rail, piece.bytes));
+    shares
+}
+
+/// Checks the rules for every result.
+fn check(shares: &Shares, bytes: u64, usable: RailSet, split_min: u64) -> Result<(), TestCaseError> {
+    prop_assert_eq!(shares.mask.is_empty(), usable.is_empty());
+    prop_assert!(shares.mask.is_within(usable));
+    prop_assert_eq!(shares.bytes.iter().sum::<u64>(), if usable.is_empty() { 0 } else { bytes });
+    prop_assert!(bytes >= split_min.max(GRANULE + 1) || shares.mask.len() <= 1);
+    for id in RailId::all() {
+        prop_assert_eq!(shares.mask.contains(id), shares.bytes[id] > 0 || bytes == 0 && shares.mask.contains(id));
+        let ends_message = shares.mask.last() == Some(id);
+        prop_assert!(!shares.mask.contains(id) || ends_message || shares.bytes[id].is_multiple_of(GRANULE));
+    }
+    Ok(())
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Split { bytes: u64, usable: u8 },
+    Complete { rail: usize },
+    Ping { rail: usize, ticks: u64 },
+}
+
+fn size() -> impl Strategy<Value = u64> {
+    prop_oneof![0_u64..1024, 0_u64..65536, (0_u32..=30).prop_map(|bits| 1 << bits), 0_u64..=1 << 30]
+}
+
+fn step() -> impl Strategy<Value = (u64, Step)> {
+    let usable = prop_oneof![Just(0xff_u8), any::<u8>()];
+    let step = prop_oneof![
+        3 => (size(), usable).prop_map(|(bytes, usable)| Step::Split { bytes, usable }),
+        3 => (0..MAX_RAILS).prop_map(|rail| Step::Complete { rail }),
+        1 => (0..MAX_RAILS, any::<u32>()).prop_map(|(rail, ticks)| Step::Ping { rail, ticks: u64::from(ticks) }),
+    ];
+    let pause = prop_oneof![Just(0_u64), 0_u64..1000, 0_u64..1 << 20, 0_u64..1 << 40];
+    (pause, step)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn every_message_is_split_by_the_rules(
+        split_min in prop_oneof![Just(SPLIT_MIN), Just(0_u64), 0_u64..1 << 20],
+        steps in proptest::collection::vec(step(), 1..60),
+    ) {
+        let mut policy = Adaptive::new(split_min, SECOND);
+        let mut now = 1000_u64;
+        let mut flights: [Vec<Sent>; MAX_RAILS] = Default::default();
+        for (pause, step) in steps {
+            now += pause;
+            match step {
+                Step::Split { bytes, usable } => {
+                    let usable = RailSet::from_bits(usable);
+                    let shares = split(&mut policy, now, bytes, usable);
+                    check(&shares, bytes, usable, split_min)?;
+                    for piece in shares.pieces().filter(|_| bytes >= 256) {
+                        let is_split = bytes >= split_min;
+                        flights[piece.rail].push(Sent { posted: now, bytes: piece.bytes, pieces: 1, is_split });
+                    }
+                }
+                Step::Complete { rail: number } => {
+                    if !flights[number].is_empty() {
+                        let sent = flights[number].remove(0);
+                        let is_idle = policy.sent(now, rail(number), &sent);
+                        prop_assert_eq!(is_idle, flights[number].is_empty());
+                    }
+                }
+                Step::Ping { rail: number, ticks } => policy.note_ping(rail(number), ticks),
+            }
+            for (number, flight) in flights.iter().enumerate() {
+                prop_assert_eq!(policy.in_flight(rail(number)), flight.iter().map(|sent| sent.bytes).sum::<u64>());
+            }
+        }
+    }
+}
+
+/// Plays messages of `bytes` bytes, one at a time, over rails that need this many ticks for a granule. Returns the
+/// bytes of each rail in each message.
+fn play(policy: &mut Adaptive, now: &mut u64, bytes: u64, ticks: &[u64], messages: usize) -> Vec<[u64; MAX_RAILS]> {
+    let usable = RailSet::first_of(ticks.len());
+    let one = |_| {
+        let posted = *now;
+        let shares = split(policy, posted, bytes, usable);
+        let mut ends: Vec<_> =
+            shares.pieces().map(|piece| (piece.bytes / GRANULE * ticks[piece.rail], piece)).collect();
+        ends.sort_by_key(|(ticks, _)| *ticks);
+        for (ticks, piece) in ends {
+            *now = posted + ticks;
+            policy.sent(*now, piece.rail, &Sent { posted, bytes: piece.bytes, pieces: 1, is_split: true });
+        }
+        shares.bytes
+    };
+    (0..messages).map(one).collect()
+}
+
+#[test]
+fn shares_follow_the_rates_and_a_change_within_some_ten_messages() {
+    let (mut policy, mut now) = (Adaptive::new(SPLIT_MIN, u64::MAX), 0);
+    let share = |bytes: &[u64; MAX_RAILS]| bytes[0] * 100 / bytes.iter().sum::<u64>();
+    let unlike = play(&mut policy, &mut now, 1 << 20, &[10, 40], 12);
+    assert_eq!(share(&unlike[0]), 50, "nothing is known");
+    assert_eq!(share(&unlike[1]), 80, "the rates are known");
+    let equal = play(&mut policy, &mut now, 1 << 20, &[40, 40], 20);
+    assert!((70..80).contains(&share(&equal[1])) && share(&equal[11]) <= 56, "{:?}", equal.map_shares());
+    let back = play(&mut policy, &mut now, 1 << 20, &[10, 40], 20);
+    assert!(share(&back[0]) < 56 && share(&back[11]) >= 74, "{:?}", back.map_shares());
+}
+
+/// The percentages of the first rail.
+trait MapShares {
+    fn map_shares(&self) -> Vec<u64>;
+}
+
+impl MapShares for Vec<[u64; MAX_RAILS]> {
+    fn map_shares(&self) -> Vec<u64> {
+        self.iter().map(|bytes| bytes[0] * 100 / bytes.iter().sum::<u64>()).collect()
+    }
+}
+
+#[test]
+fn a_rail_that_is_not_worth_a_piece_is_probed_and_comes_back() {
+    let (mut policy, mut now) = (Adaptive::new(SPLIT_MIN, u64::MAX), 0);
+    let slow = play(&mut policy, &mut now, 1 << 20, &[10, 10_000], 20);
+    assert_eq!(slow[15][1], 0, "a thousandth is not worth a piece");
+    let probes = play(&mut policy, &mut now, 1 << 20, &[10, 10], 250);
+    let first = probes.iter().position(|bytes| bytes[1] > 0).expect("a probe");
+    assert_eq!(probes[first][1], 1 << 15, "a probe is a 32nd of the message");
+    assert!(probes.last().expect("250 messages")[1] > 1 << 18, "it carries its part again: {:?}", probes.map_shares());
+}
+
+#[test]
+fn short_messages_do_not_spoil_the_rates_of_split_ones() {
+    let (mut policy, mut now) = (Adaptive::new(SPLIT_MIN, u64::MAX), 0);
+    play(&mut policy, &mut now, 1 << 20, &[10, 40], 12);
+    for _ in 0..100 {
+        let posted = now;
+        let shares = split(&mut policy, posted, 512, RailSet::first_of(2));
+        let piece = shares.pieces().next().expect("it travels whole");
+        now += 100_000;
+        policy.sent(now, piece.rail, &Sent { posted, bytes: 512, pieces: 1, is_split: false });
+    }
+    let after = play(&mut policy, &mut now, 1 << 20, &[10, 40], 1);
+    assert_eq!(after.map_shares(), [80]);
+}
+
+#[test]
+fn the_smallest_messages_stay_on_one_rail_without_being_measured() {
+    let mut policy = Adaptive::new(SPLIT_MIN, SECOND);
+    let usable = RailSet::first_of(2);
+    assert_eq!(policy.whole(8, usable), None, "no rail was chosen yet");
+    let chosen = split(&mut policy, 0, 8, usable).mask.first();
+    assert_eq!((policy.whole(8, usable), policy.whole(255, usable)), (chosen, chosen));
+    assert_eq!((policy.whole(256, usable), policy.whole(8, RailSet::first_of(3))), (None, None));
+    split(&mut policy, 0, 1 << 20, usable);
+    assert_eq!(policy.whole(8, usable), None, "another rail may be better now");
+    let alone = RailSet::only(rail(1));
+    split(&mut policy, 0, 8, alone);
+    assert_eq!(policy.whole(1 << 20, alone), Some(rail(1)), "there is no choice");
+}
