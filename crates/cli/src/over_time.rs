@@ -6,7 +6,7 @@ use railweave_bench::samples::{Sample, Sampler, Traffic, traffic};
 use railweave_nccl_host::{Plugin, RailCount};
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// A report of a rank to its parent.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -71,6 +71,8 @@ pub(crate) fn look<R: Serialize + 'static>(
 pub(crate) struct Period {
     /// The end of the period, in seconds since the first rank began to look.
     seconds: f64,
+    /// The same in seconds since 1970, by this host's clock.
+    unix_seconds: f64,
     rank: usize,
     rails: Vec<RailRate>,
 }
@@ -118,7 +120,8 @@ impl OverTime {
             }
             Seen::Period(rails) => {
                 let seconds = self.begin.map_or(0.0, |begin| begin.elapsed().as_secs_f64());
-                let period = Period { seconds, rank, rails };
+                let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                let period = Period { seconds, unix_seconds: now.as_secs_f64(), rank, rails };
                 say(self.json, period.line())?;
                 self.periods.push(period);
                 Ok(None)

@@ -6,14 +6,15 @@ use crate::frame::End;
 use crate::ranks::Ranks;
 use crate::report::RunReport;
 use crate::rig::Rig;
-use crate::scenario::{Deed, RankEnd, RanksOf, Run, Status};
+use crate::scenario::{Deed, RankEnd, RanksOf, Rate, Run, Status};
+use crate::settling::Course as Sender;
 use crate::site::Site;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// The interval between two looks for a due step or the end.
 const LOOK: Duration = Duration::from_millis(20);
@@ -71,7 +72,9 @@ pub(crate) fn run(
         let mut json: Value = json;
         // The traffic of each rail is a figure of its cable.
         let rails = if of == RanksOf::Demo { json.as_object_mut().and_then(|json| json.remove("rails")) } else { None };
+        let over_time = json.as_object_mut().and_then(|json| json.remove("over_time")).unwrap_or_default();
         report.figures = Figures::of_program(&json);
+        add_settling(rig, &Sender::of_sender(&over_time), &course.changes, &mut report.figures);
         report.figures.add_parts_of_cables(&rails.unwrap_or_default());
     }
     judge((run, of), (&ranks, count), &course, railweave_patience::ran_out(&text), &mut report);
@@ -87,6 +90,8 @@ struct Course {
     last_step: Option<Instant>,
     /// Steps that were not taken.
     steps_left: usize,
+    /// The time of each step that was taken, and the rates of all cables from then on.
+    changes: Vec<(f64, f64)>,
 }
 
 /// The parent of the ranks; dropping it kills it, and then its ranks end too.
@@ -105,10 +110,12 @@ fn watch(rig: &Rig, run: &Run, (ranks, count): (&Ranks, usize), mut parent: Pare
     let begin = Instant::now();
     let mut due = run.steps.iter().peekable();
     let mut last_step = None;
+    let mut changes = Vec::new();
+    let mut rates = rig.rates();
     loop {
         let status = parent.0.try_wait().map_err(|error| format!("cannot wait for railweave: {error}"))?;
         if status.is_some() || begin.elapsed() > Duration::from_secs(run.limit_s) {
-            return Ok(Course { status, last_step, steps_left: due.count() });
+            return Ok(Course { status, last_step, steps_left: due.count(), changes });
         }
         let all: Option<Vec<_>> = (0..count).map(|number| ranks.rank(number)).collect();
         if let Some(all) = all
@@ -122,6 +129,10 @@ fn watch(rig: &Rig, run: &Run, (ranks, count): (&Ranks, usize), mut parent: Pare
                     Deed::Kill(rank) => ranks.kill(rank)?,
                     deed => rig.carry_out(deed)?,
                 }
+                if let Deed::Rate(Rate { cable, mbit }) = step.deed()? {
+                    rates[cable] = mbit;
+                }
+                changes.push((unix_seconds(), rates.iter().sum()));
                 last_step = Some(Instant::now());
             }
             let patience = run.ends.iter().filter_map(|end| end.within_s).fold(0.0, f64::max);
@@ -132,6 +143,25 @@ fn watch(rig: &Rig, run: &Run, (ranks, count): (&Ranks, usize), mut parent: Pare
         }
         thread::sleep(LOOK);
     }
+}
+
+/// Adds the time until the sender used all of its cables: from its beginning, `start.settled_s`, and from each step,
+/// `stepN.settled_s`, as far as it did before the next one.
+fn add_settling(rig: &Rig, sender: &Sender, changes: &[(f64, f64)], figures: &mut Figures) {
+    let Some(begin) = sender.begin() else { return };
+    let first = (begin, rig.rates().iter().sum());
+    let all: Vec<(f64, f64)> = std::iter::once(first).chain(changes.iter().copied()).collect();
+    for (index, (from, mbit)) in all.iter().enumerate() {
+        let until = all.get(index + 1).map_or(f64::INFINITY, |(next, _)| *next);
+        if let Some(settled) = sender.settled_after(*from, until, *mbit) {
+            let name = if index == 0 { "start".to_owned() } else { format!("step{}", index - 1) };
+            figures.add(&format!("{name}.settled_s"), settled);
+        }
+    }
+}
+
+fn unix_seconds() -> f64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 /// Adds the findings from the ranks' ends to the report. `ran_out` is true if the program itself reports only that it

@@ -63,6 +63,29 @@ impl Cable {
         Ok(())
     }
 
+    /// Fails with a sentence if the cable cannot get this rate in Mbit/s while it carries something.
+    pub(crate) fn check_rate(&self, mbit: f64) -> Result<(), String> {
+        if self.rate_mbit.is_none() {
+            return Err("it has no rate_mbit that a step could change".to_owned());
+        }
+        if !(0.1..=100_000.0).contains(&mbit) {
+            return Err(format!("mbit = {mbit} is not possible; allowed: 0.1 to 100000"));
+        }
+        Ok(())
+    }
+
+    /// Returns its rate in Mbit/s, if it has one.
+    pub(crate) fn rate(&self) -> Option<f64> {
+        self.rate_mbit
+    }
+
+    /// Returns the shell command that gives the packets sent from `port` another rate in Mbit/s. What waits in the queue
+    /// stays there.
+    pub(crate) fn change_rate(&self, port: Port, mbit: f64) -> String {
+        let (index, kbit, burst) = (port.index, (mbit * 1000.0).round(), self.burst_kib);
+        format!("tc qdisc change dev eth{index} root handle 1: tbf rate {kbit}kbit burst {burst}kb limit 8mb\n")
+    }
+
     /// Returns the shell commands that shape the packets sent from `port`; `loss`, in percent, overrides the cable's
     /// own.
     pub(crate) fn shape(&self, port: Port, loss: Option<f64>) -> String {
@@ -163,5 +186,7 @@ mod tests {
         let lossy = Cable { delay_ms: 1.5, loss_percent: 2.0, ..plain(&[0, 1]) };
         assert!(lossy.shape(port, None).ends_with("root handle 2: netem delay 1500us loss 2% limit 20000\n"));
         assert!(!lossy.shape(port, Some(0.0)).contains("loss 2%"));
+        let change = "tc qdisc change dev eth3 root handle 1: tbf rate 20000kbit burst 64kb limit 8mb\n";
+        assert_eq!(rated.change_rate(port, 20.0), change);
     }
 }

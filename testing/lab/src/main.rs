@@ -23,6 +23,7 @@ mod report;
 mod rig;
 mod scenario;
 mod scratch;
+mod settling;
 mod site;
 
 use choice::Choice;

@@ -2,7 +2,7 @@
 
 use crate::cable::{Cable, Port};
 use crate::guest::{Guest, Line, Plug};
-use crate::scenario::{CableEnd, Deed, Loss, Scenario};
+use crate::scenario::{CableEnd, Deed, Loss, Rate, Scenario};
 use crate::site::Site;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -83,6 +83,11 @@ impl Rig {
         self.guests.iter().map(|guest| Arc::clone(guest.line())).collect()
     }
 
+    /// Returns the original rates of all cables in Mbit/s, 0 for a cable without one.
+    pub(crate) fn rates(&self) -> Vec<f64> {
+        self.cables.iter().map(|cable| cable.rate().unwrap_or(0.0)).collect()
+    }
+
     /// Carries out a step on cables and ports; killing a rank is not the rig's work.
     pub(crate) fn carry_out(&self, deed: Deed) -> Result<(), String> {
         let here = |end: CableEnd| move |port: Port| (port.cable, port.guest) == (end.cable, end.guest);
@@ -99,6 +104,9 @@ impl Rig {
             Deed::Up(end) => {
                 self.at(here(end), |port| port.switch(true))?;
                 self.at(|port| port.cable == end.cable, |port| self.cables[end.cable].shape(port, None))
+            }
+            Deed::Rate(Rate { cable, mbit }) => {
+                self.at(|port| port.cable == cable, |port| self.cables[cable].change_rate(port, mbit))
             }
             Deed::Restore(cable) => {
                 self.at(|port| port.cable == cable, |port| port.switch(true) + &self.cables[cable].shape(port, None))

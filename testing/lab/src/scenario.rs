@@ -177,6 +177,7 @@ pub(crate) struct Step {
     loss: Option<Loss>,
     down: Option<CableEnd>,
     up: Option<CableEnd>,
+    rate: Option<Rate>,
     restore: Option<usize>,
 }
 
@@ -191,6 +192,8 @@ pub(crate) enum Deed {
     Down(CableEnd),
     /// Takes the port up again.
     Up(CableEnd),
+    /// Gives a cable another rate, in both directions; what waits in it stays.
+    Rate(Rate),
     /// Restores a cable to its original state, with both its ports up.
     Restore(usize),
 }
@@ -203,6 +206,16 @@ pub(crate) struct Loss {
     pub(crate) cable: usize,
     /// The percentage of packets that are lost, 0 to 100.
     pub(crate) percent: f64,
+}
+
+/// The rate of a cable.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rate {
+    /// The cable, which has a rate.
+    pub(crate) cable: usize,
+    /// The new rate in Mbit/s, 0.1 to 100000.
+    pub(crate) mbit: f64,
 }
 
 /// The port of a guest into which a cable is plugged.
@@ -389,6 +402,11 @@ impl Run {
                     }
                 }
                 Deed::Down(end) | Deed::Up(end) => scenario.check_end(end)?,
+                Deed::Rate(Rate { cable, mbit }) => {
+                    scenario.check_cable(cable)?;
+                    let reason = |reason| format!("cable {cable}: {reason}");
+                    scenario.cables[cable].check_rate(mbit).map_err(reason)?;
+                }
                 Deed::Restore(cable) => scenario.check_cable(cable)?,
             }
             if !(0.0..=3600.0).contains(&step.after_s) {
@@ -408,18 +426,22 @@ impl Step {
     /// # Errors
     /// If there is not exactly one deed, which [`Scenario::parse`] refuses.
     pub(crate) fn deed(&self) -> Result<Deed, String> {
-        let Self { after_s, kill, loss, down, up, restore } = *self;
+        let Self { after_s, kill, loss, down, up, rate, restore } = *self;
         let all = [
             kill.map(Deed::Kill),
             loss.map(Deed::Loss),
             down.map(Deed::Down),
             up.map(Deed::Up),
+            rate.map(Deed::Rate),
             restore.map(Deed::Restore),
         ];
         let mut given = all.into_iter().flatten();
         match (given.next(), given.next()) {
             (Some(deed), None) => Ok(deed),
-            _ => Err(format!("the step after {after_s} s must have exactly one of kill, loss, down, up and restore")),
+            _ => {
+                let deeds = "kill, loss, down, up, rate and restore";
+                Err(format!("the step after {after_s} s must have exactly one of {deeds}"))
+            }
         }
     }
 }
@@ -548,6 +570,8 @@ command = [
             ("after_s = 4", "after_s = 4000", "allowed: 0 to 3600"),
             ("kill = 1 }", "kill = 2 }", "there is no rank 2; there are 2, from 0"),
             ("kill = 1 }", "kill = 1, restore = 1 }", "exactly one of kill"),
+            ("restore = 1", "rate = { cable = 0, mbit = 0 }", "mbit = 0 is not possible"),
+            ("restore = 1", "rate = { cable = 1, mbit = 20 }", "cable 1: it has no rate_mbit"),
             ("restore = 1", "restore = 2", "there is no cable 2; there are 2, from 0"),
             ("percent = 100", "percent = 200", "percent = 200 is not possible"),
             ("up = { cable = 0, guest = 1 }", "up = { cable = 0, guest = 2 }", "cable 0 has no end in guest 2"),
