@@ -25,6 +25,7 @@ pub(crate) const LAB: &[&str] = &[
     // Kills them when the lab dies.
     "util-linux",
     // Sets up addresses, soft-RoCE devices and shapers in them.
+    "ethtool",
     "iproute2",
     "rdma-core",
     // RDMA for the plugin, and programs to compare it with.

@@ -188,7 +188,13 @@ impl<F: Fabric> SendConnection<F> {
             layout,
             progress: InProgress {
                 requests: Requests::new(),
-                meter: Meter::new(&parts.order, parts.config.split_min, parts.clock, parts.rails.usable()),
+                meter: Meter::new(
+                    &parts.order,
+                    parts.config.split_min,
+                    parts.clock,
+                    parts.rails.count(),
+                    parts.rails.usable(),
+                ),
             },
             core: Core::new(parts.rails, fast_below, parts.peer, parts.fate, Arc::new(Steering::new(&parts.order))),
             cts: CtsStream::new(parts.cts, u64::from(parts.config.first_number)),

@@ -47,7 +47,9 @@ pub(super) struct Meter<C> {
     now: u64,
     /// The time at which each slot was posted, in ticks.
     posted: Box<[u64; SLOTS]>,
-    given: Box<[[Given; MAX_RAILS]; SLOTS]>,
+    /// By slot, then by rail, with a power of two of places for each slot.
+    given: Box<[Given]>,
+    rail_bits: u32,
     /// True if the next measured slot is a sample.
     wants_sample: bool,
     /// The rails whose latency is not known well; empty if there is only one rail, or the policy needs none.
@@ -61,16 +63,18 @@ pub(super) struct Meter<C> {
 }
 
 impl<C: Clock> Meter<C> {
-    /// Returns the measurements of a connection, of whose rails those in `usable` came up. Its split begins with this
+    /// Returns the measurements of a connection of `count` rails, of which those in `usable` came up. Its split begins with this
     /// order.
-    pub(super) fn new(order: &Order, split_min: u64, clock: C, usable: RailSet) -> Self {
+    pub(super) fn new(order: &Order, split_min: u64, clock: C, count: usize, usable: RailSet) -> Self {
         let ticks_per_second = clock.ticks_per_second();
+        let rail_bits = count.next_power_of_two().trailing_zeros();
         let mut meter = Self {
             splitter: Splitter::new(order, split_min, ticks_per_second),
             clock,
             now: 0,
             posted: Box::new([0; SLOTS]),
-            given: Box::new([[Given::default(); MAX_RAILS]; SLOTS]),
+            given: vec![Given::default(); SLOTS << rail_bits].into(),
+            rail_bits,
             wants_sample: false,
             unknown: RailSet::EMPTY,
             usable,
@@ -124,6 +128,12 @@ impl<C: Clock> Meter<C> {
         bytes >= MEASURED_FROM
     }
 
+    /// Returns the place of the work of a slot on a rail.
+    #[inline(always)]
+    fn given(&mut self, sequence: Sequence, rail: RailId) -> &mut Given {
+        &mut self.given[usize::from(sequence.slot().number()) << self.rail_bits | rail.index()]
+    }
+
     /// Begins the measurement of a slot with one message of `bytes` bytes, and one write on each active rail. Returns its
     /// kind.
     #[inline(always)]
@@ -139,7 +149,7 @@ impl<C: Clock> Meter<C> {
     #[inline(always)]
     pub(super) fn give_one(&mut self, sequence: Sequence, rail: RailId, bytes: u64) {
         self.splitter.posted(self.now, rail, bytes);
-        self.given[sequence.slot()][rail] = Given(Given::of(bytes).0 | Given::ONE_PIECE | Given::ONE_WRITE);
+        *self.given(sequence, rail) = Given(Given::of(bytes).0 | Given::ONE_PIECE | Given::ONE_WRITE);
     }
 
     /// Begins the measurement of a slot whose longest message has `longest` bytes, and whose rails may have several
@@ -173,7 +183,7 @@ impl<C: Clock> Meter<C> {
     /// signalled writes.
     pub(super) fn give(&mut self, sequence: Sequence, rail: RailId, bytes: u64, pieces: u8, writes: u8) {
         let counts = u64::from(pieces) * Given::ONE_PIECE + u64::from(writes) * Given::ONE_WRITE;
-        self.given[sequence.slot()][rail] = Given(Given::of(bytes).0 | counts);
+        *self.given(sequence, rail) = Given(Given::of(bytes).0 | counts);
     }
 
     /// Notes that a signalled write of a measured slot is complete. `now` is the time of the poll that found it, 0 if
@@ -186,8 +196,8 @@ impl<C: Clock> Meter<C> {
         if measured != Measured::PLAIN {
             return self.handle_other(sequence, measured, side, *now);
         }
-        let (slot, rail) = (sequence.slot(), side.id);
-        let sent = Sent { posted: self.posted[slot], bytes: self.given[slot][rail].bytes(), pieces: 1, is_split: true };
+        let (posted, rail) = (self.posted[sequence.slot()], side.id);
+        let sent = Sent { posted, bytes: self.given(sequence, rail).bytes(), pieces: 1, is_split: true };
         if self.splitter.sent(*now, rail, &sent) {
             side.info.counters.set_in_flight(0);
         }
@@ -198,7 +208,7 @@ impl<C: Clock> Meter<C> {
     #[inline(never)]
     fn handle_other(&mut self, sequence: Sequence, measured: Measured, side: &RailSide, now: u64) {
         let (slot, rail) = (sequence.slot(), side.id);
-        let given = &mut self.given[slot][rail];
+        let given = self.given(sequence, rail);
         given.0 -= given.writes().min(1) * Given::ONE_WRITE;
         let given = *given;
         // A slot of several messages may give a rail only those that are too short to be measured.
