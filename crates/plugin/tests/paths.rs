@@ -19,7 +19,7 @@ fn a_rail_over_ipv6_carries_what_one_over_ipv4_does_alone_or_beside_it() {
     let cases = [("::1/128", vec!["::1"]), ("127.0.0.1/32,::1/128", vec!["127.0.0.1", "::1"])];
     each(
         &cases,
-        |(rails, _)| vec![("RAILWEAVE_RAILS", *rails)],
+        |(rails, _)| vec![("RAILWEAVE_RAILS", *rails), BY_SPEED],
         |(_, addresses)| {
             if let Err(error) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)) {
                 return eprintln!("skipped: this machine has no IPv6 (::1: {error})");
@@ -57,9 +57,12 @@ fn two_interfaces() -> bool {
 
 const TWO_INTERFACES: (&str, &str) = ("RAILWEAVE_RAILS", "=rw0,rw1");
 
+/// Both rails carry half of each message, however fast they are.
+const BY_SPEED: (&str, &str) = ("RAILWEAVE_POLICY", "speed");
+
 #[test]
 fn two_interfaces_with_ipv6_addresses_make_two_rails() {
-    alone(&[TWO_INTERFACES], || {
+    alone(&[TWO_INTERFACES, BY_SPEED], || {
         in_namespace("--net", || {
             if !two_interfaces() {
                 return;
@@ -79,7 +82,7 @@ fn two_interfaces_with_ipv6_addresses_make_two_rails() {
 
 #[test]
 fn a_path_that_breaks_while_the_peer_is_well_fails_what_needs_it_in_time() {
-    alone(&[TWO_INTERFACES, ("RAILWEAVE_PEER_TIMEOUT", "1")], || {
+    alone(&[TWO_INTERFACES, BY_SPEED, ("RAILWEAVE_PEER_TIMEOUT", "1")], || {
         in_namespace("--net", || {
             if !two_interfaces() {
                 return;

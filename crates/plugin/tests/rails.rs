@@ -72,13 +72,26 @@ fn a_rail_of_weight_0_carries_neither_data_nor_cts() {
 }
 
 #[test]
-fn without_weights_equal_rails_share_data_and_cts_evenly() {
-    alone(&[TWO_RAILS], || {
+fn by_speed_equal_rails_share_data_and_cts_evenly() {
+    alone(&[TWO_RAILS, ("RAILWEAVE_POLICY", "speed")], || {
         let (plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
         traffic(&pair, 200, 200_000);
         let rails = rails(&plugin);
         assert!(rails.iter().all(|rail| rail.data_bytes.abs_diff(20_000_000) < 200_000), "{rails:?}");
+        assert_eq!(rails.iter().map(|rail| rail.cts_writes).collect::<Vec<_>>(), [100, 100]);
+    });
+}
+
+#[test]
+fn without_weights_both_rails_carry_data_and_take_turns_with_cts() {
+    alone(&[TWO_RAILS], || {
+        let (plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        traffic(&pair, 200, 200_000);
+        let rails = rails(&plugin);
+        assert_eq!(rails.iter().map(|rail| rail.data_bytes).sum::<u64>(), 40_000_000, "{rails:?}");
+        assert!(rails.iter().all(|rail| rail.data_bytes > 1_000_000), "{rails:?}");
         assert_eq!(rails.iter().map(|rail| rail.cts_writes).collect::<Vec<_>>(), [100, 100]);
     });
 }
@@ -162,7 +175,7 @@ fn messages_below_the_least_size_to_split_travel_whole() {
     let cases = [("512K", 524_287, 1), ("512K", 524_288, 2), ("0", 256, 2), ("1G", 4_000_000, 1)];
     each(
         &cases,
-        |case| vec![TWO_RAILS, ("RAILWEAVE_SPLIT_MIN", case.0)],
+        |case| vec![TWO_RAILS, ("RAILWEAVE_POLICY", "speed"), ("RAILWEAVE_SPLIT_MIN", case.0)],
         |(_, bytes, writes)| {
             let (plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);

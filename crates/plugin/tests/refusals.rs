@@ -82,6 +82,8 @@ const WRONG: &[(&str, &str)] = &[
     ("RAILWEAVE_ADAPTIVE_ROUTING", "-2"),
     ("RAILWEAVE_ADAPTIVE_ROUTING_THRESHOLD", "2G"),
     ("RAILWEAVE_FLUSH", "2"),
+    ("RAILWEAVE_POLICY", "fastest"),
+    ("RAILWEAVE_RUN_DIR", "relative"),
 ];
 
 /// Returns the code of a refused call.
