@@ -40,6 +40,18 @@ impl Chance {
         permille > 0 && self.below(1000) < u64::from(permille)
     }
 
+    /// Returns a number of an exponential distribution with this mean, roughly: it is even between two halvings. Draws
+    /// nothing if the mean is 0.
+    pub fn around(&mut self, mean: u64) -> u64 {
+        if mean == 0 {
+            return 0;
+        }
+        // The number of halvings is 1 on average, and the place between two of them a half.
+        let halvings = u64::from(self.any().trailing_ones());
+        let step = mean * 2 / 3;
+        halvings * step + self.below(step + 1)
+    }
+
     /// Returns one of these items.
     ///
     /// # Panics
@@ -75,6 +87,8 @@ mod tests {
         assert_eq!(chance.below(0), 0);
         let drawn: Vec<u64> = (0..100).map(|_| chance.between(3, 5)).collect();
         assert!((3..=5).all(|wanted| drawn.contains(&wanted)) && drawn.iter().all(|one| (3..=5).contains(one)));
+        let sum: u64 = (0..10_000).map(|_| chance.around(300)).sum();
+        assert!((290..310).contains(&(sum / 10_000)) && chance.around(0) == 0);
         assert!((0..100).all(|_| chance.permille(1000) && !chance.permille(0)));
     }
 }

@@ -63,9 +63,26 @@ impl<const ONE_SIDED: bool, O: Observer> SimDomain<ONE_SIDED, O> {
         kind: MemoryKind,
         access: Access,
     ) -> SimRegistration<O> {
+        self.register_at(Some(Arc::clone(region)), region.len() as u64, address, kind, access)
+    }
+
+    /// Registers hollow memory: it has an address and a length, but no bytes. Writes from it or to it take their time
+    /// and place nothing, so that long ones cost no more than short ones.
+    pub fn register_hollow(&self, length: u64, address: u64, access: Access) -> SimRegistration<O> {
+        self.register_at(None, length, address, MemoryKind::Host, access)
+    }
+
+    fn register_at(
+        &self,
+        region: Option<Arc<Region>>,
+        length: u64,
+        address: u64,
+        kind: MemoryKind,
+        access: Access,
+    ) -> SimRegistration<O> {
         let mut state = self.world.lock();
         let process = state.ports[self.port].process;
-        let registered = Registered { region: Arc::clone(region), address, kind, access, process, port: self.port };
+        let registered = Registered { region, length, address, kind, access, process, port: self.port };
         let keys = state.register(registered);
         drop(state);
         SimRegistration { world: Arc::clone(&self.world), keys }

@@ -19,4 +19,4 @@ pub use chance::Chance;
 pub use fabric::{Sim, SimDomain, SimPendingRail, SimRail, SimRegistration};
 pub use faults::Faults;
 pub use observer::{Breach, Event, Landing, Mishap, Observer, Opening, Outage, Place, Unobserved};
-pub use world::{SimClock, State, World};
+pub use world::{SimClock, State, Wire, World};

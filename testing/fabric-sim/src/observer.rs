@@ -67,7 +67,8 @@ pub enum Event<'a> {
     Posted {
         /// The write.
         write: &'a Write,
-        /// The time at which it reaches the other end.
+        /// The time at which it reaches the other end; `u64::MAX` if that is not known, because its port has a
+        /// [`Wire`](crate::Wire).
         arrival_ns: u64,
     },
     /// The first part of a write has landed.

@@ -49,9 +49,7 @@ impl<O: Observer> State<O> {
         let Ok((source, at)) = self.keys.source(port, local.key, local.address, u64::from(local.length)) else {
             return false;
         };
-        let mut bytes = vec![0; local.length as usize];
-        source.region.read(at, &mut bytes);
-        flight.bytes = Some(bytes.into_boxed_slice());
+        flight.bytes = source.bytes(at, u64::from(local.length));
         true
     }
 

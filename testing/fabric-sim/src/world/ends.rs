@@ -107,6 +107,7 @@ impl<O: Observer> State<O> {
         if self.ports[end.port].is_gone {
             return;
         }
+        self.woken = Some((end.connection, end.sender));
         visible_at_ns = visible_at_ns.max(end.last_visible_ns);
         end.last_visible_ns = visible_at_ns;
         let receive = matches!(completion, Completion::Received { .. });

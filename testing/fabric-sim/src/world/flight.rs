@@ -12,7 +12,7 @@ pub(crate) struct Flight {
     pub(crate) write: Write,
     /// The bytes; `None` if the source is read only when the write lands.
     pub(crate) bytes: Option<Box<[u8]>>,
-    /// The time at which its last byte has left this end.
+    /// The time at which its last byte has left this end; `u64::MAX` while it waits for the wire of its port.
     pub(crate) left_ns: u64,
     /// True once a part of it has landed.
     pub(crate) torn: bool,

@@ -8,13 +8,25 @@ use railweave_fabric::{Access, MemoryKind, Region};
 /// Registered memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Registered {
-    pub(crate) region: Arc<Region>,
+    /// Its bytes; `None` if it is hollow.
+    pub(crate) region: Option<Arc<Region>>,
+    pub(crate) length: u64,
     /// Address of its first byte, as work requests name it.
     pub(crate) address: u64,
     pub(crate) kind: MemoryKind,
     pub(crate) access: Access,
     pub(crate) process: usize,
     pub(crate) port: usize,
+}
+
+impl Registered {
+    /// Returns some of its bytes; `None` if it is hollow.
+    pub(crate) fn bytes(&self, offset: usize, length: u64) -> Option<Box<[u8]>> {
+        let region = self.region.as_ref()?;
+        let mut bytes = vec![0; length as usize];
+        region.read(offset, &mut bytes);
+        Some(bytes.into_boxed_slice())
+    }
 }
 
 /// All registrations of the world. A deregistered key stays invalid unless a later registration gets it.
@@ -90,7 +102,7 @@ impl Keys {
             .ok_or("the key is not registered on this port")?;
         let offset = address.checked_sub(registered.address).ok_or("the range begins before the registration")?;
         match offset.checked_add(length) {
-            Some(end) if end <= registered.region.len() as u64 => Ok((registered, offset as usize)),
+            Some(end) if end <= registered.length => Ok((registered, offset as usize)),
             _ => Err("the range ends beyond the registration"),
         }
     }
@@ -123,8 +135,8 @@ mod tests {
     use super::*;
 
     fn registered(address: u64) -> Registered {
-        let region = Arc::new(Region::new(64));
-        Registered { region, address, kind: MemoryKind::Host, access: Access::DATA, process: 0, port: 3 }
+        let region = Some(Arc::new(Region::new(64)));
+        Registered { region, length: 64, address, kind: MemoryKind::Host, access: Access::DATA, process: 0, port: 3 }
     }
 
     #[test]

@@ -156,7 +156,12 @@ impl<O: Observer> State<O> {
     }
 
     fn schedule_ack(&mut self, id: usize, lane: LaneId) {
-        let mut ack_ns = self.now_ns + self.faults.delay_ns + self.chance.below(self.faults.jitter_ns + 1);
+        let port = self.ends[id].as_ref().map_or(0, |end| end.port);
+        let mut ack_ns = self.now_ns
+            + match &self.ports[port].line {
+                Some(line) => line.wire.ack_delay_ns,
+                None => self.faults.delay_ns + self.chance.below(self.faults.jitter_ns + 1),
+            };
         if self.weather.permille(self.faults.ack_stall_permille) {
             self.suffer(Mishap::AckStalled);
             ack_ns += self.weather.below(self.faults.ack_stall_ns + 1);
@@ -271,7 +276,7 @@ impl<O: Observer> State<O> {
             return Landed::Whole;
         }
         let write = flight.write;
-        let length = u64::from(write.local.length);
+        let mut length = u64::from(write.local.length);
         if write.immediate.is_some() && !to.has_receive(lane) {
             return Landed::NoReceive;
         }
@@ -289,9 +294,12 @@ impl<O: Observer> State<O> {
             (control, kind) = (access == Access::CONTROL, of_kind);
             // The address of control memory differs from run to run; the offset in it does not.
             start = if control { offset as u64 } else { write.remote.address };
+            if region.is_none() {
+                length = 0;
+            }
             let mut bytes = std::mem::take(&mut self.scratch);
             bytes.resize(length as usize, 0);
-            if !self.load(flight, source_port, &mut bytes) {
+            if region.is_some() && !self.load(flight, source_port, &mut bytes) {
                 self.scratch = bytes;
                 return Landed::Refused("its source was deregistered while it was in flight");
             }
@@ -299,7 +307,7 @@ impl<O: Observer> State<O> {
                 // Control memory is written in the order of addresses, other memory in any order.
                 let cut = 64 * self.chance.between(1, (length - 1) / 64) as usize;
                 let first = if control || self.chance.permille(500) { 0..cut } else { cut..length as usize };
-                region.write(offset + first.start, &bytes[first.clone()]);
+                region.iter().for_each(|region| region.write(offset + first.start, &bytes[first.clone()]));
                 flight.torn = true;
                 let start = start + first.start as u64;
                 let (part, port, number) = (&bytes[first], target_port, self.landed);
@@ -310,7 +318,7 @@ impl<O: Observer> State<O> {
                 self.scratch = bytes;
                 return Landed::Torn;
             }
-            region.write(offset, &bytes);
+            region.iter().for_each(|region| region.write(offset, &bytes));
             self.scratch = bytes;
         }
         let scratch = std::mem::take(&mut self.scratch);
@@ -319,6 +327,7 @@ impl<O: Observer> State<O> {
         self.scratch = scratch;
         self.landed += 1;
         self.moved_ns = self.now_ns;
+        self.woken = Some((place.connection, !place.sender));
         if let Some(immediate) = write.immediate {
             let bytes = if self.ports[target_port].byte_counts { write.local.length } else { 0 };
             if let Some(to) = self.ends[peer].as_mut() {
@@ -335,7 +344,7 @@ impl<O: Observer> State<O> {
         match &flight.bytes {
             Some(early) => bytes.copy_from_slice(early),
             None => match self.keys.source(port, local.key, local.address, u64::from(local.length)) {
-                Ok((source, at)) => source.region.read(at, bytes),
+                Ok((source, at)) => source.region.iter().for_each(|region| region.read(at, bytes)),
                 Err(_) => return false,
             },
         }

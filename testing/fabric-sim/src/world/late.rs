@@ -143,7 +143,7 @@ impl<O: Observer> State<O> {
         let control = target.access == railweave_fabric::Access::CONTROL;
         let all = self.weather.permille(500) || length <= 64;
         let part = if all { length } else { 64 * self.weather.between(1, (length - 1) / 64) } as usize;
-        region.write(offset, &bytes[..part]);
+        region.iter().for_each(|region| region.write(offset, &bytes[..part]));
         let start = if control { offset as u64 } else { write.remote.address };
         let landing = Landing { write: &write, start, bytes: &bytes[..part], control, kind, port, number };
         self.see(cut_off.place, &Event::Torn(landing));

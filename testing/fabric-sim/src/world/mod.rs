@@ -17,6 +17,7 @@ mod poll;
 mod post;
 mod queue;
 mod state;
+mod wire;
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,6 +26,7 @@ pub use clock::SimClock;
 pub(crate) use keys::{KeyPair, Registered};
 pub(crate) use state::Port;
 pub use state::State;
+pub use wire::Wire;
 
 use crate::faults::Faults;
 use crate::observer::{Observer, Unobserved};
@@ -80,6 +82,7 @@ impl<O: Observer> State<O> {
         let (at_ns, due) = self.queue.pop()?;
         self.set_time(self.now_ns.max(at_ns));
         match due {
+            Due::Wire { port, plan } => self.handle_wire(port, plan),
             Due::Arrive { end, lane } => self.handle_arrival(end, lane),
             Due::Rest { end, lane } => self.handle_rest(end, lane),
             Due::Ack { end, lane } => self.handle_ack(end, lane),

@@ -90,6 +90,7 @@ impl<O: Observer> State<O> {
     /// Puts one write on the wire.
     fn send(&mut self, id: usize, lane: LaneId, write: &Write) {
         let length = u64::from(write.local.length);
+        let port = self.ends[id].as_ref().map_or(0, |end| end.port);
         let late = self.chance.permille(self.faults.late_read_permille);
         let bytes = if late || length == 0 {
             if length > 0 {
@@ -97,13 +98,13 @@ impl<O: Observer> State<O> {
             }
             None
         } else {
-            let port = self.ends[id].as_ref().map_or(0, |end| end.port);
-            self.keys.source(port, write.local.key, write.local.address, length).ok().map(|(source, offset)| {
-                let mut bytes = vec![0; length as usize];
-                source.region.read(offset, &mut bytes);
-                bytes.into_boxed_slice()
-            })
+            let source = self.keys.source(port, write.local.key, write.local.address, length).ok();
+            source.and_then(|(source, offset)| source.bytes(offset, length))
         };
+        if self.ports[port].line.is_some() {
+            self.fly(id, lane, Flight { write: *write, bytes, left_ns: u64::MAX, torn: false }, u64::MAX);
+            return self.wait_for_wire(port, id, lane, length);
+        }
         let mut extra_ns = self.faults.delay_ns + self.chance.below(self.faults.jitter_ns + 1);
         if self.chance.permille(self.faults.stall_permille) {
             self.suffer(Mishap::Stall);
@@ -114,20 +115,27 @@ impl<O: Observer> State<O> {
         let wire_free_ns = PER_WRITE_NS + self.wire_time(id, start_ns, length);
         let Some(end) = self.ends[id].as_mut() else { return };
         end.wire_free_ns = wire_free_ns;
-        let place = end.place(lane);
         let state = &mut end.lanes[lane.index()];
         let arrival_ns = (end.wire_free_ns + extra_ns + end.lag_ns).max(state.last_arrival_ns);
         state.last_arrival_ns = arrival_ns;
+        self.fly(id, lane, Flight { write: *write, bytes, left_ns: wire_free_ns, torn: false }, arrival_ns);
+        self.schedule(arrival_ns, Due::Arrive { end: id, lane });
+        self.may_begin_outage(id);
+    }
+
+    /// Notes a write that is posted and arrives at this time.
+    fn fly(&mut self, id: usize, lane: LaneId, flight: Flight, arrival_ns: u64) {
+        let Some(end) = self.ends[id].as_mut() else { return };
+        let (place, depth, write) = (end.place(lane), end.send_depth, flight.write);
+        let state = &mut end.lanes[lane.index()];
         state.outstanding += 1;
         state.unsignalled = if write.signalled { 0 } else { state.unsignalled + 1 };
-        let (unsignalled, depth) = (state.unsignalled, end.send_depth);
-        state.flights.push_back(Flight { write: *write, bytes, left_ns: wire_free_ns, torn: false });
-        self.see(place, &Event::Posted { write, arrival_ns });
+        let unsignalled = state.unsignalled;
+        state.flights.push_back(flight);
+        self.see(place, &Event::Posted { write: &write, arrival_ns });
         if unsignalled * 2 > depth {
             self.breach(place, Breach::Unsignalled { waiting: unsignalled, depth });
         }
-        self.schedule(arrival_ns, Due::Arrive { end: id, lane });
-        self.may_begin_outage(id);
     }
 
     pub(crate) fn post_receives(&mut self, id: usize, count: u32) -> Result<u32, PostError> {

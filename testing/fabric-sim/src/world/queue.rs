@@ -10,6 +10,8 @@ use super::flight::CutOff;
 /// A scheduled event.
 #[derive(Debug)]
 pub(super) enum Due<T> {
+    /// A write is through a port's wire, or a turn on it ends, unless there is a later plan.
+    Wire { port: usize, plan: u64 },
     /// The next write of this end's lane reaches the other end.
     Arrive { end: usize, lane: LaneId },
     /// The rest of a torn write lands, or a write that found no receive is retried.

@@ -7,6 +7,7 @@ use super::end::End;
 use super::keys::{KeyPair, Keys, Registered};
 use super::link::Pace;
 use super::queue::{Due, Queue};
+use super::wire::Line;
 use crate::chance::Chance;
 use crate::faults::Faults;
 use crate::observer::{Breach, Event, Mishap, Observer, Opening, Place};
@@ -23,12 +24,15 @@ pub(crate) struct Port {
     pub(crate) is_gone: bool,
     /// True once its loop-back carries nothing: flushes fail.
     pub(crate) loops_nothing: bool,
+    /// Its wire, if its ends share one.
+    pub(crate) line: Option<Box<Line>>,
 }
 
 impl Port {
     /// Returns a port that works.
     pub(crate) fn new(process: usize, max_write: u32, byte_counts: bool) -> Self {
-        Self { process, max_write, byte_counts, dead_from_ns: u64::MAX, is_gone: false, loops_nothing: false }
+        let (dead_from_ns, is_gone, loops_nothing, line) = (u64::MAX, false, false, None);
+        Self { process, max_write, byte_counts, dead_from_ns, is_gone, loops_nothing, line }
     }
 }
 
@@ -51,6 +55,9 @@ pub struct State<O: Observer> {
     pub opening: Option<Opening>,
     /// The time at which a write last landed or an acknowledgement last arrived.
     pub moved_ns: u64,
+    /// The end of a connection, and true if it is the sending one, at which something last happened that its next call
+    /// may find: work was completed, or a write has landed. Callers take it to know which end has something to do.
+    pub woken: Option<(usize, bool)>,
     pub(super) queue: Queue<O::Task>,
     pub(super) processes: usize,
     pub(crate) ports: Vec<Port>,
@@ -72,6 +79,7 @@ impl<O: Observer> State<O> {
             observer,
             opening: None,
             moved_ns: 0,
+            woken: None,
             queue: Queue::new(),
             processes: 0,
             ports: Vec::new(),
