@@ -115,6 +115,11 @@ impl<O: Observer> State<O> {
         self.schedule(at_ns.max(self.now_ns), Due::Task(task));
     }
 
+    /// Moves the time to this one, or leaves it if it has passed. Events before it must have been carried out.
+    pub fn pass_until(&mut self, now_ns: u64) {
+        self.set_time(self.now_ns.max(now_ns));
+    }
+
     /// Returns the time of the next scheduled event; `None` if there is none.
     pub fn next_at(&self) -> Option<u64> {
         self.queue.next_at()
