@@ -24,6 +24,8 @@ pub struct Drawn {
     pub depth: usize,
     /// The receives that are in progress beyond that.
     pub ahead: usize,
+    /// True if the applications test only the oldest request.
+    pub in_order: bool,
     /// The size of the messages.
     pub bytes: u64,
     /// The mean of the jitter.
@@ -60,6 +62,7 @@ impl Drawn {
         let latency = pick(&[0.001, 0.03, 0.1, 0.3, 1.0, 2.0]);
         let unlike = pick(&[1.0, 1.0, 1.5, 4.0]);
         let ahead = pick(&[0.0, 8.0]) as usize;
+        let in_order = pick(&[1.0, 0.0]) > 0.0;
         let (jitter, poll) = (pick(&[1.0, 0.0, 0.0]), pick(&[1.0, 0.0, 0.0]));
         let (jumps, permille) = (pick(&[1.0, 0.0]) > 0.0, pick(&[100.0, 250.0, 500.0, 2000.0, 4000.0]) as u64);
         let mut rates: Vec<f64> = (0..rails).map(|_| top_kbps / spread.powf(unit())).collect();
@@ -78,6 +81,7 @@ impl Drawn {
             latencies_ns,
             depth,
             ahead,
+            in_order,
             bytes,
             jitter_ns,
             poll_ns,
@@ -100,6 +104,7 @@ impl Drawn {
         let mut stage = Stage::new(self.seed, 2, self.rates_kbps.len());
         let load = Load {
             receives: self.depth + self.ahead,
+            in_order: self.in_order,
             poll_ns: self.poll_ns,
             phase_ns: self.phase_ns,
             ..Load::of(self.bytes, self.depth)

@@ -16,6 +16,9 @@ pub struct Load {
     pub depth: usize,
     /// The receives in progress.
     pub receives: usize,
+    /// True if the applications test only the oldest request, as NCCL's proxy does for each channel; otherwise each
+    /// message that is done lets another one follow, as those of several channels do.
+    pub in_order: bool,
     /// The time between two looks of each application; 0: it looks whenever something happens.
     pub poll_ns: u64,
     /// The time of the first look.
@@ -44,7 +47,7 @@ impl Load {
     pub fn of(bytes: u64, depth: usize) -> Self {
         let (poll_ns, phase_ns, start_ns) = (0, 0, 0);
         let (sizes, receives, messages) = (vec![bytes], depth, u64::MAX);
-        Self { sizes, depth, receives, poll_ns, phase_ns, start_ns, messages, after: None }
+        Self { sizes, depth, receives, in_order: true, poll_ns, phase_ns, start_ns, messages, after: None }
     }
 
     pub(crate) fn longest(&self) -> u64 {
@@ -55,6 +58,8 @@ impl Load {
 /// A message that was sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
+    /// Its number in the flow, from 0.
+    pub number: u64,
     /// The times at which it was posted, and reported as sent.
     pub posted_ns: u64,
     /// See `posted_ns`.
@@ -109,12 +114,16 @@ impl Flow {
     /// Tests the sends, the oldest first, and sends what may be sent. `received` is the number of messages that have
     /// come from the flow before it.
     pub(crate) fn send(&mut self, world: &World, now_ns: u64, received: u64) {
-        while let Some((request, message)) = self.sends.front() {
-            match self.sender.test(*request).expect("nothing fails") {
-                Some(_) => self.sent.push(Message { done_ns: now_ns, ..*message }),
-                None => break,
+        let mut place = 0;
+        while let Some((request, message)) = self.sends.get(place) {
+            if self.sender.test(*request).expect("nothing fails").is_some() {
+                self.sent.push(Message { done_ns: now_ns, ..*message });
+                self.sends.remove(place);
+            } else if self.load.in_order {
+                break;
+            } else {
+                place += 1;
             }
-            self.sends.pop_front();
         }
         while self.sends.len() < self.load.depth && self.posted < self.load.messages {
             let needs = |after| {
@@ -128,7 +137,8 @@ impl Flow {
             let message = Outgoing { address: self.from.address, size, tag: 0, keys: &self.from.keys };
             let Some(request) = self.sender.isend(&message).expect("nothing fails") else { return };
             let shares = world.lock().observer.take(self.number);
-            self.sends.push_back((request, Message { posted_ns: now_ns, done_ns: 0, bytes: size, shares }));
+            let number = self.posted;
+            self.sends.push_back((request, Message { number, posted_ns: now_ns, done_ns: 0, bytes: size, shares }));
             self.posted += 1;
         }
     }
@@ -136,12 +146,16 @@ impl Flow {
     /// Tests the receives, the oldest first, and posts others. Returns true if a message was received.
     pub(crate) fn receive(&mut self) -> bool {
         let before = self.received;
-        while let Some(request) = self.receives.front() {
-            if self.receiver.test(*request).expect("nothing fails").is_none() {
+        let mut place = 0;
+        while let Some(request) = self.receives.get(place) {
+            if self.receiver.test(*request).expect("nothing fails").is_some() {
+                self.receives.remove(place);
+                self.received += 1;
+            } else if self.load.in_order {
                 break;
+            } else {
+                place += 1;
             }
-            self.receives.pop_front();
-            self.received += 1;
         }
         let size = self.load.longest();
         while self.receives.len() < self.load.receives {

@@ -67,6 +67,13 @@ fn right(drawn: &Drawn) -> (f64, f64) {
     (before, after)
 }
 
+/// Returns the messages in whose time the first ones are through: nothing is known of the rails, so each gets the same
+/// part of them, and the slowest takes long.
+fn start(drawn: &Drawn) -> usize {
+    let (least, sum) = (drawn.rates_kbps.iter().min(), drawn.rates_kbps.iter().sum::<u64>());
+    (drawn.depth as u64 * sum / (drawn.rates_kbps.len() as u64 * least.copied().unwrap_or(1))) as usize
+}
+
 /// Returns the messages in whose time what was in flight before the jump is through.
 fn drain(drawn: &Drawn) -> usize {
     drawn.jump.map_or(0, |jump| drawn.depth * 1300 / jump.permille.min(1000) as usize)
@@ -77,14 +84,15 @@ pub fn judge(drawn: &Drawn, split: Split) -> Verdict {
     judge_and_keep(drawn, split).0
 }
 
-/// Judges a split in a world. Returns its messages, too, and the time of the jump.
+/// Judges a split in a world. Returns its messages, too, in the order in which they were posted, and the time of the jump.
 pub fn judge_and_keep(drawn: &Drawn, split: Split) -> (Verdict, Vec<Message>, u64) {
     let right = right(drawn);
     // The time of a message, where they take longest.
     let message_ns = drawn.bytes as f64 / right.0.min(right.1);
     let after = |messages: usize| (messages as f64 * message_ns) as u64;
     let mut stage = drawn.stage(split);
-    let jump_ns = after(250);
+    let begin_ns = after(100 + start(drawn));
+    let jump_ns = begin_ns + after(150);
     stage.run_until(jump_ns);
     if drawn.jump.is_some() {
         drawn.set_rates(&mut stage, &drawn.rates_after());
@@ -92,10 +100,11 @@ pub fn judge_and_keep(drawn: &Drawn, split: Split) -> (Verdict, Vec<Message>, u6
     let again_ns = jump_ns + after(120 + drain(drawn));
     let end_ns = again_ns + after(250);
     stage.run_until(end_ns);
-    let sent = stage.sent(0).to_vec();
-    let (first, last) = (rate(&sent, after(100), jump_ns), rate(&sent, again_ns, end_ns));
+    let mut sent = stage.sent(0).to_vec();
+    let (first, last) = (rate(&sent, begin_ns, jump_ns), rate(&sent, again_ns, end_ns));
     let ratio = (first / right.0).min(last / right.1);
     let is_constant = drawn.jump.is_none() && drawn.rates_kbps.len() > 1;
+    sent.sort_by_key(|message| message.number);
     let settled = sent.get(64 + 4 * drawn.depth..).filter(|settled| is_constant && settled.len() >= 2 * WINDOW);
     let band = settled.and_then(band).map(|(low, high)| high - low);
     (Verdict { ratio, band }, sent, jump_ns)
