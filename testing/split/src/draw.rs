@@ -22,6 +22,8 @@ pub struct Drawn {
     pub latencies_ns: Vec<u64>,
     /// The sends in progress.
     pub depth: usize,
+    /// The messages that travel alone before others do: none is drawn.
+    pub alone: u64,
     /// The receives that are in progress beyond that.
     pub ahead: usize,
     /// True if the applications test only the oldest request.
@@ -80,6 +82,7 @@ impl Drawn {
             rates_kbps: rates.into_iter().map(|rate| rate as u64).collect(),
             latencies_ns,
             depth,
+            alone: 0,
             ahead,
             in_order,
             bytes,
@@ -105,6 +108,7 @@ impl Drawn {
         let load = Load {
             receives: self.depth + self.ahead,
             in_order: self.in_order,
+            alone: self.alone,
             poll_ns: self.poll_ns,
             phase_ns: self.phase_ns,
             ..Load::of(self.bytes, self.depth)
@@ -129,21 +133,46 @@ impl Drawn {
     pub fn class(&self) -> Class {
         let most = self.latencies_ns.iter().max().unwrap_or(&0);
         let least = self.latencies_ns.iter().min().unwrap_or(&0);
-        let is_noisy = self.jitter_ns > 0 || self.poll_ns > 0;
-        let depth = match self.depth {
-            1 => 0,
-            2..=4 => 1,
-            _ => 2,
+        let flight = match self.depth {
+            1 => Flight::Alone,
+            _ if !self.is_roomy() => Flight::Tight,
+            2..=4 => Flight::Few,
+            _ => Flight::Many,
         };
-        Class { depth, is_unlike: most * 100 > least * 101 + 100, is_noisy }
+        let is_noisy = self.jitter_ns > 0 || self.poll_ns > 0;
+        Class { flight, is_unlike: most * 100 > least * 101 + 100, is_noisy }
     }
+
+    /// Returns true if there is enough in flight for all rails: the bytes that they carry in the longest latency and in
+    /// what comes on top of it. Without receives ahead, that is half a latency more, for the CTS.
+    fn is_roomy(&self) -> bool {
+        let sum = |rates: &[u64]| rates.iter().sum::<u64>() as f64;
+        let most_kbps = sum(&self.rates_kbps).max(sum(&self.rates_after()));
+        let latency_ns = self.latencies_ns.iter().max().copied().unwrap_or(0);
+        let (latency_ns, looks) = if self.ahead > 0 { (latency_ns, 1) } else { (latency_ns * 3 / 2, 3) };
+        let busy_ns = (latency_ns + 2 * self.jitter_ns + looks * self.poll_ns) as f64;
+        (self.depth as u64 - 1) as f64 * self.bytes as f64 * 8e6 >= busy_ns * most_kbps
+    }
+}
+
+/// The messages in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Flight {
+    /// One.
+    Alone,
+    /// Two to four, which are enough to keep all rails busy.
+    Few,
+    /// Eight or more, which are enough to keep all rails busy.
+    Many,
+    /// Two or more, which are too few to keep all rails busy.
+    Tight,
 }
 
 /// A kind of worlds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Class {
-    /// 0 for one message in flight, 1 for 2 to 4, 2 for 8 and more.
-    pub depth: usize,
+    /// The messages in flight.
+    pub flight: Flight,
     /// True if the latencies differ.
     pub is_unlike: bool,
     /// True if there is jitter, or the applications look late.
@@ -152,7 +181,12 @@ pub struct Class {
 
 impl std::fmt::Display for Class {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let depth = ["D=1", "D=2..4", "D>=8"][self.depth];
+        let depth = match self.flight {
+            Flight::Alone => "D=1",
+            Flight::Few => "D=2..4",
+            Flight::Many => "D>=8",
+            Flight::Tight => "tight",
+        };
         let latency = if self.is_unlike { "unlike" } else { "like" };
         let noise = if self.is_noisy { "noisy" } else { "calm" };
         f.pad(&format!("{depth} {latency} {noise}"))

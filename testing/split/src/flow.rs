@@ -14,6 +14,8 @@ pub struct Load {
     pub sizes: Vec<u64>,
     /// The sends in progress.
     pub depth: usize,
+    /// The messages that travel alone before others do, so that their rails are idle in between.
+    pub alone: u64,
     /// The receives in progress.
     pub receives: usize,
     /// True if the applications test only the oldest request, as NCCL's proxy does for each channel; otherwise each
@@ -47,7 +49,7 @@ impl Load {
     pub fn of(bytes: u64, depth: usize) -> Self {
         let (poll_ns, phase_ns, start_ns) = (0, 0, 0);
         let (sizes, receives, messages) = (vec![bytes], depth, u64::MAX);
-        Self { sizes, depth, receives, in_order: true, poll_ns, phase_ns, start_ns, messages, after: None }
+        Self { sizes, depth, alone: 0, receives, in_order: true, poll_ns, phase_ns, start_ns, messages, after: None }
     }
 
     pub(crate) fn longest(&self) -> u64 {
@@ -95,6 +97,10 @@ impl Flow {
         Self { number, sender, receiver, from, to, load, has_begun, sends, receives, sent, posted, received, looks_ns }
     }
 
+    fn depth(&self) -> usize {
+        if self.posted < self.load.alone { 1 } else { self.load.depth }
+    }
+
     pub(crate) fn looks_at_once(&self) -> bool {
         self.load.poll_ns == 0
     }
@@ -125,7 +131,7 @@ impl Flow {
                 place += 1;
             }
         }
-        while self.sends.len() < self.load.depth && self.posted < self.load.messages {
+        while self.sends.len() < self.depth() && self.posted < self.load.messages {
             let needs = |after| {
                 let After { lag, period, .. } = after;
                 self.posted % period >= lag && received + lag <= self.posted

@@ -11,8 +11,8 @@ mod stage;
 mod table;
 mod traffic;
 
-pub use draw::{Class, Drawn, Jump, QUANTUM};
+pub use draw::{Class, Drawn, Flight, Jump, QUANTUM};
 pub use flow::{After, Load, Message};
 pub use judge::{Verdict, WINDOW, band, judge, judge_and_keep, rate};
 pub use stage::{Split, Stage};
-pub use table::{LEAST, LEAST_OF_99, MOST, Table};
+pub use table::{LEAST, LEAST_ALONE, LEAST_OF_99, MOST, Table};

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use railweave_split::{Drawn, Split, Table, WINDOW, judge_and_keep};
+use railweave_split::{Drawn, Split, Table, WINDOW, judge, judge_and_keep};
 
 /// Judges the policy adaptive in random worlds, next to the right weights: many seeds, or one with its shares
 #[derive(Debug, Parser)]
@@ -25,6 +25,9 @@ struct Arguments {
     /// Judge equal weights instead
     #[arg(long)]
     equal: bool,
+    /// Let five messages travel alone first, so that idle rails tell their latency
+    #[arg(long)]
+    rested: bool,
     /// Play the world of the first seed only, and print the shares of the rails, a line for 32 messages
     #[arg(long, conflicts_with_all = ["worlds", "threads"])]
     shares: bool,
@@ -33,14 +36,15 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let split = if arguments.equal { Split::EQUAL } else { Split::Adaptive };
+    let begin = |drawn| Drawn { alone: if arguments.rested { 5 } else { 0 }, ..drawn };
     if arguments.shares {
-        tell(&Drawn::new(arguments.from), split);
+        tell(&begin(Drawn::new(arguments.from)), split);
         return ExitCode::SUCCESS;
     }
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.unwrap_or(processors);
     let start = Instant::now();
-    let table = Table::play(arguments.from, arguments.worlds, threads, split);
+    let table = Table::play(arguments.from, arguments.worlds, threads, |drawn| judge(&begin(drawn), split));
     print!("{table}");
     let seconds = start.elapsed().as_secs_f64();
     println!("{seconds:.1} s, {:.0} worlds/s on {threads} threads", arguments.worlds as f64 / seconds);

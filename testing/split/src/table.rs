@@ -5,15 +5,18 @@ use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::draw::{Class, Drawn};
-use crate::judge::judge;
-use crate::stage::Split;
+use crate::draw::{Class, Drawn, Flight};
+use crate::judge::Verdict;
 
-/// The least bandwidth next to the right weights with one message in flight, and with more.
-pub const LEAST: [f64; 2] = [0.80, 0.88];
+/// The least bandwidth next to the right weights with one message in flight, or too few to keep all rails busy.
+pub const LEAST_ALONE: f64 = 0.80;
 
-/// The least bandwidth next to the right weights in 99 of 100 worlds.
-pub const LEAST_OF_99: f64 = 0.96;
+/// The same with more.
+pub const LEAST: f64 = 0.88;
+
+/// The least bandwidth next to the right weights in 99 of 100 worlds, if there are not too few messages in flight, and
+/// if there are.
+pub const LEAST_OF_99: [f64; 2] = [0.96, 0.88];
 
 /// The most that a share moves in a constant world, in every world and in 99 of 100.
 pub const MOST: [f64; 2] = [0.15, 0.03];
@@ -30,7 +33,7 @@ pub struct Table {
 
 impl Table {
     /// Judges the worlds of these seeds on this many threads.
-    pub fn play(from: u64, worlds: u64, threads: usize, split: Split) -> Self {
+    pub fn play(from: u64, worlds: u64, threads: usize, judge: impl Fn(Drawn) -> Verdict + Sync) -> Self {
         let next = AtomicU64::new(from);
         let all = Mutex::new(Self::default());
         std::thread::scope(|scope| {
@@ -42,11 +45,12 @@ impl Table {
                             break;
                         }
                         let drawn = Drawn::new(seed);
-                        let verdict = judge(&drawn, split);
+                        let class = drawn.class();
+                        let verdict = judge(drawn);
                         let mut all = all.lock().expect("no world panics");
-                        all.ratios.entry(drawn.class()).or_default().push((verdict.ratio, seed));
+                        all.ratios.entry(class).or_default().push((verdict.ratio, seed));
                         if let Some(band) = verdict.band {
-                            all.bands.entry(drawn.class()).or_default().push((band, seed));
+                            all.bands.entry(class).or_default().push((band, seed));
                         }
                     }
                 });
@@ -63,7 +67,7 @@ impl Table {
     pub fn breaches(&self) -> Vec<String> {
         let mut breaches = Vec::new();
         for (class, figures) in &self.ratios {
-            let least = LEAST[class.depth.min(1)];
+            let least = if matches!(class.flight, Flight::Alone | Flight::Tight) { LEAST_ALONE } else { LEAST };
             for (ratio, seed) in figures.iter().filter(|(ratio, _)| *ratio < least) {
                 breaches.push(format!("seed {seed} ({class}): {ratio:.3} of the right weights, at least {least}"));
             }
@@ -74,12 +78,16 @@ impl Table {
                 breaches.push(format!("seed {seed} ({class}): a share moves by {band:.3}, at most {most}"));
             }
         }
-        if let Some((ratio, _)) = hundredth(&merged(&self.ratios, |a, b| a.total_cmp(&b)))
-            && ratio < LEAST_OF_99
-        {
-            breaches.push(format!("{ratio:.3} of the right weights in 99 of 100 worlds, at least {LEAST_OF_99}"));
+        for (is_tight, least) in [false, true].into_iter().zip(LEAST_OF_99) {
+            let ratios = merged(self.ratios.iter().filter(|(class, _)| (class.flight == Flight::Tight) == is_tight));
+            let name = if is_tight { "tight" } else { "other" };
+            if let Some((ratio, _)) = hundredth(&ratios)
+                && ratio < least
+            {
+                breaches.push(format!("{ratio:.3} of the right weights in 99 of 100 {name} worlds, at least {least}"));
+            }
         }
-        if let Some((band, _)) = hundredth(&merged(&self.bands, |a, b| b.total_cmp(&a)))
+        if let Some((band, _)) = hundredth(&reversed(&self.bands))
             && band > MOST[1]
         {
             breaches.push(format!("a share moves by {band:.3} in 99 of 100 worlds, at most {}", MOST[1]));
@@ -88,10 +96,17 @@ impl Table {
     }
 }
 
-/// Returns all figures, the worst first.
-fn merged(by_class: &BTreeMap<Class, Vec<Figure>>, compare: fn(f64, f64) -> std::cmp::Ordering) -> Vec<Figure> {
-    let mut all: Vec<Figure> = by_class.values().flatten().copied().collect();
-    all.sort_by(|a, b| compare(a.0, b.0));
+/// Returns the figures of some classes, the smallest first.
+fn merged<'a>(by_class: impl Iterator<Item = (&'a Class, &'a Vec<Figure>)>) -> Vec<Figure> {
+    let mut all: Vec<Figure> = by_class.flat_map(|(_, figures)| figures).copied().collect();
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    all
+}
+
+/// Returns the figures of all classes, the largest first.
+fn reversed(by_class: &BTreeMap<Class, Vec<Figure>>) -> Vec<Figure> {
+    let mut all = merged(by_class.iter());
+    all.reverse();
     all
 }
 
@@ -114,8 +129,8 @@ impl fmt::Display for Table {
             Ok(())
         };
         writeln!(f, "{:20} worlds  worst    1 %    5 %   half  worst seeds", "bandwidth")?;
-        rows(f, &self.ratios, &merged(&self.ratios, |a, b| a.total_cmp(&b)))?;
+        rows(f, &self.ratios, &merged(self.ratios.iter()))?;
         writeln!(f, "{:20} worlds  worst    1 %    5 %   half  worst seeds", "movement of a share")?;
-        rows(f, &self.bands, &merged(&self.bands, |a, b| b.total_cmp(&a)))
+        rows(f, &self.bands, &reversed(&self.bands))
     }
 }
