@@ -24,6 +24,7 @@ mod packages;
 mod process;
 mod scratch;
 mod sim;
+mod split;
 mod stress;
 mod suite;
 mod test;
@@ -59,6 +60,8 @@ enum Chore {
     /// Play the protocol in virtual time: [--seeds N] [--from S] [--only WORKLOAD] [--history] [--sabotage]
     /// [--exhaustive [--every N] [--run N]]
     Sim(Passed),
+    /// Judge how messages are split in random worlds: [--worlds N] [--from S] [--rested] [--equal] [--shares]
+    Split(Passed),
     /// Search the model of recovery in every order of steps: [--only NAME] [--small] [--mutations]
     Model(Passed),
     /// Test mutants of the protocol's source, and list those that no test notices
@@ -116,6 +119,7 @@ fn run(chore: Chore) -> Result<ExitCode, String> {
         Chore::AsRunner(program) => suite::run(program),
         Chore::Tidy => process::run(tidy::command()).map(|()| ExitCode::SUCCESS),
         Chore::Sim(passed) => sim::run(&passed.arguments),
+        Chore::Split(passed) => split::run(&passed.arguments),
         Chore::Model(passed) => model::run(&passed.arguments),
         Chore::Mutants(arguments) => mutants::run(&arguments),
         Chore::Fuzz(arguments) => fuzz::run(&arguments),

@@ -48,12 +48,13 @@ pub(crate) const RAN_WHEN_KILLED: &str = "tests that ran then: ";
 const REPEATED: &str = " ran out of time; it is repeated, alone";
 
 /// Packages whose tests do not depend on time: their failures are never repeated.
-const NEVER_REPEATED: [&str; 6] = [
+const NEVER_REPEATED: [&str; 7] = [
     "railweave-fabric-sim",
     "railweave-fuzz",
     "railweave-models",
     "railweave-recovery-model",
     "railweave-sim",
+    "railweave-split",
     "railweave-transport",
 ];
 

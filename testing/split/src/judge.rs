@@ -84,7 +84,8 @@ pub fn judge(drawn: &Drawn, split: Split) -> Verdict {
     judge_and_keep(drawn, split).0
 }
 
-/// Judges a split in a world. Returns its messages, too, in the order in which they were posted, and the time of the jump.
+/// Judges a split in a world. Returns its messages, too, in the order in which they were posted, and the time of the
+/// jump.
 pub fn judge_and_keep(drawn: &Drawn, split: Split) -> (Verdict, Vec<Message>, u64) {
     let right = right(drawn);
     // The time of a message, where they take longest.

@@ -181,15 +181,16 @@ fn several(connections: usize, depth: usize, bytes: u64, quantum: u32, split: Sp
 
 #[test]
 fn several_connections_share_two_ports() {
-    for (quantum, least_total) in [(QUANTUM, 0.97), (0, 0.95)] {
+    // Where whole writes pass in the order of posts, nothing but the applications keeps a connection to its part.
+    for (quantum, total, least, most) in [(QUANTUM, 0.97, 0.97, 1.02), (0, 0.96, 0.95, 1.15)] {
         for (connections, depth, kib) in
             [2, 3, 8].into_iter().flat_map(|count| [(count, 1, 64), (count, 2, 512), (count, 8, 64), (count, 8, 512)])
         {
             let play = |split| several(connections, depth, kib * KIB, quantum, split);
             let adaptive = play(Split::Adaptive);
-            eprintln!("{connections} {depth} {kib} {quantum} {adaptive:.3?} {:.3?}", play(Split::right(&RATES)));
             let name = format!("{connections} connections, {depth} x {kib} KiB, quantum {quantum}: {adaptive:.3?}");
-            assert!(adaptive.total >= least_total && adaptive.least >= 0.9 && adaptive.most <= 1.1, "{name}");
+            let is_fair = adaptive.least >= least && adaptive.most <= most;
+            assert!(adaptive.total >= total && is_fair, "{name}");
             assert!(play(Split::EQUAL).total < 0.6, "{name}");
         }
     }
@@ -198,7 +199,7 @@ fn several_connections_share_two_ports() {
 #[test]
 fn after_a_pause_in_which_the_rates_swap_the_first_messages_tell() {
     let swapped = [RATES[1], RATES[0]];
-    for (depth, in_order) in [(1, true), (8, true), (8, false)] {
+    for (depth, in_order, most) in [(1, true, 1.2), (8, true, 1.3), (8, false, 1.05)] {
         let play = |split| {
             let mut stage = pair(&RATES, split, Load { in_order, messages: 200, ..Load::of(256 * KIB, depth) });
             stage.run_messages(0, 200);
@@ -210,8 +211,7 @@ fn after_a_pause_in_which_the_rates_swap_the_first_messages_tell() {
             (stage.now_ns() - from_ns) as f64 * sum(&swapped) / (64 * 256 * KIB) as f64
         };
         let (adaptive, old) = (play(Split::Adaptive), play(Split::right(&RATES)));
-        eprintln!("{depth} {in_order} {adaptive} {old}");
-        assert!(adaptive <= 1.3, "{depth} in flight: {adaptive:.3} times the shortest time");
+        assert!(adaptive <= most, "{depth} in flight: {adaptive:.3} times the shortest time");
         assert!(old > 2.0, "{depth} in flight, the old weights: {old:.3}");
     }
 }

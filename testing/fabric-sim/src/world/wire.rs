@@ -11,8 +11,8 @@ use crate::observer::Observer;
 /// The parts of a byte: in a nanosecond, a wire of n kbit/s carries n of them.
 const BYTE: u64 = 8_000_000;
 
-/// A port's wire, and the path behind it. It takes the place of the rates and delays in [`Faults`](crate::Faults), which
-/// are those of each end alone.
+/// A port's wire, and the path behind it. It takes the place of the rates and delays in [`Faults`](crate::Faults),
+/// which are those of each end alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wire {
     /// The rate in kbit/s, at least 1.
