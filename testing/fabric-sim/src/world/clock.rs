@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use railweave_fabric::Clock;
 
-/// The time of a world in nanoseconds, for connections. Unlike the world itself it takes no lock, so that the reports of
-/// a rail may read it.
+/// The time of a world in nanoseconds, for connections. Unlike the world itself it takes no lock, so that the reports
+/// of a rail may read it.
 #[derive(Clone, Debug, Default)]
 pub struct SimClock(Arc<AtomicU64>);
 
