@@ -9,6 +9,7 @@ mod flight;
 mod keys;
 mod land;
 mod late;
+mod line;
 mod link;
 mod outage;
 mod pace;
@@ -24,9 +25,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use clock::SimClock;
 pub(crate) use keys::{KeyPair, Registered};
+pub use line::Wire;
 pub(crate) use state::Port;
 pub use state::State;
-pub use wire::Wire;
 
 use crate::faults::Faults;
 use crate::observer::{Observer, Unobserved};
