@@ -11,7 +11,7 @@ fn play(worlds: u64, split: Split) -> Table {
 
 #[test]
 fn the_bounds_hold_in_random_worlds() {
-    let table = play(600, Split::Adaptive);
+    let table = play(400, Split::Adaptive);
     assert!(table.breaches().is_empty(), "{table}\n{}", table.breaches().join("\n"));
 }
 
