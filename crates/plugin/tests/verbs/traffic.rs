@@ -66,14 +66,17 @@ fn each_port_is_a_device_and_the_machine_may_stand_in_a_file() {
     let _ = std::fs::remove_file(&path);
 }
 
+/// The split follows the speeds that the ports report.
+const BY_SPEED: (&str, &str) = ("RAILWEAVE_POLICY", "speed");
+
 #[test]
 fn ports_become_one_device_as_the_settings_say_and_share_by_weight() {
     // The settings, the device's name, and the part of the bytes that the first port carries.
     type Settings = &'static [(&'static str, &'static str)];
     let cases: [(Settings, &str, f64); 6] = [
-        (&[FUSED], "mlx5_0+mlx5_1", 0.8),
-        (&[("MPIB_HCA_SOUT", "mlx5_0"), ("MPIB_HCA_SUP", "mlx5_1")], "mlx5_0+mlx5_1", 0.8),
-        (&[FUSED, ("RAILWEAVE_RAILS", "mlx5_1,mlx5_0")], "mlx5_1+mlx5_0", 0.8),
+        (&[FUSED, BY_SPEED], "mlx5_0+mlx5_1", 0.8),
+        (&[BY_SPEED, ("MPIB_HCA_SOUT", "mlx5_0"), ("MPIB_HCA_SUP", "mlx5_1")], "mlx5_0+mlx5_1", 0.8),
+        (&[FUSED, BY_SPEED, ("RAILWEAVE_RAILS", "mlx5_1,mlx5_0")], "mlx5_1+mlx5_0", 0.8),
         (&[FUSED, ("RAILWEAVE_WEIGHTS", "80,20")], "mlx5_0+mlx5_1", 0.8),
         (&[FUSED, ("RAILWEAVE_RAILS", "mlx5_1,mlx5_0"), ("RAILWEAVE_WEIGHTS", "80,20")], "mlx5_1+mlx5_0", 0.2),
         (&[FUSED, EVEN], "mlx5_0+mlx5_1", 0.5),
