@@ -515,7 +515,8 @@ mod tests {
         fn the_short_ways_give_the_results_of_the_long_one(
             capacity in 0u64..600,
             count in 1usize..3,
-            immediates in proptest::collection::vec((0usize..3, 0u32..16, 0u32..6, 0u32..600), 1..5),
+            // Nothing comes over a rail that is not up.
+            immediates in proptest::collection::vec((0usize..2, 0u32..16, 0u32..6, 0u32..600), 1..5),
         ) {
             let layout = ImmediateLayout::new(3);
             let encode = |(rail, mask, size_q, bytes): &(usize, u32, u32, u32)| {
