@@ -1,5 +1,5 @@
-//! The user's choices about devices, addresses, memory and the split, as types for the crates that carry them out. The `options`
-//! crate knows how each choice is written in a variable.
+//! The user's choices about devices, addresses, memory and the split, as types for the crates that carry them out. The
+//! `options` crate knows how each choice is written in a variable.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -96,7 +96,8 @@ options! {
         )],
         default: Weights::Unset, "none",
         help: "The weights by which the rails of a connection share its traffic under the policy `static`, in the \
-               rails' order. A rail with weight 0, or past the end of the list, carries nothing while a rail with a weight is usable.",
+               rails' order. A rail with weight 0, or past the end of the list, carries nothing while a rail with a \
+               weight is usable.",
     }
     /// The number of lanes of each rail.
     lanes: Lanes {

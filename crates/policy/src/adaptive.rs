@@ -18,13 +18,13 @@
 //!   has `flight` bytes to do, less the progress of the piece at its head, which is at most the whole piece. If all of
 //!   these are poured into vessels as wide as the rails' rates, and the message on top, its surface gives each rail's
 //!   share. A rail whose share is not worth a piece (less than 512 bytes, or 1/128 of the message) gets none.
-//! * **A rail that is not used** for 32 messages gets a probe: a 32nd of a message, 2 KiB or more. After that it is left
-//!   alone for 64 times as long as the probe took, so that probes cost less than 2 %. The sums before it count for a
-//!   quarter, so that a rail that was a thousand times slower is back after five probes.
+//! * **A rail that is not used** for 32 messages gets a probe: a 32nd of a message, 2 KiB or more. After that it is
+//!   left alone for 64 times as long as the probe took, so that probes cost less than 2 %. The sums before it count for
+//!   a quarter, so that a rail that was a thousand times slower is back after five probes.
 //! * **Messages that travel whole** go to the rail that finishes first. They say little of a rate. So those below
 //!   [`MEASURED_FROM`] are not measured at all, and others count only until a piece of a split message has.
-//! * **The latency** is 7/8 of the shortest time of an empty write: twice too high costs 19 % of the bandwidth at worst,
-//!   half of it 12 %. A piece that a rail completes faster corrects it.
+//! * **The latency** is 7/8 of the shortest time of an empty write: twice too high costs 19 % of the bandwidth at
+//!   worst, half of it 12 %. A piece that a rail completes faster corrects it.
 //! * **Unknown rates** are the mean of the known ones; if none is known, all are equal.
 //!
 //! # Bounds
@@ -102,8 +102,8 @@ struct Rail {
     ticks: u64,
     /// Bytes per 2^24 ticks; 0 while it is unknown.
     rate: u64,
-    /// The rail as a vessel in the present split: its width, which is its rate without the lowest bits, and the bytes in
-    /// it.
+    /// The rail as a vessel in the present split: its width, which is its rate without the lowest bits, and the bytes
+    /// in it.
     width: u64,
     filled: u64,
     /// The time in which nothing but the path delays a piece.
@@ -142,8 +142,8 @@ struct Vessels {
 }
 
 impl Adaptive {
-    /// Returns the policy for a connection whose rails nothing is known of. Messages of fewer than `split_min` bytes, or
-    /// of at most [`GRANULE`], travel whole on one rail. A second has `second` ticks of the clock.
+    /// Returns the policy for a connection whose rails nothing is known of. Messages of fewer than `split_min` bytes,
+    /// or of at most [`GRANULE`], travel whole on one rail. A second has `second` ticks of the clock.
     pub fn new(split_min: u64, second: u64) -> Self {
         Self {
             rails: [Rail { is_unusual: true, ..Rail::default() }; MAX_RAILS],
@@ -228,8 +228,8 @@ impl Adaptive {
         }
     }
 
-    /// Returns the rail on which a message of `bytes` bytes finishes first. A rail of which nothing is known comes first,
-    /// if it is idle and the message can tell anything.
+    /// Returns the rail on which a message of `bytes` bytes finishes first. A rail of which nothing is known comes
+    /// first, if it is idle and the message can tell anything.
     fn soonest(&self, bytes: u64) -> Option<RailId> {
         let finish = |id: &RailId| {
             let rail = &self.rails[*id];
@@ -261,7 +261,7 @@ impl Adaptive {
                 (most, largest) = (share, id);
             }
         }
-        // What rounding leaves, or lacks. The largest share covers it, if all are worth a piece.
+        // The largest share takes what rounding leaves or lacks. It suffices if all are worth a piece.
         shares.bytes[largest] = most.wrapping_add(left);
         // Only the last piece may end within a granule.
         shares.bytes[active.last().unwrap_or_default()] += bytes - whole;
@@ -341,7 +341,7 @@ impl Adaptive {
         if rail.probed != 0 {
             rail.next_probe = now.saturating_add(now.saturating_sub(rail.probed) << PROBE_PAUSE_BITS);
             rail.probed = 0;
-            // What is known of it is out of date: it was not used for long.
+            // The sums are out of date: it was not used for long.
             rail.bytes >>= 2;
             rail.ticks >>= 2;
         }

@@ -107,8 +107,8 @@ impl Weighted {
         }
     }
 
-    /// Returns the rail of a message of `bytes` bytes that travels whole, as most do; call [`Weighted::count_whole`] once
-    /// it is sent. `None`: call [`Weighted::split`].
+    /// Returns the rail of a message of `bytes` bytes that travels whole, as most do; call [`Weighted::count_whole`]
+    /// once it is sent. `None`: call [`Weighted::split`].
     #[inline]
     pub fn whole(&self, bytes: u64, usable: RailSet) -> Option<RailId> {
         if usable != self.plan.usable {

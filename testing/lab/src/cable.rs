@@ -79,8 +79,8 @@ impl Cable {
         self.rate_mbit
     }
 
-    /// Returns the shell command that gives the packets sent from `port` another rate in Mbit/s. What waits in the queue
-    /// stays there.
+    /// Returns the shell command that gives the packets sent from `port` another rate in Mbit/s. What waits in the
+    /// queue stays there.
     pub(crate) fn change_rate(&self, port: Port, mbit: f64) -> String {
         let (index, kbit, burst) = (port.index, (mbit * 1000.0).round(), self.burst_kib);
         format!("tc qdisc change dev eth{index} root handle 1: tbf rate {kbit}kbit burst {burst}kb limit 8mb\n")

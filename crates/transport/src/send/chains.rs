@@ -92,7 +92,8 @@ impl<F: Fabric> SendConnection<F> {
     }
 
     /// Posts chains of plain writes that end in a write-with-immediate, and the record on the leader if the immediate
-    /// cannot hold the sizes. Returns the number of signalled writes posted, 0 if there is no room, and their measurement.
+    /// cannot hold the sizes. Returns the number of signalled writes posted, 0 if there is no room, and their
+    /// measurement.
     fn post_chains(&mut self) -> Result<(u8, Measured), Error> {
         let count = self.filling.count;
         let pieces = |size: u64| size.div_ceil(self.max_write).max(1) as u32;
@@ -124,6 +125,8 @@ impl<F: Fabric> SendConnection<F> {
             count > 1 || adaptive || !self.peer_counts_bytes || shares[0].bytes.iter().any(|b| *b > self.max_write);
         let size_q = if in_record { self.layout.all_ones() } else { self.layout.size_q(total) };
         let in_record = size_q == self.layout.all_ones();
+        let longest = self.filling.parts[..count].iter().map(|part| part.size).max().unwrap_or(0);
+        let measured = self.progress.meter.begin_several(self.head, longest);
         let slot = self.head.slot();
         if in_record {
             self.fill_record(slot);
@@ -131,8 +134,6 @@ impl<F: Fabric> SendConnection<F> {
         let immediate = self.layout.encode(Immediate { slot, mask, size_q });
         let all_lanes = self.config.striped && stripes(size_q, self.layout.all_ones());
         let leader = mask.first();
-        let longest = self.filling.parts[..count].iter().map(|part| part.size).max().unwrap_or(0);
-        let measured = self.progress.meter.begin_several(self.head, longest);
 
         let mut owed = 0;
         for rail in mask {

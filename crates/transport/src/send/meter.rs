@@ -8,8 +8,8 @@ use crate::measured::Measured;
 use crate::rails::RailSide;
 use crate::sequence::Sequence;
 
-/// The work of one slot on one rail: the bytes of all its messages, the number of messages with a piece on the rail, and
-/// the number of signalled writes that are not complete.
+/// The work of one slot on one rail: the bytes of all its messages, the number of messages with a piece on the rail,
+/// and the number of signalled writes that are not complete.
 #[derive(Clone, Copy, Default)]
 struct Given(u64);
 
@@ -63,8 +63,8 @@ pub(super) struct Meter<C> {
 }
 
 impl<C: Clock> Meter<C> {
-    /// Returns the measurements of a connection of `count` rails, of which those in `usable` came up. Its split begins with this
-    /// order.
+    /// Returns the measurements of a connection of `count` rails, of which those in `usable` came up. Its split begins
+    /// with this order.
     pub(super) fn new(order: &Order, split_min: u64, clock: C, count: usize, usable: RailSet) -> Self {
         let ticks_per_second = clock.ticks_per_second();
         let rail_bits = count.next_power_of_two().trailing_zeros();
@@ -114,8 +114,8 @@ impl<C: Clock> Meter<C> {
         self.splitter.count_whole(bytes);
     }
 
-    /// Splits a message between the usable rails. If it [is measured](Self::measures), [`Self::posted`] must hear of each
-    /// piece.
+    /// Splits a message between the usable rails. If it [is measured](Self::measures), [`Self::posted`] must hear of
+    /// each piece.
     #[inline]
     pub(super) fn split(&mut self, bytes: u64, usable: RailSet, shares: &mut Shares) {
         self.now = self.clock.ticks();
@@ -134,8 +134,8 @@ impl<C: Clock> Meter<C> {
         &mut self.given[usize::from(sequence.slot().number()) << self.rail_bits | rail.index()]
     }
 
-    /// Begins the measurement of a slot with one message of `bytes` bytes, and one write on each active rail. Returns its
-    /// kind.
+    /// Begins the measurement of a slot with one message of `bytes` bytes, and one write on each active rail. Returns
+    /// its kind.
     #[inline(always)]
     pub(super) fn begin_one(&mut self, sequence: Sequence, bytes: u64) -> Measured {
         if bytes < self.split_min || self.wants_sample {

@@ -10,7 +10,7 @@ use crate::requests::Requests;
 use crate::violation::Violation;
 use crate::work::WorkKind;
 
-/// What the reports of a sending connection's rails change.
+/// The state that the reports of a sending connection's rails change.
 pub(super) struct InProgress<C> {
     pub(super) requests: Requests,
     pub(super) meter: Meter<C>,
