@@ -59,7 +59,7 @@ fn state(process: Process, bytes: u64) -> State {
         share: Some(if number == 0 { 49_152 } else { 16_384 }),
         in_flight: Some(3 << 20),
         bytes_sent: bytes,
-        waited_for_cts: 12,
+        waited_for_cts: Some(12),
         local: format!("10.0.{number}.7"),
         remote: format!("10.0.{number}.8"),
         ..Rail::default()

@@ -108,8 +108,8 @@ pub struct Connection {
     pub peer_pid: Option<u32>,
     /// The time since which it has its state, in nanoseconds since 1970.
     pub since_ns: u64,
-    /// Messages that were sent or received.
-    pub messages: u64,
+    /// Messages that were sent or received, if known.
+    pub messages: Option<u64>,
     /// Messages that the application had ready before their CTS came.
     pub waited_for_cts: u64,
     /// The name of the peer's host.
@@ -155,8 +155,8 @@ pub struct Rail {
     pub cts_writes: u64,
     /// Data bytes that were received.
     pub bytes_received: u64,
-    /// Messages that the application had ready before their CTS came over this rail.
-    pub waited_for_cts: u64,
+    /// Messages that the application had ready before their CTS came over this rail, if known.
+    pub waited_for_cts: Option<u64>,
     /// Parts of messages that were sent again.
     pub retransmitted: u64,
     /// Times that other rails took over from this one.

@@ -226,16 +226,9 @@ fn as_python(snapshot: &Snapshot) -> String {
         let (speed, share, in_flight) = (known(rail.speed_mbps), known(rail.share), known(rail.in_flight));
         let (connection, number, state) = (rail.connection, rail.number, rail.state as u8);
         writeln!(lines, "rail {connection} {number} {state} {speed} {share} {in_flight}").unwrap();
-        let counts = [
-            rail.bytes_sent,
-            rail.writes_sent,
-            rail.cts_writes,
-            rail.bytes_received,
-            rail.waited_for_cts,
-            rail.retransmitted,
-            rail.failovers.into(),
-        ];
-        writeln!(lines, "counts {}", counts.map(|count| count.to_string()).join(" ")).unwrap();
+        let (sent, writes, cts, received) = (rail.bytes_sent, rail.writes_sent, rail.cts_writes, rail.bytes_received);
+        let (waited, again, failovers) = (known(rail.waited_for_cts), rail.retransmitted, rail.failovers);
+        writeln!(lines, "counts {sent} {writes} {cts} {received} {waited} {again} {failovers}").unwrap();
         writeln!(lines, "ends {} {}", rail.local, rail.remote).unwrap();
         writeln!(lines, "latencies {}", rail.latencies.0.map(|count| count.to_string()).join(" ")).unwrap();
     }

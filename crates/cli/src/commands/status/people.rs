@@ -73,11 +73,12 @@ fn connections(process: &ProcessView) -> io::Result<()> {
     }
     let mut shown = table(&HEADER, 5);
     for group in &process.groups {
-        let [peer, kind] = [peer(group), kind(group)];
+        let [peer, kind, waits] = [peer(group), kind(group), group.waited_for_cts.to_string()];
         for (index, rail) in group.rails.iter().enumerate() {
             let is_first = index == 0;
             let of_group = |text: &str| if is_first { text.to_owned() } else { String::new() };
-            let cells = [of_group(&peer), of_group(&kind)].into_iter().chain(cells(rail));
+            let waits = rail.waited_for_cts.map_or_else(|| of_group(&waits), |count| count.to_string());
+            let cells = [of_group(&peer), of_group(&kind)].into_iter().chain(cells(rail)).chain([waits]);
             shown.add_row(cells.map(|cell| printable(&cell)));
         }
         if group.rails.is_empty() {
@@ -102,7 +103,7 @@ fn kind(group: &GroupView) -> String {
     format!("{states} {} by {device}", group.direction)
 }
 
-fn cells(rail: &RailView) -> [String; 9] {
+fn cells(rail: &RailView) -> [String; 8] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let microseconds = |latency: Option<f64>| or_dash(latency.map(duration));
     [
@@ -114,7 +115,6 @@ fn cells(rail: &RailView) -> [String; 9] {
         or_dash(rail.in_flight.map(|bytes| Size(bytes as usize).to_string())),
         microseconds(rail.latency_p50_us),
         microseconds(rail.latency_p99_us),
-        rail.waited_for_cts.to_string(),
     ]
 }
 

@@ -59,7 +59,7 @@ pub(super) struct GroupView {
     pub(super) device: Option<String>,
     pub(super) direction: &'static str,
     pub(super) states: BTreeMap<&'static str, u32>,
-    pub(super) messages: u64,
+    pub(super) messages: Option<u64>,
     pub(super) waited_for_cts: u64,
     pub(super) rails: Vec<RailView>,
 }
@@ -81,7 +81,7 @@ pub(super) struct RailView {
     pub(super) writes_sent: u64,
     pub(super) cts_writes: u64,
     pub(super) bytes_received: u64,
-    pub(super) waited_for_cts: u64,
+    pub(super) waited_for_cts: Option<u64>,
     pub(super) retransmitted: u64,
     pub(super) failovers: u64,
     pub(super) latency_p50_us: Option<f64>,
@@ -224,7 +224,7 @@ fn groups(before: Option<&Snapshot>, snapshot: &Snapshot, now_ns: u64) -> Vec<Gr
             device,
             direction: direction.word(),
             states: counted(connections.iter().map(|connection| connection.state.word())),
-            messages: connections.iter().map(|connection| connection.messages).sum(),
+            messages: connections.iter().filter_map(|connection| connection.messages).reduce(u64::saturating_add),
             waited_for_cts: connections.iter().map(|connection| connection.waited_for_cts).sum(),
             rails: rails.remove(&key).unwrap_or_default().into_values().map(|all| rail(&all, &rates, now_ns)).collect(),
         }
@@ -255,7 +255,7 @@ fn rail(rails: &[&Rail], rates: &Rates, now_ns: u64) -> RailView {
         writes_sent: sum(|rail| rail.writes_sent),
         cts_writes: sum(|rail| rail.cts_writes),
         bytes_received: sum(|rail| rail.bytes_received),
-        waited_for_cts: sum(|rail| rail.waited_for_cts),
+        waited_for_cts: rails.iter().filter_map(|rail| rail.waited_for_cts).reduce(u64::saturating_add),
         retransmitted: sum(|rail| rail.retransmitted),
         failovers: sum(|rail| rail.failovers.into()),
         latency_p50_us: latencies.quantile(0.5),
@@ -310,7 +310,7 @@ mod tests {
             direction: Direction::Send,
             state: if number == 1 { ConnectionState::Closing } else { ConnectionState::Open },
             peer_host: if number == 2 { "node9".into() } else { "node8".into() },
-            messages: 10,
+            messages: Some(10),
             ..Connection::default()
         };
         let rail = |connection: u32, number: u8| Rail {
@@ -331,7 +331,7 @@ mod tests {
         let groups = groups(None, &snapshot(SECOND, 100), SECOND);
         assert_eq!(groups.iter().map(|group| &*group.peer_host).collect::<Vec<_>>(), ["node8", "node9"]);
         assert_eq!(groups[0].states, BTreeMap::from([("closing", 1), ("open", 1)]));
-        assert_eq!((groups[0].messages, groups[0].rails.len()), (20, 2));
+        assert_eq!((groups[0].messages, groups[0].rails.len()), (Some(20), 2));
         let rail = &groups[0].rails[1];
         assert_eq!(rail.states, BTreeMap::from([("down", 1), ("up", 1)]));
         assert_eq!((rail.number, rail.bytes_sent, rail.share, rail.rate_mbps), (1, 300, Some(0.25), None));
