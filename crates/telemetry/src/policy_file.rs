@@ -132,7 +132,7 @@ impl PolicyFile {
 
     fn refresh(&mut self) -> Result<(), Trouble> {
         let facts = fs::symlink_metadata(&self.path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Unusable::Missing,
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Unusable::Missing,
             _ => Unusable::Io(error),
         })?;
         if self.seen.replace(stamp(&facts)) == Some(stamp(&facts)) {
