@@ -576,13 +576,14 @@ options! {
     /// The folder in which processes write their telemetry, and in which the policy file is looked for.
     run_dir: RunDir {
         variables: [
-            variable("RAILWEAVE_RUN_DIR", "the absolute path of a folder", "/dev/shm/railweave-job", RunDir::parse),
+            variable("RAILWEAVE_RUN_DIR", "the absolute path of a folder, or none", "/dev/shm/railweave-job", RunDir::parse),
         ],
         default: RunDir::OfUser, "/dev/shm/railweave-UID",
         help: "The folder in which each process writes a file about itself (docs/telemetry.md), which `railweave \
                status` shows, and in which it looks for the policy file that steers it (docs/policy.md). It is made \
                if it is missing, and must belong to the user of the job; nobody else may write there. UID is the \
-               number of that user. Containers that are to be watched from their host need a mounted folder.",
+               number of that user. Containers that are to be watched from their host need a mounted folder. With \
+               `none`, the process writes no file, and neither this policy file nor the table of weights steers it.",
     }
     /// True if GPU memory is flushed when NCCL asks for it.
     flush: bool {

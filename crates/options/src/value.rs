@@ -275,17 +275,19 @@ pub enum RunDir {
     OfUser,
     /// This one.
     At(PathBuf),
+    /// None: there is neither telemetry nor a policy file.
+    Off,
 }
 
 impl RunDir {
     pub(crate) fn parse(text: &str) -> Result<RunDir, String> {
-        absolute(text).map(RunDir::At)
+        if text.trim().eq_ignore_ascii_case("none") { Ok(RunDir::Off) } else { absolute(text).map(RunDir::At) }
     }
 
-    /// Returns the folder's path; `None` for the user's own.
+    /// Returns the folder's path; `None` if the setting names none.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            RunDir::OfUser => None,
+            RunDir::OfUser | RunDir::Off => None,
             RunDir::At(path) => Some(path),
         }
     }
@@ -296,6 +298,7 @@ impl fmt::Display for RunDir {
         match self {
             RunDir::OfUser => f.write_str("/dev/shm/railweave-UID"),
             RunDir::At(path) => path.display().fmt(f),
+            RunDir::Off => f.write_str("none"),
         }
     }
 }

@@ -167,9 +167,10 @@ fn the_run_dir_is_an_absolute_path() {
     assert_eq!(dir.value, RunDir::At("/run/job".into()));
     assert_eq!(dir.value.path(), Some(std::path::Path::new("/run/job")));
     assert_eq!(dir.source, Source::Variable("RAILWEAVE_RUN_DIR"));
+    assert_eq!(good(&[("RAILWEAVE_RUN_DIR", " None")]).run_dir.value, RunDir::Off);
     assert_eq!(
         bad(&[("RAILWEAVE_RUN_DIR", "job")]),
-        "RAILWEAVE_RUN_DIR: \"job\" is not an absolute path; allowed: the absolute path of a folder; \
+        "RAILWEAVE_RUN_DIR: \"job\" is not an absolute path; allowed: the absolute path of a folder, or none; \
          try RAILWEAVE_RUN_DIR=/dev/shm/railweave-job"
     );
 }
