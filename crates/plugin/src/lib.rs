@@ -21,6 +21,7 @@ mod log;
 mod network;
 mod per_process;
 mod process;
+mod publish;
 mod shares;
 mod sync;
 

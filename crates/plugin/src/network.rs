@@ -65,6 +65,7 @@ impl<F: Fabric, H: MakesConnection<Connection: End + 'static> + 'static> AnyHand
             Box::new(Established {
                 registrar: Arc::new(RegistrarOf::<F> { rails: rails.iter().map(shared).collect() }),
                 fate: Arc::clone(end.fate()),
+                steering: Arc::clone(end.steering()),
                 parts: end.parts(),
                 peer: end.peer().to_owned(),
                 step,
@@ -104,6 +105,11 @@ pub(crate) trait Network: Send + Sync {
     fn is_tcp(&self) -> bool {
         self.ports().first().is_some_and(|port| port.facts.link_layer == LinkLayer::Tcp)
     }
+    /// Returns the name of the port at a place among those that a device offers.
+    fn port_name(&self, device: usize, place: usize) -> Option<String> {
+        let offered = offered(&self.devices().at(device), self.ports());
+        offered.ports.get(place).map(|index| self.ports()[*index].facts.name.clone())
+    }
     /// Begins a connection from a device.
     fn connect(&self, device: usize, to: To<'_>, params: HandshakeParams) -> Box<dyn AnyHandshake>;
     /// Answers an offer to a device. `same_network`: both processes share a network namespace.
@@ -125,7 +131,7 @@ pub(crate) struct NetworkOf<F: Fabric> {
     pub(crate) registrations: Vec<Arc<Registrations<F>>>,
     /// The number of lanes that this side asks for, by the port's place in its device.
     pub(crate) lanes: Box<dyn Fn(usize) -> u8 + Send + Sync>,
-    /// The weight by the port's place in its device; `None` uses the speed.
+    /// The user's weight by the port's place in its device; `None` without weights.
     pub(crate) weight: Box<dyn Fn(usize) -> Option<u32> + Send + Sync>,
     /// True if ports of one adapter share its traffic evenly, whatever speeds they report.
     pub(crate) halves_share_evenly: bool,
@@ -146,7 +152,8 @@ impl<F: Fabric> NetworkOf<F> {
             HandshakePort {
                 offer: port_offer(&self.ports[*index], (self.lanes)(place)),
                 domain: Arc::clone(self.registrations[*index].domain()),
-                weight: (self.weight)(place).or_else(|| self.weight_among_halves(*index, &offered.ports)),
+                weight: self.weight_among_halves(*index, &offered.ports),
+                fixed: (self.weight)(place),
             }
         };
         offered.ports.iter().enumerate().map(port).collect()

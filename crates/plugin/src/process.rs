@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use railweave_fabric::{EventSource, LinkLayer};
 use railweave_identity::{self as identity, Key};
 use railweave_offers::{Offered, handle_addresses, offered, port_offer};
-use railweave_options::Options;
+use railweave_options::{self as options, Options};
+use railweave_telemetry::{self as telemetry, RunDir};
 use railweave_topology::{DialAddress, NetworkAddress, dial_order};
 use railweave_transport::{ConnectionConfig, Error, Handle, HandleAddress, Hello};
 
@@ -20,6 +21,7 @@ use crate::listen_comm::ListenComm;
 use crate::log;
 use crate::network::Network;
 use crate::per_process::{PerProcess, ProcessMark};
+use crate::publish::PublishConfig;
 
 /// The state that all connections of this process share.
 pub(crate) struct Process {
@@ -124,11 +126,30 @@ impl Process {
             congestion: self.congestion.clone(),
             events: self.events.clone(),
             return_events: self.options.return_events.value,
+            publish: self.publish_config(),
             log_lanes: self.options.log_lanes.value,
         };
         let started = Arc::new(Control::start(config)?);
         *control = Some(Arc::clone(&started));
         Ok(started)
+    }
+
+    /// Returns the configuration of the telemetry and the policy files; `None` if the user wants none.
+    fn publish_config(&self) -> Option<PublishConfig> {
+        let run_dir = &self.options.run_dir.value;
+        let known = |number: i32| u32::try_from(number).ok();
+        let hello = &self.hello;
+        (*run_dir != options::RunDir::Off).then(|| PublishConfig {
+            dir: RunDir::named(run_dir.path()),
+            process: telemetry::Process::of_this_process(
+                hello.process.0,
+                known(hello.rank),
+                known(hello.world),
+                |name| std::env::var_os(name),
+            ),
+            networks: [&self.network].into_iter().chain(&self.fallback).cloned().collect(),
+            reads_policies: fabrics::reads_policies(&self.options),
+        })
     }
 
     /// Returns the handle of a new listener of a device.
@@ -223,6 +244,14 @@ pub(crate) fn release(context: Context) {
     drop(users);
     if let Some(control) = last.and_then(|process| lock(&process.control).take()) {
         control.stop();
+    }
+}
+
+/// Tells the control thread that a call has failed. Waits for no lock: that of this thread's own caller may be held.
+pub(crate) fn note_failed_call() {
+    let process = USERS.get().try_lock().ok().and_then(|users| users.process.clone());
+    if let Some(control) = process.and_then(|process| process.control.try_lock().ok()?.clone()) {
+        control.note_failed_call();
     }
 }
 

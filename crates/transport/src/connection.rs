@@ -252,6 +252,7 @@ impl<F: Fabric> Core<F> {
             return first.clone();
         }
         self.state = State::Broken(error.clone());
+        self.fate.set_broken(error.clone());
         error
     }
 }

@@ -4,12 +4,13 @@ use std::sync::OnceLock;
 
 use crate::Error;
 
-/// Two cells, each set once, by which a connection's data path learns without a lock that its peer is gone or an
-/// adapter failed.
+/// Cells, each set once: by two of them a connection's data path learns without a lock that its peer is gone or an
+/// adapter failed, and by the third the rest of the process learns that the connection is broken.
 #[derive(Debug, Default)]
 pub struct Fate {
     lost: OnceLock<Error>,
     failed: OnceLock<Error>,
+    broken: OnceLock<Error>,
 }
 
 impl Fate {
@@ -23,6 +24,16 @@ impl Fate {
     /// fail with this error, even if the peer is gone too. Only the first report counts.
     pub fn set_failed(&self, error: Error) {
         let _ = self.failed.set(error);
+    }
+
+    /// Notes that the connection is broken. Only the first reason counts.
+    pub(crate) fn set_broken(&self, error: Error) {
+        let _ = self.broken.set(error);
+    }
+
+    /// Returns the reason why the connection is broken, which every call on it returns; `None` while it works.
+    pub fn broken(&self) -> Option<&Error> {
+        self.broken.get()
     }
 
     /// Returns the reason why nothing that needs the peer can succeed; `None` until one is reported.
@@ -52,5 +63,6 @@ mod tests {
         assert_eq!((fate.lost(), fate.failed()), (Some(&lost), None));
         fate.set_failed(failed.clone());
         assert_eq!((fate.lost(), fate.failed()), (Some(&failed), Some(&failed)));
+        assert_eq!(fate.broken(), None, "nothing was stuck yet");
     }
 }

@@ -84,7 +84,7 @@ pub use session::{
     SocketEndKind, Unreachable, Unwelcome,
 };
 
-pub use steering::Steering;
+pub use steering::{OwnWeights, Steering};
 pub use violation::{CtsViolation, ImmediateFault, Violation};
 
 pub use railweave_policy::{GRANULE, Order};

@@ -110,6 +110,10 @@ pub struct RailInfo {
     pub local_port: usize,
     /// Its two ends.
     pub name: RailName,
+    /// The speed that both ends' ports reach by their own reports, in Mbit/s; `None` if one of them is not known.
+    pub speed_mbps: Option<u32>,
+    /// The number of its lanes.
+    pub lanes: u8,
     /// Its traffic.
     pub counters: Arc<RailCounters>,
 }

@@ -17,7 +17,8 @@ use crate::record::Records;
 use crate::sequence::Sequence;
 use crate::slots::{Slots, State};
 use crate::{
-    ConnectionConfig, Error, Fate, Incoming, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, RailInfo, SLOTS, Slot, Steering,
+    ConnectionConfig, Error, Fate, Incoming, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, OwnWeights, RailInfo, SLOTS, Slot,
+    Steering,
 };
 
 /// A receive or a flush in progress.
@@ -67,6 +68,7 @@ pub(crate) struct ReceiveParts<F: Fabric> {
     pub(crate) config: ConnectionConfig,
     pub(crate) rails: Rails<F>,
     pub(crate) order: Order,
+    pub(crate) weights: OwnWeights,
     pub(crate) cts_shadow: Arc<Region>,
     pub(crate) cts_shadow_keys: [u32; MAX_RAILS],
     pub(crate) peer_cts: u64,
@@ -218,7 +220,7 @@ impl<F: Fabric> RecvConnection<F> {
                 MAX_MESSAGE_BYTES + 1,
                 parts.peer,
                 parts.fate,
-                Arc::new(Steering::new(&parts.order)),
+                Arc::new(Steering::new(&parts.order, parts.weights)),
             ),
         }
     }

@@ -27,7 +27,7 @@ use crate::sequence::Sequence;
 use crate::work::WorkKind;
 use crate::{
     ConnectionConfig, Error, Event, Fate, GRANULE, Immediate, ImmediateLayout, MAX_MESSAGE_BYTES, MemoryKeys, Misuse,
-    Outgoing, RailInfo, Slot, Steering, Truncated,
+    Outgoing, OwnWeights, RailInfo, Slot, Steering, Truncated,
 };
 
 /// The message size in bytes from which a connection with striped lanes uses all lanes of a rail for one message.
@@ -63,6 +63,7 @@ pub(crate) struct SendParts<F: Fabric> {
     pub(crate) config: ConnectionConfig,
     pub(crate) rails: Rails<F>,
     pub(crate) order: Order,
+    pub(crate) weights: OwnWeights,
     pub(crate) clock: F::Clock,
     pub(crate) cts: Arc<Region>,
     pub(crate) records: Arc<Region>,
@@ -171,6 +172,8 @@ pub struct SendConnection<F: Fabric> {
     peer_record_keys: [u32; MAX_RAILS],
     truncated: Option<Truncated>,
     truncation_reported: bool,
+    /// The receive that a message last waited for.
+    waited: Sequence,
 }
 
 impl<F: Fabric> SendConnection<F> {
@@ -196,9 +199,16 @@ impl<F: Fabric> SendConnection<F> {
                     parts.rails.usable(),
                 ),
             },
-            core: Core::new(parts.rails, fast_below, parts.peer, parts.fate, Arc::new(Steering::new(&parts.order))),
+            core: Core::new(
+                parts.rails,
+                fast_below,
+                parts.peer,
+                parts.fate,
+                Arc::new(Steering::new(&parts.order, parts.weights)),
+            ),
             cts: CtsStream::new(parts.cts, u64::from(parts.config.first_number)),
             head: Sequence::new(parts.config.first_number),
+            waited: Sequence::new(parts.config.first_number).before(1),
             filling: Box::default(),
             peer_counts_bytes: parts.peer_counts_bytes,
             max_write,

@@ -3,10 +3,28 @@
 use railweave_fabric::{MAX_RAILS, PolicyName, RailSet};
 use railweave_policy::Order;
 
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// The weights that an end of a connection knows of itself, by the numbers of its rails. A rail that did not come up
+/// has weight 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnWeights {
+    /// Those of [`PolicyName::Speed`], and what the other policies begin with.
+    pub speed: [u32; MAX_RAILS],
+    /// Those of [`PolicyName::Static`]; `None` if the user has set none.
+    pub fixed: Option<[u32; MAX_RAILS]>,
+}
+
+impl OwnWeights {
+    /// Returns the order for a policy of the settings. Without weights of the user, the speeds take their place.
+    pub fn order(&self, policy: PolicyName) -> Order {
+        let fixed = self.fixed.filter(|_| policy == PolicyName::Static);
+        Order::new(policy, fixed.unwrap_or(self.speed))
+    }
+}
 
 /// The policy of one end of a connection, which one thread may change at any time, without a lock, while another uses
-/// the connection.
+/// the connection; and what that thread has to know of the end.
 ///
 /// The end looks at the number of changes with each message, and reads the order if there was one. If an order changes
 /// while it is read, the next look sees that, and the message in between may be split by parts of both.
@@ -16,15 +34,19 @@ pub struct Steering {
     /// The policy's place in [`PolicyName::ALL`] in the low 8 bits, and the rails that may be used in the next 8.
     policy: AtomicU32,
     weights: [AtomicU32; MAX_RAILS],
+    own: OwnWeights,
+    waited_for_cts: AtomicU64,
 }
 
 impl Steering {
-    /// Returns the steering of an end that begins with this order.
-    pub fn new(order: &Order) -> Self {
+    /// Returns the steering of an end that begins with this order, and knows these weights.
+    pub fn new(order: &Order, own: OwnWeights) -> Self {
         Self {
             changes: AtomicU32::new(0),
             policy: AtomicU32::new(encode(order)),
             weights: order.weights.map(AtomicU32::new),
+            own,
+            waited_for_cts: AtomicU64::new(0),
         }
     }
 
@@ -52,6 +74,22 @@ impl Steering {
             weights: std::array::from_fn(|rail| self.weights[rail].load(Ordering::Relaxed)),
             allowed: RailSet::from_bits((policy >> 8) as u8),
         }
+    }
+
+    /// Returns the weights that the end knows of itself.
+    pub fn own_weights(&self) -> &OwnWeights {
+        &self.own
+    }
+
+    /// Returns the number of messages that the application had ready before their CTS came.
+    pub fn waited_for_cts(&self) -> u64 {
+        self.waited_for_cts.load(Ordering::Relaxed)
+    }
+
+    /// Counts a message that the application has ready before its CTS has come.
+    pub(crate) fn count_wait(&self) {
+        // One writer.
+        self.waited_for_cts.store(self.waited_for_cts.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     fn change(&self) {

@@ -68,6 +68,7 @@ impl Plan {
                 offer: port_offer(index, 1, self.lanes),
                 domain: world.port(index, self.caps),
                 weight: self.weights[index],
+                fixed: None,
             })
             .collect()
     }

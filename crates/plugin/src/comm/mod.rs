@@ -11,7 +11,9 @@ use std::sync::{Arc, Weak};
 
 use railweave_abi::NcclResult;
 use railweave_fabric::{Part, Step};
-use railweave_transport::{ConnectionEnd, Debt, Error, Fate, Incoming, RailInfo, RecvRequest, SendRequest, call};
+use railweave_transport::{
+    ConnectionEnd, Debt, Error, Event, Fate, Incoming, RailInfo, RecvRequest, SendRequest, Steering, call,
+};
 
 pub(crate) use memory::{MemoryHandle, Registrar, RegistrarOf};
 pub(crate) use registrations::Registrations;
@@ -65,6 +67,7 @@ pub(crate) struct Established {
     pub(crate) end: Box<dyn End>,
     pub(crate) registrar: Arc<dyn Registrar>,
     pub(crate) fate: Arc<Fate>,
+    pub(crate) steering: Arc<Steering>,
     /// The parts of this host that it uses.
     pub(crate) parts: Vec<Part>,
     pub(crate) rails: Vec<RailInfo>,
@@ -105,6 +108,9 @@ pub(crate) trait ControlHandle: Send + Sync {
 
     /// Takes over a connection that is to be closed.
     fn close(&self, route: Route, end: Box<dyn End>);
+
+    /// Takes note of an event of an open connection.
+    fn note(&self, route: Route, event: Event);
 }
 
 /// The mark of every connection, so that a wrong pointer is refused.
@@ -190,6 +196,11 @@ impl Comm {
     #[inline]
     pub(crate) fn request(&self, index: usize) -> *mut c_void {
         std::ptr::from_ref(&self.requests[index]).cast_mut().cast()
+    }
+
+    /// Reports an event of the connection to the control thread.
+    pub(crate) fn note(&self, event: Event) {
+        self.control.note(self.route, event);
     }
 
     /// Refuses a connection of the parent process.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use railweave_transport::{Climb, Handle};
+use railweave_transport::{Climb, Event, Handle};
 
 use super::pending::PendingConnect;
 use crate::comm::{End, Route};
@@ -34,6 +34,10 @@ pub(crate) type Listeners = Arc<Mutex<HashMap<u64, Arc<Listener>>>>;
 pub(crate) enum Command {
     Connect(Box<ConnectRequest>),
     Close(Route, Box<dyn End>),
+    /// An event of an open connection.
+    Note(Route, Event),
+    /// A call has failed, so a connection may have.
+    Failed,
     Stop,
 }
 

@@ -10,6 +10,7 @@ use railweave_options::PortRange;
 use railweave_transport::Hello;
 
 use crate::congestion::LaneCongestion;
+use crate::publish::PublishConfig;
 
 /// The control thread's configuration.
 pub(crate) struct ControlConfig {
@@ -25,6 +26,8 @@ pub(crate) struct ControlConfig {
     pub(crate) events: Vec<Arc<dyn EventSource>>,
     /// True if a connection is lost when an event says that a part that it uses failed.
     pub(crate) return_events: bool,
+    /// The telemetry and the policy files; `None` if the user wants none.
+    pub(crate) publish: Option<PublishConfig>,
     /// True if the log has a line for each lane that is set up.
     pub(crate) log_lanes: bool,
 }

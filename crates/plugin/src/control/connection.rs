@@ -3,14 +3,14 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
-use railweave_fabric::Part;
+use railweave_fabric::{Part, RailId};
 use railweave_transport::progress::Progress;
-use railweave_transport::{Fate, Lingering, Side, Token};
+use railweave_transport::{Fate, Lingering, RailName, Side, Token};
 
 use super::command::ConnectRequest;
 use crate::comm::End;
 use crate::listener::{Listener, Ready};
-use crate::network::AnyHandshake;
+use crate::network::{AnyHandshake, Network};
 
 /// The recipient of a connection once it is up.
 pub(super) enum Target {
@@ -46,6 +46,14 @@ pub(super) enum Connection {
     Closed(Lingering<Box<dyn End>>),
 }
 
+/// This end's place in the host.
+pub(super) struct Place {
+    pub(super) network: Arc<dyn Network>,
+    pub(super) device: usize,
+    /// The NUMA node of the device, if it has one.
+    pub(super) node: Option<u32>,
+}
+
 /// A connection that is being set up.
 pub(super) struct ConnectionSetup {
     /// `None` while the set-up thread has it.
@@ -59,8 +67,9 @@ pub(super) struct ConnectionSetup {
     pub(super) target: Target,
     /// The token that its lanes present, if the peer began it.
     pub(super) token: Option<Token>,
-    /// The NUMA node of the device, if it has one.
-    pub(super) node: Option<u32>,
+    pub(super) place: Place,
+    /// The rails that were left out.
+    pub(super) left_out: Vec<(RailId, RailName)>,
     /// The time at which it began.
     pub(super) begun_ns: u64,
 }
@@ -70,7 +79,7 @@ impl ConnectionSetup {
         handshake: Box<dyn AnyHandshake>,
         target: Target,
         token: Option<Token>,
-        node: Option<u32>,
+        place: Place,
         (timeout_ns, now_ns): (u64, u64),
     ) -> Self {
         let side = match target {
@@ -85,7 +94,8 @@ impl ConnectionSetup {
             progress,
             target,
             token,
-            node,
+            place,
+            left_out: Vec::new(),
             begun_ns: now_ns,
         }
     }

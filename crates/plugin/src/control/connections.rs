@@ -5,31 +5,33 @@ use std::sync::{Arc, Weak};
 
 use railweave_fabric::{LinkLayer, Route as FabricRoute, Step};
 use railweave_identity::random;
+use railweave_telemetry::EventKind;
 use railweave_transport::progress::Due;
-use railweave_transport::{Action, Cause, Error, Failed, Handshake, HandshakeFailure, Message, Offer, Token};
+use railweave_transport::{Action, Cause, Error, Event, Failed, Handshake, HandshakeFailure, Message, Offer, Token};
 
 use super::clock::nanoseconds;
 use super::command::ConnectRequest;
-use super::connection::{Connection, ConnectionSetup, Target};
+use super::connection::{Connection, ConnectionSetup, Place, Target};
 use super::control_loop::ControlLoop;
 use super::failures::Failure;
 use super::numa;
 use super::offers::TOO_MANY_UNACCEPTED;
+use super::publishing::peer_of;
 use super::strangers::Kind;
 use crate::comm::{Established, Route};
 use crate::log;
 use crate::network::{AnyHandshake, HandshakeParams, Network, To};
 
-/// Begins a handshake with memory from the NUMA node of its device, if the fabric has adapters. Returns the node too,
+/// Begins a handshake with memory from the NUMA node of its device, if the fabric has adapters. Returns its place too,
 /// for the later steps.
 fn placed(
-    network: &dyn Network,
+    network: &Arc<dyn Network>,
     device: usize,
     begin: impl FnOnce(&dyn Network, usize) -> Box<dyn AnyHandshake>,
-) -> (Box<dyn AnyHandshake>, Option<u32>) {
-    let node = if network.may_block() { numa::node_of(network, device) } else { None };
+) -> (Box<dyn AnyHandshake>, Place) {
+    let node = if network.may_block() { numa::node_of(&**network, device) } else { None };
     let _placed = numa::Placed::on(node);
-    (begin(network, device), node)
+    (begin(&**network, device), Place { network: Arc::clone(network), device, node })
 }
 
 /// Returns true if the acceptor found no rail in the offer.
@@ -57,8 +59,8 @@ impl ControlLoop {
             _ => (&request.network, request.device),
         };
         let to = To { handle: &request.handle, first_step, avoided: &avoided };
-        let (handshake, node) = placed(&**network, device, |it, device| it.connect(device, to, params));
-        let setup = ConnectionSetup::new(handshake, Target::Connect(Box::new(request)), None, node, (timeout_ns, now));
+        let (handshake, place) = placed(network, device, |it, device| it.connect(device, to, params));
+        let setup = ConnectionSetup::new(handshake, Target::Connect(Box::new(request)), None, place, (timeout_ns, now));
         self.begin_setup(route, setup);
         self.with_handshake(route, |_| ());
     }
@@ -81,11 +83,11 @@ impl ControlLoop {
         // Without a network of the offer's kind, the pairing says which kinds there are.
         let known = listener.network_for(is_tcp).unwrap_or((&listener.network, listener.device));
         let params = HandshakeParams { config: listener.config.clone(), peer, deadline_ns };
-        let (handshake, node) =
-            placed(&**known.0, known.1, |it, device| it.accept(device, offer, same_network, lane_token, params));
+        let (handshake, place) =
+            placed(known.0, known.1, |it, device| it.accept(device, offer, same_network, lane_token, params));
         let follows = offer.ways.first_step > Step::default() || offer.ways.routes.contains(&FabricRoute::Failed);
         let target = Target::Accept(Arc::clone(&listener), follows);
-        let setup = ConnectionSetup::new(handshake, target, Some(lane_token), node, (timeout_ns, now));
+        let setup = ConnectionSetup::new(handshake, target, Some(lane_token), place, (timeout_ns, now));
         self.begin_setup(route, setup);
         self.lane_routes.insert(lane_token, route);
         self.with_handshake(route, |_| ());
@@ -128,6 +130,9 @@ impl ControlLoop {
                 return;
             };
             if let Some(event) = handshake.poll_event() {
+                if let Event::RailLeftOut { rail, name, .. } = &event {
+                    setup.left_out.push((*rail, name.clone()));
+                }
                 if let Target::Connect(request) = &mut setup.target {
                     let took_ns = now.saturating_sub(setup.begun_ns);
                     request.climb.handle_event(&mut session.ways, &event, took_ns, now);
@@ -178,9 +183,11 @@ impl ControlLoop {
         };
         let open = Connection::Open { fate, parts, listener };
         session.connections.insert(route.connection, open);
+        let peer = session.protocol.peer().map(peer_of).unwrap_or_default();
         let is_known = session.protocol.opened(route.connection, now);
         debug_assert!(is_known, "what was being set up here was being set up there");
         self.end_setup(route, &setup);
+        self.publish_opened(route, &setup, &established, peer);
         if let Target::Accept(listener, _) = &setup.target
             && listener.unaccepted() >= self.setups.most_unaccepted
         {
@@ -339,7 +346,10 @@ impl ControlLoop {
     pub(super) fn report_failed_setup(&mut self, target: &Target, error: Error) {
         match target {
             // Nobody needs the error if connect is not called again.
-            Target::Connect(request) => drop(request.result.give(Err(error))),
+            Target::Connect(request) => {
+                self.note(EventKind::FAILED, None, || error.to_string());
+                drop(request.result.give(Err(error)));
+            }
             // The first failure is in the log already.
             Target::Accept(_, true) if is_unpaired(&error) => {}
             Target::Accept(listener, _) if listener.is_open() => {

@@ -34,6 +34,7 @@ use crate::comm::owing::Owing;
 use crate::congestion::LaneCongestion;
 use crate::descriptors;
 use crate::log;
+use crate::publish::Publish;
 
 const WAKER: PollToken = PollToken(0);
 const LISTENER: PollToken = PollToken(1);
@@ -150,6 +151,8 @@ pub(super) struct ControlLoop {
     pub(super) left_queue: LeftQueue,
     pub(super) settling: Settling,
     pub(super) workers: Workers,
+    /// The telemetry and the policy files; `None` if the user wants none.
+    pub(super) publish: Option<Publish>,
 }
 
 impl ControlLoop {
@@ -215,6 +218,7 @@ impl ControlLoop {
             unclaimed_connects: VecDeque::new(),
             settling: Settling::new(owing),
             workers,
+            publish: config.publish.map(Publish::new),
         })
     }
 
@@ -250,6 +254,7 @@ impl ControlLoop {
         while self.turn(&mut events) {
             let is_over = (self.lingering_connections == 0) && !self.settling.owes();
             if self.stop_by_ns.is_some_and(|until| is_over || self.now_ns() >= until) {
+                self.end_publishing();
                 return self.free_connections();
             }
         }
@@ -286,6 +291,7 @@ impl ControlLoop {
         self.take_handshakes();
         self.handle_deadlines();
         self.begin_waiting_setups();
+        self.look_at_telemetry();
         self.update_touched_entries();
         self.shrink_collections();
         true
@@ -303,6 +309,8 @@ impl ControlLoop {
             match self.commands.try_recv() {
                 Ok(Command::Connect(request)) => self.connect(*request),
                 Ok(Command::Close(route, end)) => self.close(route, end),
+                Ok(Command::Note(route, event)) => self.note_reported(route, &event),
+                Ok(Command::Failed) => self.publish_soon(),
                 Ok(Command::Stop) => self.stop_by_ns = Some(self.now_ns() + self.sessions.linger_ns),
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
@@ -460,6 +468,7 @@ impl ControlLoop {
         let stopping = self.stop_by_ns.into_iter().chain(settling);
         let again = again.chain((!self.more_events.is_empty()).then_some(0));
         let unclaimed = unclaimed.into_iter().chain(self.left_queue.next_ns());
+        let again = again.chain(self.publish.as_ref().map(Publish::next_ns));
         unclaimed.chain(entries).chain(stopping).chain(again).min()
     }
 
@@ -515,6 +524,7 @@ mod tests {
             congestion: LaneCongestion::new(&options.tcp_congestion).expect("the default is there"),
             events: Vec::new(),
             return_events: true,
+            publish: None,
             log_lanes: false,
         }
     }

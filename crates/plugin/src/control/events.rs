@@ -1,6 +1,7 @@
 //! Device events: logged, and reported to the connections whose parts failed.
 
 use railweave_fabric::PortEvent;
+use railweave_telemetry::EventKind;
 
 use super::connection::Connection;
 use super::control_loop::{ControlLoop, Entry};
@@ -25,6 +26,7 @@ impl ControlLoop {
             } else {
                 log::info(&message);
             }
+            self.note(EventKind::PORT, None, || message.clone());
             if let Some(part) = failed.filter(|_| self.return_events) {
                 let until = self.workers.next_task_number();
                 self.handle_failure(Failure { part, message, until });

@@ -42,7 +42,7 @@ impl ControlLoop {
         };
         // The set-up thread has no earlier step of this handshake.
         setup.last_task = None;
-        let (node, is_wanted) = (setup.node, Arc::clone(&setup.is_wanted));
+        let (node, is_wanted) = (setup.place.node, Arc::clone(&setup.is_wanted));
         match self.workers.give(Task { number: 0, route, is_wanted, handshake, step, node, given_ns }) {
             Ok(number) => {
                 if let Some(setup) = self.setup(route) {

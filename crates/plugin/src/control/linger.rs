@@ -14,11 +14,13 @@ impl ControlLoop {
         let Some(session) = self.session(route.session) else {
             // Its session is gone.
             end.start_linger();
+            self.publish_freed(route);
             return self.free(end);
         };
         let closed = Lingering::begin(end, &mut session.protocol, route.connection, now);
         session.connections.insert(route.connection, Connection::Closed(closed));
         self.lingering_connections += 1;
+        self.publish_closed(route);
         self.drive_session(route.session);
     }
 
@@ -39,6 +41,7 @@ impl ControlLoop {
         let over = self.session(route.session).and_then(|session| session.connections.remove(&route.connection));
         if let Some(Connection::Closed(end)) = over {
             self.lingering_connections -= 1;
+            self.publish_freed(route);
             self.free(end);
         }
     }

@@ -24,6 +24,7 @@ mod numa;
 mod offers;
 mod pending;
 mod port;
+mod publishing;
 mod resting_sessions;
 mod session;
 mod sessions;
@@ -41,7 +42,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use mio::Waker;
-use railweave_transport::Error;
+use railweave_transport::{Error, Event};
 
 pub(crate) use command::ConnectRequest;
 pub(crate) use config::ControlConfig;
@@ -133,6 +134,11 @@ impl Control {
         self.send_command(Command::Connect(Box::new(request)));
     }
 
+    /// Reports that a call has failed: the telemetry is written soon, because the process may end.
+    pub(crate) fn note_failed_call(&self) {
+        self.send_command(Command::Failed);
+    }
+
     /// Stops the thread, and waits for its end: it first drains closed connections and sends debts, for a limited time.
     pub(crate) fn stop(&self) {
         self.send_command(Command::Stop);
@@ -173,5 +179,9 @@ impl ControlHandle for Control {
 
     fn close(&self, route: Route, end: Box<dyn End>) {
         self.send_command(Command::Close(route, end));
+    }
+
+    fn note(&self, route: Route, event: Event) {
+        self.send_command(Command::Note(route, event));
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use mio::Token as PollToken;
 use railweave_identity::random;
+use railweave_telemetry::EventKind;
 use railweave_transport::{
     Cause, Ended, Error, Event, Frame, Hello, Limit, Lost, Preface, Session as Protocol, SessionAction, SocketEnd,
     SocketEndKind, Unwelcome,
@@ -89,7 +90,8 @@ impl ControlLoop {
     pub(super) fn log_event(&mut self, event: &Event, peer: &str, by_stranger: bool) {
         let line = log::line(event, peer);
         if !by_stranger {
-            return log::warn(&line);
+            log::warn(&line);
+            return self.note_event(event, None, line);
         }
         let kind = match event {
             Event::Unwelcome(
@@ -101,7 +103,9 @@ impl ControlLoop {
             Event::Unwelcome(Unwelcome::OtherKey { .. }) => Kind::Key,
             Event::RailLeftOut { .. } | Event::MessageTruncated(_) => Kind::Rail,
         };
-        self.strangers.report(self.now_ns(), kind, &line);
+        if self.strangers.report(self.now_ns(), kind, &line) {
+            self.note_event(event, None, line);
+        }
     }
 
     fn carry_out_session_action(&mut self, token: usize, action: SessionAction) {
@@ -329,6 +333,13 @@ impl ControlLoop {
         };
         let error =
             Error::from(Cause::SessionEnded { peer: session.protocol.peer_name(), ended: Arc::new(why.clone()) });
+        let has_open = session.connections.values().any(|connection| matches!(connection, Connection::Open { .. }));
+        if has_open {
+            self.note(EventKind::SESSION, None, || error.to_string());
+        }
+        let Some(session) = self.session(token) else {
+            return;
+        };
         if let Some(process) = session.wanted_process
             && self.sessions_by_process.get(&process) == Some(&token)
         {

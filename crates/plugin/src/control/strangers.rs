@@ -47,13 +47,14 @@ impl Strangers {
     const MOST: u32 = 10;
 
     /// Logs a line about an unwelcome peer, at most ten of a kind per minute; the next one says how many were left out.
-    pub(super) fn report(&mut self, now_ns: u64, kind: Kind, text: &str) {
-        if let Some(left_out) = self.quotas[kind as usize].take(now_ns) {
-            match left_out {
-                0 => log::warn(text),
-                count => log::warn(&format!("{text} ({count} lines like this one were left out before it)")),
-            }
+    /// Returns false if the line is left out.
+    pub(super) fn report(&mut self, now_ns: u64, kind: Kind, text: &str) -> bool {
+        match self.quotas[kind as usize].take(now_ns) {
+            None => return false,
+            Some(0) => log::warn(text),
+            Some(count) => log::warn(&format!("{text} ({count} lines like this one were left out before it)")),
         }
+        true
     }
 }
 
@@ -90,7 +91,8 @@ mod tests {
     #[test]
     fn many_lines_of_one_kind_leave_room_for_the_one_of_another() {
         let mut strangers = Strangers::default();
-        (0..1000).for_each(|at| strangers.report(at, Kind::Preface, "GET /"));
+        let said = (0..1000).filter(|at| strangers.report(*at, Kind::Preface, "GET /")).count();
+        assert_eq!(said, 10);
         assert_eq!(strangers.quotas[Kind::Key as usize].take(1000), Some(0), "the one that matters is said");
         assert_eq!(strangers.quotas[Kind::Preface as usize].take(1000), None);
     }

@@ -378,6 +378,7 @@ where
 #[cold]
 fn log_event(event: &Event, comm: &Comm) {
     log::warn(&log::line(event, &comm.peer));
+    comm.note(event.clone());
 }
 
 /// Returns a connection's end.

@@ -8,6 +8,7 @@ use railweave_fabric::Fault;
 use railweave_transport::Error;
 
 use crate::log;
+use crate::process;
 
 /// Returns the result code for a fault. Only this function maps them (NCCL's nccl.h says what each code means).
 fn code(fault: Fault) -> NcclResult {
@@ -34,6 +35,7 @@ pub(crate) fn guard(call: &'static str, run: impl FnOnce() -> Result<(), Error>)
 #[inline(never)]
 pub(crate) fn failed(call: &str, error: Error) -> NcclResult {
     log::warn(&format!("{call}: {error}"));
+    process::note_failed_call();
     code(error.fault())
 }
 

@@ -103,9 +103,7 @@ where
     NetworkOf<F>: Network + 'static,
 {
     let lanes = options.lanes.value;
-    // Each other policy than static has weights of its own, or none.
-    let is_static = policy(options) == PolicyName::Static;
-    let weights = if is_static { options.weights.value } else { Weights::Unset };
+    let weights = options.weights.value;
     Arc::new(NetworkOf::<F> {
         registrations,
         ports,
@@ -127,6 +125,14 @@ pub(crate) fn policy(options: &Options) -> PolicyName {
         (Some(policy), _) => policy,
         (None, Weights::Fixed(_)) => PolicyName::Static,
         (None, Weights::Unset) => PolicyName::Adaptive,
+    }
+}
+
+/// Returns true if policy files may change the split: unless the settings name a policy of their own.
+pub(crate) fn reads_policies(options: &Options) -> bool {
+    match options.policy.value {
+        Some(policy) => policy == PolicyName::Agent,
+        None => matches!(options.weights.value, Weights::Unset),
     }
 }
 

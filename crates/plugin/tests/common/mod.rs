@@ -19,7 +19,7 @@ pub(crate) use heap::heap_bytes;
 pub(crate) use logs::{info_lines, trace_lines, warnings, warnings_with};
 pub(crate) use namespace::{in_namespace, ip};
 pub(crate) use pair::{Pair, Received, accept, connect, listen};
-pub(crate) use process::{Peer, UNSET, alone, each, with_peer};
+pub(crate) use process::{Peer, UNSET, alone, each, run_dir, with_peer};
 pub(crate) use railweave_patience::{in_time, until, until_freed, until_within};
 pub(crate) use random::{Random, noise};
 pub(crate) use refused::init_refused;

@@ -8,6 +8,7 @@ use std::io::{self, PipeReader, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -17,6 +18,9 @@ use std::time::{Duration, Instant};
 /// itself.
 const ROLE: &str = "RAILWEAVE_TEST_ROLE";
 const PEER: &str = "peer";
+
+/// The variable with the run dir of a scenario and its peer, which is removed after it.
+const RUN_DIR: &str = "RAILWEAVE_TEST_RUN_DIR";
 
 /// A scenario's last line, so that a program that ran no test is not mistaken for one that succeeded.
 const OVER: &str = "the scenario came to its end";
@@ -44,7 +48,9 @@ fn run<'a, T>(body_name: &str, cases: &'a [T], settings: impl Fn(&'a T) -> Vec<(
     match env::var(ROLE) {
         Err(_) => {
             for (number, case) in cases.iter().enumerate() {
-                watch(body_name, number, again(body_name, &number.to_string()).envs(settings(case)));
+                let scratch = Scratch::new(number);
+                let mut command = again(body_name, &number.to_string(), &scratch.0.join("run"));
+                watch(body_name, number, command.env(RUN_DIR, scratch.0.join("run")).envs(settings(case)));
             }
         }
         Ok(role) => {
@@ -55,8 +61,32 @@ fn run<'a, T>(body_name: &str, cases: &'a [T], settings: impl Fn(&'a T) -> Vec<(
     }
 }
 
+/// A folder that is removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(case: usize) -> Self {
+        let thread = format!("{:?}", thread::current().id()).replace(|letter: char| !letter.is_ascii_digit(), "");
+        let path = env::temp_dir().join(format!("railweave-plugin-{}-{thread}-{case}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).expect("a folder for the scenario can be made");
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Returns the run dir of this scenario; it need not be there yet.
+pub(crate) fn run_dir() -> PathBuf {
+    PathBuf::from(env::var_os(RUN_DIR).expect("a scenario has a run dir"))
+}
+
 /// Returns the command that starts this program again for this one test.
-fn again(body_name: &str, role: &str) -> Command {
+fn again(body_name: &str, role: &str, run_dir: &Path) -> Command {
     // A closure's name is crate::test::{{closure}}.
     let test = body_name.split("::{{closure}}").next().unwrap_or(body_name);
     let test = test.split_once("::").map_or(test, |(_, test)| test);
@@ -66,7 +96,7 @@ fn again(body_name: &str, role: &str) -> Command {
     for (name, _) in env::vars().filter(|(name, _)| ours(name) && !name.starts_with("RAILWEAVE_TEST_")) {
         command.env_remove(name);
     }
-    command.env(ROLE, role);
+    command.env(ROLE, role).env("RAILWEAVE_RUN_DIR", run_dir);
     command
 }
 
@@ -154,7 +184,7 @@ pub(crate) fn with_peer<F: Fn(Peer)>(
         |()| settings.to_vec(),
         |()| {
             let (link, theirs) = UnixStream::pair().expect("sockets can be made");
-            let mut command = again(name, PEER);
+            let mut command = again(name, PEER, &run_dir());
             for (name, value) in settings.iter().chain(peers_settings) {
                 if *value == UNSET {
                     command.env_remove(name)

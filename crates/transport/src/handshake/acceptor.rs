@@ -97,6 +97,7 @@ impl<F: Fabric> Acceptor<F> {
                 local: ours.offer,
                 remote: theirs,
                 weight: ours.weight,
+                fixed: ours.fixed,
                 lanes,
             }));
         }
@@ -184,6 +185,7 @@ impl<F: Fabric> Acceptor<F> {
             config: set_up.config.clone(),
             rails: made.rails,
             order: made.order,
+            weights: made.weights,
             cts_shadow: memory.outbox,
             cts_shadow_keys: made.outbox_keys,
             peer_cts: set_up.peer_stream,

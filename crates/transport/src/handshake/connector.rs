@@ -135,6 +135,7 @@ impl<F: Fabric> Connector<F> {
                 local: port.offer,
                 remote: answer.port,
                 weight: port.weight,
+                fixed: port.fixed,
                 lanes: answer.lanes,
             }));
             if let Err(error) = set_up.open_rail(rail, Role::Sender, shortest) {
@@ -233,6 +234,7 @@ impl<F: Fabric> Connector<F> {
             config: set_up.config.clone(),
             rails: made.rails,
             order: made.order,
+            weights: made.weights,
             clock: made.clock,
             cts: Arc::clone(&memory.inbox),
             records: Arc::clone(&memory.outbox),

@@ -33,13 +33,15 @@ pub struct HandshakePort<F: Fabric> {
     pub offer: PortOffer,
     /// The domain in which its memory is registered.
     pub domain: Arc<F::Domain>,
-    /// The port's weight from the options; `None` to use its speed.
+    /// The weight that takes the place of the port's speed; `None` if its speed counts.
     pub weight: Option<u32>,
+    /// The port's weight under the policy `static`, from the options; `None` if they have none.
+    pub fixed: Option<u32>,
 }
 
 impl<F: Fabric> Clone for HandshakePort<F> {
     fn clone(&self) -> Self {
-        Self { offer: self.offer, domain: Arc::clone(&self.domain), weight: self.weight }
+        Self { offer: self.offer, domain: Arc::clone(&self.domain), weight: self.weight, fixed: self.fixed }
     }
 }
 

@@ -10,13 +10,13 @@ use railweave_fabric::{
 };
 
 use super::failure::{HandshakeFailure, LeftOut};
-use super::plan::{CounterSource, RailPlan, weights};
+use super::plan::{CounterSource, RailPlan, own_weights};
 use super::probe::{Probe, packet_bytes, repeat_ns};
 use super::{Action, HandshakePort};
 use crate::depths::Depths;
 use crate::preface::Token;
 use crate::rails::{ConnectedRail, Rails};
-use crate::{Cause, ConnectionConfig, Event, Lanes, Message, Order, RailLanes};
+use crate::{Cause, ConnectionConfig, Event, Lanes, Message, Order, OwnWeights, RailLanes};
 
 /// The pauses between two looks at the first packets: short ones first, as they usually come through at once.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(50);
@@ -103,6 +103,7 @@ impl OwnMemory {
 pub(super) struct ConnectionParts<F: Fabric> {
     pub(super) rails: Rails<F>,
     pub(super) order: Order,
+    pub(super) weights: OwnWeights,
     pub(super) clock: F::Clock,
     pub(super) outbox_keys: [u32; MAX_RAILS],
     pub(super) peer_keys: [u32; MAX_RAILS],
@@ -497,22 +498,23 @@ impl<F: Fabric, C> SetUp<F, C> {
     /// up.
     pub(super) fn make(&mut self, up: Vec<Option<F::Rail>>) -> ConnectionParts<F> {
         let openings = std::mem::take(&mut self.rails);
-        let mut weights = weights(&openings.iter().map(|opening| opening.plan).collect::<Vec<_>>());
+        let mut weights = own_weights(&openings.iter().map(|opening| opening.plan).collect::<Vec<_>>());
         let (mut outbox_keys, mut peer_keys) = ([0; MAX_RAILS], [0; MAX_RAILS]);
         let mut rails = Vec::new();
         for ((rail, opening), up) in RailId::all().zip(openings).zip(up) {
             outbox_keys[rail] = opening.outbox_key;
             peer_keys[rail] = opening.peer_key;
             if up.is_none() {
-                weights[rail] = 0;
+                weights.speed[rail] = 0;
+                weights.fixed.iter_mut().for_each(|fixed| fixed[rail] = 0);
             }
             rails.push(
                 up.map(|up| ConnectedRail::new(up, opening.plan.info(rail, &self.counters), opening.registrations)),
             );
         }
-        let order = Order::new(self.config.policy, weights);
+        let order = weights.order(self.config.policy);
         let clock = self.ports[0].domain.clock();
-        ConnectionParts { rails: Rails::new(rails), order, clock, outbox_keys, peer_keys }
+        ConnectionParts { rails: Rails::new(rails), order, weights, clock, outbox_keys, peer_keys }
     }
 }
 

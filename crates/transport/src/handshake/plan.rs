@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use railweave_fabric::{MAX_RAILS, RailId};
 
-use crate::PortOffer;
 use crate::rail_info::{RailCounters, RailInfo, RailName};
+use crate::{OwnWeights, PortOffer};
 
 /// A rail as both ends have agreed on it.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +16,7 @@ pub(super) struct RailPlan {
     pub(super) local: PortOffer,
     pub(super) remote: PortOffer,
     pub(super) weight: Option<u32>,
+    pub(super) fixed: Option<u32>,
     pub(super) lanes: u8,
 }
 
@@ -34,22 +35,39 @@ impl RailPlan {
 
     pub(super) fn info(&self, rail: RailId, counters: &CounterSource) -> RailInfo {
         let name = self.name();
-        RailInfo { index: rail.index(), local_port: usize::from(self.local_port), counters: counters(&name), name }
+        let speed_mbps = self.local.speed_mbps.min(self.remote.speed_mbps);
+        RailInfo {
+            index: rail.index(),
+            local_port: usize::from(self.local_port),
+            speed_mbps: Some(speed_mbps).filter(|speed_mbps| *speed_mbps > 0),
+            lanes: self.lanes,
+            counters: counters(&name),
+            name,
+        }
     }
 }
 
 /// The source of a rail's counters: the process adds up the counts of its connections.
 pub(super) type CounterSource = Box<dyn Fn(&RailName) -> Arc<RailCounters> + Send>;
 
-/// Returns the weights of the rails: the local port's weight from the options, otherwise the slower of both ports'
+/// Returns the weights that this end knows of its rails.
+pub(super) fn own_weights(rails: &[RailPlan]) -> OwnWeights {
+    let has_fixed = rails.iter().any(|rail| rail.fixed.is_some());
+    OwnWeights {
+        speed: weights(rails, |rail| rail.weight),
+        fixed: has_fixed.then(|| weights(rails, |rail| rail.fixed.or(rail.weight))),
+    }
+}
+
+/// Returns the weights of the rails: the local port's weight if it is given, otherwise the slower of both ports'
 /// speeds, shared evenly among the rails of one port. They are scaled by 840, which every number up to 8 divides, so
 /// that sharing loses nothing.
-pub(super) fn weights(rails: &[RailPlan]) -> [u32; MAX_RAILS] {
+fn weights(rails: &[RailPlan], given: impl Fn(&RailPlan) -> Option<u32>) -> [u32; MAX_RAILS] {
     let mut out = [0; MAX_RAILS];
     for (weight, rail) in out.iter_mut().zip(rails) {
         let sharing = |key: fn(&RailPlan) -> u8| rails.iter().filter(|other| key(other) == key(rail)).count() as u64;
         let by_local = |value: u64| value * 840 / sharing(|plan| plan.local_port);
-        let full = match rail.weight {
+        let full = match given(rail) {
             Some(weight) => by_local(u64::from(weight)),
             None => by_local(u64::from(rail.local.speed_mbps.max(1)))
                 .min(u64::from(rail.remote.speed_mbps.max(1)) * 840 / sharing(|plan| plan.remote_port)),
@@ -78,7 +96,21 @@ mod tests {
             plane_id: -1,
             address: Ipv6Addr::LOCALHOST,
         };
-        RailPlan { local_port, remote_port, local: port(local), remote: port(remote), weight, lanes: 1 }
+        RailPlan { local_port, remote_port, local: port(local), remote: port(remote), weight, fixed: None, lanes: 1 }
+    }
+
+    fn weights(rails: &[RailPlan]) -> [u32; MAX_RAILS] {
+        own_weights(rails).speed
+    }
+
+    #[test]
+    fn the_weights_of_the_user_and_the_speeds_are_both_known() {
+        let fixed = |plan: RailPlan, weight| RailPlan { fixed: Some(weight), ..plan };
+        let plain = [plan(0, 300, 0, 300, None), plan(1, 100, 1, 100, None)];
+        let own = own_weights(&[fixed(plain[0], 1), fixed(plain[1], 4)]);
+        assert_eq!(own.speed[..2], [300 * 840, 100 * 840]);
+        assert_eq!(own.fixed.expect("they are given")[..2], [840, 4 * 840]);
+        assert_eq!(own_weights(&plain), OwnWeights { speed: own.speed, fixed: None });
     }
 
     #[test]

@@ -64,7 +64,13 @@ impl<F: Fabric> SendConnection<F> {
         }
         let filling = &mut *self.filling;
         match self.cts.take(slot, &mut filling.entries) {
-            Ok(0) => Ok(false),
+            Ok(0) => {
+                if self.waited != self.head {
+                    self.waited = self.head;
+                    self.core.steering().count_wait();
+                }
+                Ok(false)
+            }
             Ok(count) => {
                 filling.count = count;
                 filling.filled = 0;

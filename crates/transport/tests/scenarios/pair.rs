@@ -243,6 +243,7 @@ impl<const ONE_SIDED: bool, O: Observer> Process<ONE_SIDED, O> {
             },
             domain: Arc::clone(domain),
             weight: None,
+            fixed: None,
         };
         self.domains.iter().enumerate().map(port).collect()
     }

@@ -67,6 +67,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             },
             domain: SaboteurDomain::new(domain, &self.plot),
             weight: self.plot.weight(sender, index, plan.weights[index]),
+            fixed: None,
         };
         self.processes[process].domains.iter().enumerate().map(port).collect()
     }

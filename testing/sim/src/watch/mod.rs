@@ -407,6 +407,8 @@ mod tests {
             index: 0,
             local_port: 0,
             name: railweave_transport::RailName { local: String::new(), remote: String::new() },
+            speed_mbps: None,
+            lanes: 1,
             counters: std::sync::Arc::default(),
         };
         watch.finished(0, 0, true, std::slice::from_ref(&rail));

@@ -99,8 +99,12 @@ impl<const ONE_SIDED: bool> Placed<ONE_SIDED> {
     }
 
     fn ports(&self) -> Vec<HandshakePort<Sim<ONE_SIDED>>> {
-        let port =
-            |(offer, domain): (PortOffer, &Arc<_>)| HandshakePort { offer, domain: Arc::clone(domain), weight: None };
+        let port = |(offer, domain): (PortOffer, &Arc<_>)| HandshakePort {
+            offer,
+            domain: Arc::clone(domain),
+            weight: None,
+            fixed: None,
+        };
         self.offers().into_iter().zip(&self.domains).map(port).collect()
     }
 }

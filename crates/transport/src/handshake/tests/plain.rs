@@ -103,7 +103,7 @@ impl<const SOCKETS: bool> Port<SOCKETS> {
             plane_id: -1,
             address: self.address().to_ipv6_mapped(),
         };
-        HandshakePort { offer, domain: Arc::new(self), weight: None }
+        HandshakePort { offer, domain: Arc::new(self), weight: None, fixed: None }
     }
 
     /// Returns the only part of its rails.

@@ -207,7 +207,8 @@ impl crate::ConnectionEnd for Ending {
 
 fn ending() -> Box<Ending> {
     let order = crate::Order::new(railweave_fabric::PolicyName::Adaptive, [0; railweave_fabric::MAX_RAILS]);
-    let steering = Arc::new(crate::Steering::new(&order));
+    let weights = crate::OwnWeights { speed: order.weights, fixed: None };
+    let steering = Arc::new(crate::Steering::new(&order, weights));
     Box::new(Ending { lingers: false, looks_left: 2, fate: Arc::default(), steering })
 }
 

@@ -1,0 +1,215 @@
+//! The telemetry of this process, and the policy files that steer its connections, as the control thread handles them.
+//!
+//! The data path takes no part in it: its counters are read from outside, and orders reach it through cells that it
+//! looks at anyway ([`railweave_transport::Steering`]).
+
+mod orders;
+mod records;
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use railweave_telemetry::{Event, EventKind, Process, Publisher, RunDir, SEED_POLICY_PATH, Steering, sweep};
+
+pub(crate) use records::{Opened, Peer};
+
+use self::orders::Orders;
+use self::records::Records;
+use crate::comm::Route;
+use crate::log;
+use crate::network::Network;
+
+/// The time between two writes while something changes.
+const BUSY_NS: u64 = 100_000_000;
+
+/// The time between two writes after calls that failed.
+const FAILED_NS: u64 = 1_000_000;
+
+/// The time between two looks at the counters while nothing changes.
+const QUIET_NS: u64 = 1_000_000_000;
+
+/// The number of looks without a change after which the next one comes later: a job's messages come in bursts.
+const LOOKS_UNTIL_QUIET: u32 = 10;
+
+/// The configuration, from the settings.
+#[derive(Clone)]
+pub(crate) struct PublishConfig {
+    /// The folder of the telemetry file and of the policy file.
+    pub(crate) dir: RunDir,
+    pub(crate) process: Process,
+    /// The process's network, and TCP for peers that RDMA does not reach.
+    pub(crate) networks: Vec<Arc<dyn Network>>,
+    /// True if the policy files count.
+    pub(crate) reads_policies: bool,
+}
+
+/// The telemetry file, and the policy files.
+pub(crate) struct Publish {
+    records: Records,
+    dir: RunDir,
+    publisher: Publisher,
+    /// `None` if the settings leave no say to the files.
+    orders: Option<Orders>,
+    /// The time of the next look at the counters, on the caller's clock.
+    next_ns: u64,
+    /// The time of the next look at the policy files.
+    next_poll_ns: u64,
+    /// The time of the last look at the counters.
+    last_ns: u64,
+    /// The number of looks since anything changed.
+    quiet_looks: u32,
+    /// True if something apart from counters has changed since the last look.
+    is_changed: bool,
+    /// True if a connection has failed: then the file stays when the process ends.
+    has_failed: bool,
+    is_swept: bool,
+}
+
+impl Publish {
+    pub(crate) fn new(config: PublishConfig) -> Self {
+        let PublishConfig { dir, process, networks, reads_policies } = config;
+        let files = || Steering::new(dir.policy_file(), SEED_POLICY_PATH);
+        Self {
+            orders: reads_policies.then(|| Orders::new(files())),
+            publisher: Publisher::new(dir.clone(), process.id),
+            records: Records::new(process, networks),
+            dir,
+            next_ns: 0,
+            next_poll_ns: 0,
+            last_ns: 0,
+            quiet_looks: 0,
+            is_changed: true,
+            has_failed: false,
+            is_swept: false,
+        }
+    }
+
+    /// Returns the time at which [`Self::look`] has something to do, in nanoseconds on the caller's clock.
+    pub(crate) fn next_ns(&self) -> u64 {
+        if self.orders.is_some() { self.next_ns.min(self.next_poll_ns) } else { self.next_ns }
+    }
+
+    /// Reads the policy files and writes the telemetry file, each if it is time to.
+    pub(crate) fn look(&mut self, now_ns: u64) {
+        if self.next_poll_ns <= now_ns {
+            self.poll_policies(now_ns);
+        }
+        if self.next_ns <= now_ns {
+            self.write(now_ns);
+        }
+    }
+
+    fn poll_policies(&mut self, now_ns: u64) {
+        let Some(orders) = &mut self.orders else {
+            return;
+        };
+        let (sentences, is_changed) = orders.poll(SystemTime::now());
+        self.next_poll_ns = now_ns + orders.next_poll_ns();
+        sentences.iter().for_each(|sentence| log::warn(sentence));
+        if is_changed {
+            self.follow_orders(0);
+            self.hurry();
+        }
+    }
+
+    /// Orders the connections from this place on as the policy files say.
+    fn follow_orders(&mut self, from: usize) {
+        let Some(orders) = &mut self.orders else {
+            return;
+        };
+        let (lines, warning) = orders.apply(&mut self.records, from, time_ns());
+        warning.iter().for_each(|warning| log::warn(warning));
+        for line in lines {
+            log::info(&line);
+            self.add(EventKind::POLICY, None, None, line);
+        }
+    }
+
+    fn write(&mut self, now_ns: u64) {
+        let time_ns = time_ns();
+        let moved = self.records.refresh(time_ns);
+        for (number, text) in moved.broken {
+            self.has_failed = true;
+            self.add(EventKind::FAILED, Some(number), None, text);
+        }
+        match self.publisher.publish(&self.records.state, time_ns) {
+            Some(notice @ railweave_telemetry::Notice::Failed(_)) => log::warn(&notice.to_string()),
+            Some(notice) => log::info(&notice.to_string()),
+            None => {}
+        }
+        if !std::mem::replace(&mut self.is_swept, true) {
+            // Without the folder there is nothing to sweep, which is said already.
+            let _ = sweep(&self.dir, SystemTime::now());
+        }
+        let is_changed = std::mem::take(&mut self.is_changed) || moved.any;
+        self.quiet_looks = if is_changed { 0 } else { self.quiet_looks.saturating_add(1) };
+        self.last_ns = now_ns;
+        self.next_ns = now_ns + if self.quiet_looks < LOOKS_UNTIL_QUIET { BUSY_NS } else { QUIET_NS };
+    }
+
+    /// Notes that something has changed: it is written soon.
+    fn hurry(&mut self) {
+        self.is_changed = true;
+        self.next_ns = self.next_ns.min(self.last_ns + BUSY_NS);
+    }
+
+    /// Writes nearly at once: a connection may have failed, and the process may end soon.
+    pub(crate) fn hurry_most(&mut self) {
+        self.is_changed = true;
+        self.next_ns = self.next_ns.min(self.last_ns + FAILED_NS);
+    }
+
+    /// Adds a connection that has come up. It follows the policy files from its first message on.
+    pub(crate) fn open(&mut self, opened: &Opened<'_>) {
+        let place = self.records.open(opened, time_ns());
+        self.follow_orders(place);
+        let rails: Vec<_> = opened.rails.iter().map(|rail| rail.name.to_string()).collect();
+        let text = format!("to {}: {}", opened.peer.host, rails.join(", "));
+        self.note(EventKind::OPENED, Some(opened.route), text);
+    }
+
+    /// Notes that a connection is closed.
+    pub(crate) fn close(&mut self, route: Route) {
+        if let Some(number) = self.records.close(route, time_ns()) {
+            self.add(EventKind::CLOSED, Some(number), None, String::new());
+            self.hurry();
+        }
+    }
+
+    /// Forgets a connection that is freed.
+    pub(crate) fn forget(&mut self, route: Route) {
+        self.records.forget(route);
+        self.hurry();
+    }
+
+    /// Notes an event, of this connection if it is known.
+    pub(crate) fn note(&mut self, kind: EventKind, route: Option<Route>, text: String) {
+        self.add(kind, route.and_then(|route| self.records.number(route)), None, text);
+        self.hurry();
+    }
+
+    /// Notes an event of a rail of a connection that is not up yet.
+    pub(crate) fn note_rail(&mut self, kind: EventKind, rail: u8, text: String) {
+        self.add(kind, None, Some(rail), text);
+        self.hurry();
+    }
+
+    fn add(&mut self, kind: EventKind, connection: Option<u32>, rail: Option<u8>, text: String) {
+        self.publisher.add(&Event { time_ns: time_ns(), connection, rail, kind, text });
+    }
+
+    /// Ends the telemetry of a process that ends in good order: the file goes, unless a connection has failed. Then the
+    /// last state stays, for whoever wants to know why.
+    pub(crate) fn end(mut self) {
+        self.write(0);
+        if !self.has_failed {
+            self.publisher.remove();
+        }
+    }
+}
+
+/// Returns the time in nanoseconds since 1970.
+fn time_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,357 @@
+//! The connections that are open, as the telemetry file shows them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use railweave_fabric::{PolicyName, RailId, RailSet};
+use railweave_telemetry::{
+    BUCKETS, Connection, ConnectionState, Device, Direction, Latencies, Policy, Process, Rail, RailState, State,
+};
+use railweave_transport::{Fate, LATENCIES, Order, ProcessId, RailCounters, RailInfo, RailName, Steering};
+
+use crate::comm::Route;
+use crate::network::Network;
+
+/// The parts in which a share is counted.
+const WHOLE: u128 = 65_536;
+
+/// A connection that has come up.
+pub(crate) struct Opened<'a> {
+    pub(crate) route: Route,
+    pub(crate) direction: Direction,
+    /// Its network, and its device there.
+    pub(crate) network: &'a dyn Network,
+    pub(crate) device: usize,
+    pub(crate) fate: &'a Arc<Fate>,
+    pub(crate) steering: &'a Arc<Steering>,
+    /// The rails that came up.
+    pub(crate) rails: &'a [RailInfo],
+    /// The rails that did not.
+    pub(crate) left_out: &'a [(RailId, RailName)],
+    pub(crate) peer: Peer,
+}
+
+/// The process at the other end of a connection.
+#[derive(Clone, Default)]
+pub(crate) struct Peer {
+    pub(crate) host: String,
+    pub(crate) pid: u32,
+    /// Its rank in the job; negative if it is not known.
+    pub(crate) rank: i32,
+    pub(crate) process: ProcessId,
+}
+
+/// A connection, apart from its records.
+pub(super) struct Entry {
+    pub(super) steering: Arc<Steering>,
+    fate: Arc<Fate>,
+    /// The counters of each rail, in the order of its records; `None` for one that did not come up.
+    rails: Vec<Option<Arc<RailCounters>>>,
+    /// The names of this end's ports, by the rails' numbers; empty if not known.
+    pub(super) ports: Vec<String>,
+    /// The order that it began with, which is that of the settings.
+    pub(super) own: Order,
+    /// The order that was given last.
+    pub(super) given: Order,
+    is_fallback: bool,
+    /// True once it is closed and freed: it is removed by the next [`Records::refresh`].
+    is_gone: bool,
+}
+
+/// The connections with their records.
+pub(super) struct Records {
+    pub(super) state: State,
+    /// In the order of `state.connections`, which is that of their numbers.
+    pub(super) entries: Vec<Entry>,
+    numbers: HashMap<Route, u32>,
+    next_number: u32,
+    /// The process's network, and TCP for peers that RDMA does not reach.
+    networks: Vec<Arc<dyn Network>>,
+    /// True if connections are to be removed.
+    has_gone: bool,
+}
+
+/// The result of a look at the counters.
+#[derive(Default)]
+pub(super) struct Moved {
+    /// True if a counter of any connection has changed.
+    pub(super) any: bool,
+    /// The connections that are newly found to be broken: their numbers, and the reasons.
+    pub(super) broken: Vec<(u32, String)>,
+}
+
+impl Records {
+    pub(super) fn new(process: Process, networks: Vec<Arc<dyn Network>>) -> Self {
+        let state = State { process, ..State::default() };
+        let (entries, numbers) = (Vec::new(), HashMap::new());
+        let mut records = Self { state, entries, numbers, next_number: 0, networks, has_gone: false };
+        records.refresh_devices();
+        records
+    }
+
+    /// Brings the devices up to date: NCCL may have fused some.
+    fn refresh_devices(&mut self) {
+        let count = self.networks.iter().map(|network| network.devices().count()).sum::<usize>();
+        let before = self.state.devices.len();
+        if count == before {
+            return;
+        }
+        self.state.devices = self.networks.iter().flat_map(|network| devices(&**network)).collect();
+        for (record, _) in self.state.connections.iter_mut().zip(&self.entries).filter(|(_, entry)| entry.is_fallback) {
+            record.device = record.device.map(|device| device + (count - before) as u32);
+        }
+    }
+
+    /// Adds a connection. Returns its place.
+    pub(super) fn open(&mut self, opened: &Opened<'_>, time_ns: u64) -> usize {
+        self.refresh_devices();
+        let number = self.next_number;
+        self.next_number += 1;
+        self.numbers.insert(opened.route, number);
+        let is_fallback = self.networks.first().is_some_and(|network| network.is_tcp() != opened.network.is_tcp());
+        let skipped = if is_fallback { self.networks[0].devices().count() } else { 0 };
+        let own = opened.steering.current();
+        self.state.connections.push(Connection {
+            number,
+            direction: opened.direction,
+            state: ConnectionState::Open,
+            policy: policy(own.policy),
+            device: u32::try_from(skipped + opened.device).ok(),
+            peer_rank: u32::try_from(opened.peer.rank).ok(),
+            peer_pid: Some(opened.peer.pid),
+            since_ns: time_ns,
+            messages: (opened.direction == Direction::Receive).then_some(0),
+            waited_for_cts: 0,
+            peer_host: opened.peer.host.clone(),
+            peer_process: Some(opened.peer.process.0),
+        });
+        let (mut rails, mut ports) = (Vec::new(), Vec::new());
+        for id in RailId::all() {
+            let up = opened.rails.iter().find(|rail| rail.index == id.index());
+            let never_up = opened.left_out.iter().find(|(rail, _)| *rail == id);
+            let Some(name) = up.map(|rail| &rail.name).or(never_up.map(|(_, name)| name)) else {
+                continue;
+            };
+            ports.resize(id.index() + 1, String::new());
+            if let Some(rail) = up {
+                ports[id.index()] = opened.network.port_name(opened.device, rail.local_port).unwrap_or_default();
+            }
+            rails.push(up.map(|rail| Arc::clone(&rail.counters)));
+            self.state.rails.push(Rail {
+                connection: number,
+                number: id.index() as u8,
+                state: if up.is_some() { RailState::Up } else { RailState::NeverUp },
+                policy: policy(own.policy),
+                lanes: up.map(|rail| rail.lanes),
+                since_ns: time_ns,
+                speed_mbps: up.and_then(|rail| rail.speed_mbps),
+                in_flight: up.map(|_| 0),
+                local: name.local.clone(),
+                remote: name.remote.clone(),
+                ..Rail::default()
+            });
+        }
+        self.entries.push(Entry {
+            steering: Arc::clone(opened.steering),
+            fate: Arc::clone(opened.fate),
+            rails,
+            ports,
+            own,
+            given: own,
+            is_fallback,
+            is_gone: false,
+        });
+        self.entries.len() - 1
+    }
+
+    /// Returns the number of a connection that is known.
+    pub(super) fn number(&self, route: Route) -> Option<u32> {
+        self.numbers.get(&route).copied()
+    }
+
+    /// Notes that a connection is closed. Returns its number.
+    pub(super) fn close(&mut self, route: Route, time_ns: u64) -> Option<u32> {
+        let number = self.number(route)?;
+        self.set_state(number, ConnectionState::Closing, time_ns);
+        Some(number)
+    }
+
+    /// Forgets a connection that is freed.
+    pub(super) fn forget(&mut self, route: Route) {
+        let place = self.numbers.remove(&route).and_then(|number| self.place(number));
+        if let Some(place) = place {
+            self.entries[place].is_gone = true;
+            self.has_gone = true;
+        }
+    }
+
+    fn place(&self, number: u32) -> Option<usize> {
+        self.state.connections.binary_search_by_key(&number, |record| record.number).ok()
+    }
+
+    fn set_state(&mut self, number: u32, state: ConnectionState, time_ns: u64) {
+        if let Some(place) = self.place(number) {
+            (self.state.connections[place].state, self.state.connections[place].since_ns) = (state, time_ns);
+        }
+    }
+
+    /// Removes the connections that are gone, with their rails.
+    fn remove_gone(&mut self) {
+        if !std::mem::take(&mut self.has_gone) {
+            return;
+        }
+        let mut gone = self.entries.iter().map(|entry| entry.is_gone);
+        self.state.connections.retain(|_| gone.next() == Some(false));
+        let mut gone = self.entries.iter().flat_map(|entry| entry.rails.iter().map(|_| entry.is_gone));
+        self.state.rails.retain(|_| gone.next() == Some(false));
+        self.entries.retain(|entry| !entry.is_gone);
+    }
+
+    /// Brings all records up to date, and asks the senders that have moved for a sample.
+    pub(super) fn refresh(&mut self, time_ns: u64) -> Moved {
+        self.refresh_devices();
+        self.remove_gone();
+        let mut moved = Moved::default();
+        let mut rails = &mut self.state.rails[..];
+        for (record, entry) in self.state.connections.iter_mut().zip(&self.entries) {
+            let (own, rest) = std::mem::take(&mut rails).split_at_mut(entry.rails.len());
+            rails = rest;
+            let sends = record.direction == Direction::Send;
+            if refresh_rails(own, &entry.rails, sends) {
+                moved.any = true;
+                if sends {
+                    entry.steering.ask_for_sample();
+                }
+            }
+            record.waited_for_cts = entry.steering.waited_for_cts();
+            record.messages = record.messages.map(|_| own.iter().map(|rail| rail.cts_writes).sum());
+            if record.state == ConnectionState::Open
+                && let Some(error) = entry.fate.broken()
+            {
+                (record.state, record.since_ns) = (ConnectionState::Failed, time_ns);
+                for rail in own.iter_mut().filter(|rail| rail.state != RailState::NeverUp) {
+                    (rail.state, rail.since_ns) = (RailState::Down, time_ns);
+                }
+                moved.broken.push((record.number, error.to_string()));
+            }
+        }
+        moved
+    }
+
+    /// Gives each connection from this place on the order that `decide` returns, and shows it. Calls `changed` for those
+    /// that had another order before.
+    pub(super) fn order(
+        &mut self,
+        from: usize,
+        time_ns: u64,
+        mut decide: impl FnMut(&Connection, &Entry, &[Device]) -> Order,
+        mut changed: impl FnMut(&Connection, &Entry),
+    ) {
+        let mut first_rail = self.entries[..from].iter().map(|entry| entry.rails.len()).sum();
+        for place in from..self.entries.len() {
+            let order = decide(&self.state.connections[place], &self.entries[place], &self.state.devices);
+            if self.give(place, first_rail, order, time_ns) {
+                changed(&self.state.connections[place], &self.entries[place]);
+            }
+            first_rail += self.entries[place].rails.len();
+        }
+    }
+
+    /// Gives a connection, whose rails begin at this place, an order. Returns false if it is the one that it has.
+    fn give(&mut self, place: usize, first_rail: usize, order: Order, time_ns: u64) -> bool {
+        let entry = &mut self.entries[place];
+        if entry.given == order || entry.is_gone {
+            return false;
+        }
+        entry.given = order;
+        entry.steering.order(&order);
+        self.state.connections[place].policy = policy(order.policy);
+        let rails = &mut self.state.rails[first_rail..][..entry.rails.len()];
+        let up: RailSet = rails.iter().filter(|rail| is_usable(rail.state)).filter_map(rail_id).collect();
+        // If none of the rails that may be used is up, the others are used all the same.
+        let drains = !(up & order.allowed).is_empty();
+        for rail in rails {
+            rail.policy = policy(order.policy);
+            let is_drained = drains && rail_id(rail).is_some_and(|id| !order.allowed.contains(id));
+            let state = if is_drained { RailState::Drained } else { RailState::Up };
+            if is_usable(rail.state) && rail.state != state {
+                (rail.state, rail.since_ns) = (state, time_ns);
+            }
+        }
+        true
+    }
+}
+
+/// Brings a connection's rails up to date. Returns true if any of them has moved anything.
+fn refresh_rails(records: &mut [Rail], rails: &[Option<Arc<RailCounters>>], sends: bool) -> bool {
+    let (mut moved, mut carried) = (false, [0; 8]);
+    for ((record, counters), carried) in records.iter_mut().zip(rails).zip(&mut carried) {
+        let Some(counters) = counters else {
+            continue;
+        };
+        let counts = [counters.data_bytes(), counters.data_writes(), counters.cts_writes(), counters.received_bytes()];
+        let before = [record.bytes_sent, record.writes_sent, record.cts_writes, record.bytes_received];
+        record.in_flight = Some(counters.in_flight());
+        if counts == before {
+            continue;
+        }
+        moved = true;
+        *carried = if sends { counts[0].wrapping_sub(before[0]) } else { counts[3].wrapping_sub(before[3]) };
+        [record.bytes_sent, record.writes_sent, record.cts_writes, record.bytes_received] = counts;
+    }
+    let sum: u128 = carried.iter().map(|bytes| u128::from(*bytes)).sum();
+    for ((record, counters), carried) in records.iter_mut().zip(rails).zip(carried) {
+        if sum > 0 && counters.is_some() {
+            record.share = Some((u128::from(carried) * WHOLE / sum) as u32);
+        }
+        // The last sample may have come after the last message.
+        if sends && let Some(counters) = counters {
+            record.latencies = latencies(counters.latencies());
+        }
+    }
+    moved
+}
+
+/// Returns the latencies as the file counts them. The transport counts those of up to 2^n µs together, the file those
+/// from 2^n µs on, so a latency of exactly a power of two is one place too low.
+fn latencies(counts: [u32; LATENCIES]) -> Latencies {
+    let mut latencies = Latencies::default();
+    for (place, count) in counts.into_iter().enumerate() {
+        let bucket = &mut latencies.0[place.saturating_sub(1).min(BUCKETS - 1)];
+        *bucket = bucket.saturating_add(count);
+    }
+    latencies
+}
+
+fn rail_id(rail: &Rail) -> Option<RailId> {
+    RailId::new(rail.number.into())
+}
+
+fn is_usable(state: RailState) -> bool {
+    matches!(state, RailState::Up | RailState::Drained)
+}
+
+fn policy(name: PolicyName) -> Policy {
+    match name {
+        PolicyName::Static => Policy::Static,
+        PolicyName::Speed => Policy::Speed,
+        PolicyName::Adaptive => Policy::Adaptive,
+        PolicyName::Agent => Policy::Agent,
+    }
+}
+
+/// Returns the devices of a network.
+fn devices(network: &dyn Network) -> impl Iterator<Item = Device> {
+    let all = network.devices();
+    (0..all.count()).map(move |index| {
+        let device = all.at(index);
+        let ports: Vec<_> = device.ports.iter().map(|port| &*network.ports()[*port].facts.name).collect();
+        Device {
+            name: device.name.clone(),
+            speed_mbps: Some(device.speed_mbps).filter(|speed_mbps| *speed_mbps > 0),
+            port_count: ports.len() as u32,
+            fabric: if network.is_tcp() { "tcp" } else { "verbs" }.to_owned(),
+            ports: ports.join(","),
+        }
+    })
+}
