@@ -426,8 +426,8 @@ fn strangers_cannot_take_every_descriptor_nor_keep_a_peer_out() {
 }
 
 #[test]
-fn nothing_is_ever_written_to_a_file() {
-    alone(&[TWO_RAILS], || {
+fn without_telemetry_nothing_is_ever_written_to_a_file() {
+    alone(&[TWO_RAILS, ("RAILWEAVE_RUN_DIR", "none")], || {
         std::env::set_current_dir("/proc").unwrap();
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: the call reads a variable of this function. The limit's signal, SIGXFSZ, would end this process at
@@ -445,6 +445,22 @@ fn nothing_is_ever_written_to_a_file() {
         pair.close();
         net.finalize().unwrap();
         assert_eq!(warnings(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_limit_of_the_size_of_files_costs_the_telemetry_and_not_the_job() {
+    alone(&[TWO_RAILS], || {
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const none) }, 0);
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        pair.exchange(1, 300_000);
+        until("a warning", || warnings().pop());
+        pair.close();
+        net.finalize().unwrap();
+        assert!(warnings().len() == 1 && warnings()[0].contains("no telemetry for now"), "{:?}", warnings());
     });
 }
 

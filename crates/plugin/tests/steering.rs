@@ -365,7 +365,7 @@ fn the_time_from_a_store_to_the_first_split() {
             let ms = |place: usize| times[place].as_secs_f64() * 1e3;
             let last = times.len() - 1;
             let (median, p99) = (ms(last / 2), ms(last * 99 / 100));
-            println!("store to split: median {median:.2} ms, 99 % {p99:.2} ms, max {:.2} ms", ms(last));
+            eprintln!("store to split: median {median:.2} ms, 99 % {p99:.2} ms, max {:.2} ms", ms(last));
         });
     });
 }

@@ -104,7 +104,10 @@ fn main() {
     show("100 of 1000 rails changed", some);
     let all = measure(&mut publisher, &mut state, 3 << 40, |state| {
         count(&mut state.rails);
-        state.connections.iter_mut().for_each(|connection| connection.messages += 4);
+        state
+            .connections
+            .iter_mut()
+            .for_each(|connection| connection.messages = connection.messages.map(|messages| messages + 4));
     });
     show("all 1000 rails and 500 connections changed", all);
     for number in 0..5000 {

@@ -32,6 +32,9 @@ pub(crate) struct Section {
     left_out: usize,
 }
 
+/// A section keeps room for this many records when it shrinks after a burst of connections.
+const FEW: usize = 32;
+
 impl Section {
     fn new(kind: u32, most: usize, capacity: usize) -> Self {
         Self {
@@ -39,9 +42,10 @@ impl Section {
             most,
             capacity,
             offset: 0,
-            bytes: Vec::new(),
-            parts: Vec::new(),
-            changed: Vec::new(),
+            // A process takes no more memory because it runs longer. What is not used is never touched.
+            bytes: Vec::with_capacity(capacity * RECORD),
+            parts: Vec::with_capacity(capacity),
+            changed: Vec::with_capacity(capacity),
             in_file: 0,
             left_out: 0,
         }
@@ -86,6 +90,12 @@ impl Section {
         }
         self.bytes.truncate(count * RECORD);
         self.changed.truncate(count);
+        let room = count.max(FEW);
+        if self.bytes.capacity() > 8 * room * RECORD {
+            self.bytes.shrink_to(2 * room * RECORD);
+            self.parts.shrink_to(2 * room);
+            self.changed.shrink_to(2 * room);
+        }
         for (index, item) in items.iter().enumerate().take(count) {
             if let Some(change) = self.set(index, item, generation) {
                 *sum = sum.wrapping_add(change);

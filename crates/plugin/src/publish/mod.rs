@@ -62,6 +62,7 @@ pub(crate) struct Publish {
     is_changed: bool,
     /// True if a connection has failed: then the file stays when the process ends.
     has_failed: bool,
+    /// True once old files of other processes were removed.
     is_swept: bool,
 }
 
@@ -91,6 +92,10 @@ impl Publish {
 
     /// Reads the policy files and writes the telemetry file, each if it is time to.
     pub(crate) fn look(&mut self, now_ns: u64) {
+        if !std::mem::replace(&mut self.is_swept, true) {
+            // Without the folder there is nothing to sweep, which is said already.
+            let _ = sweep(&self.dir, SystemTime::now());
+        }
         if self.next_poll_ns <= now_ns {
             self.poll_policies(now_ns);
         }
@@ -136,10 +141,6 @@ impl Publish {
             Some(notice @ railweave_telemetry::Notice::Failed(_)) => log::warn(&notice.to_string()),
             Some(notice) => log::info(&notice.to_string()),
             None => {}
-        }
-        if !std::mem::replace(&mut self.is_swept, true) {
-            // Without the folder there is nothing to sweep, which is said already.
-            let _ = sweep(&self.dir, SystemTime::now());
         }
         let is_changed = std::mem::take(&mut self.is_changed) || moved.any;
         self.quiet_looks = if is_changed { 0 } else { self.quiet_looks.saturating_add(1) };

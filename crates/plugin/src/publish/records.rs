@@ -15,6 +15,9 @@ use crate::network::Network;
 /// The parts in which a share is counted.
 const WHOLE: u128 = 65_536;
 
+/// Lists keep room for this many entries when they shrink.
+const FEW: usize = 16;
+
 /// A connection that has come up.
 pub(crate) struct Opened<'a> {
     pub(crate) route: Route,
@@ -205,6 +208,12 @@ impl Records {
         let mut gone = self.entries.iter().flat_map(|entry| entry.rails.iter().map(|_| entry.is_gone));
         self.state.rails.retain(|_| gone.next() == Some(false));
         self.entries.retain(|entry| !entry.is_gone);
+        shrink(&mut self.state.connections);
+        shrink(&mut self.state.rails);
+        shrink(&mut self.entries);
+        if self.numbers.capacity() > 8 * self.numbers.len().max(FEW) {
+            self.numbers.shrink_to(2 * self.numbers.len().max(FEW));
+        }
     }
 
     /// Brings all records up to date, and asks the senders that have moved for a sample.
@@ -279,6 +288,14 @@ impl Records {
             }
         }
         true
+    }
+}
+
+/// Gives memory back after a burst of connections.
+fn shrink<T>(list: &mut Vec<T>) {
+    let room = list.len().max(FEW);
+    if list.capacity() > 8 * room {
+        list.shrink_to(2 * room);
     }
 }
 

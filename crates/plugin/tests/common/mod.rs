@@ -65,10 +65,18 @@ pub(crate) fn start() -> (Plugin, LoadedNet) {
     (plugin, net)
 }
 
-/// Returns the number of this process's open descriptors.
+/// Returns the number of this process's open descriptors, without that of its telemetry file, which the control thread
+/// opens at some time.
 pub(crate) fn descriptors() -> usize {
+    let entries = std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").filter_map(Result::ok);
+    let is_telemetry = |path: PathBuf| {
+        // The file is renamed once it is complete, and may have been removed.
+        let name = path.to_string_lossy().into_owned();
+        [".railweave", ".new"].iter().any(|ending| name.trim_end_matches(" (deleted)").ends_with(ending))
+    };
+    let others = entries.filter(|entry| !std::fs::read_link(entry.path()).is_ok_and(is_telemetry));
     // One of them is open for the listing itself.
-    std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count() - 1
+    others.count() - 1
 }
 
 /// Returns the number of this process's control threads.
