@@ -7,7 +7,7 @@ use railweave_telemetry::{
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A folder that is removed at the end.
@@ -222,4 +222,36 @@ fn a_table_of_weights_is_made_once() {
         assert_eq!(output.status.code(), Some(status), "{text}");
         assert!(text.contains(words), "{text}");
     }
+}
+
+#[test]
+fn a_benchmark_that_runs_is_shown_and_leaves_no_file() {
+    let scratch = Scratch::new("bench");
+    let dir = scratch.run_dir();
+    let library = std::env::var_os("RAILWEAVE_TEST_LIB")
+        .map_or_else(|| std::env::current_exe().unwrap().with_file_name("libnccl_net_railweave.so"), PathBuf::from);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_railweave"));
+    command.args(["bench", "--connections", "3", "--idle", "4", "--rails", "127.0.0.1,127.0.0.2", "--json", "--lib"]);
+    command.arg(library).env("RAILWEAVE_RUN_DIR", dir.path()).env_remove("RAILWEAVE_RAILS");
+    let mut bench = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let group = railweave_patience::until("both ranks, with connections that have carried something", || {
+        let json: Value = serde_json::from_slice(&status(&dir, &["--json"]).stdout).ok()?;
+        let groups: Vec<_> =
+            json["processes"].as_array()?.iter().flat_map(|process| process["groups"].as_array().cloned()).collect();
+        let has_carried = |groups: &Vec<Value>| {
+            let rails = groups.iter().flat_map(|group| group["rails"].as_array().cloned().unwrap_or_default());
+            let bytes = |rail: Value| Some(rail["bytes_sent"].as_u64()? + rail["bytes_received"].as_u64()?);
+            groups.iter().any(|group| group["states"]["open"].as_u64() == Some(3))
+                && rails.filter_map(bytes).sum::<u64>() > 0
+        };
+        (groups.len() == 2 && groups.iter().all(has_carried)).then(|| groups[0][0].clone())
+    });
+    let rail = &group["rails"][0];
+    assert_eq!((&rail["states"]["up"], &rail["policies"]["adaptive"]), (&3.into(), &3.into()), "{group}");
+    assert!(group["device"].as_str().is_some_and(|device| device.contains("127.0.0.1")), "{group}");
+    let table = stdout(&status(&dir, &[]));
+    assert!(table.contains("adaptive"), "{table}");
+    assert!(bench.wait().unwrap().success(), "the benchmark ends well");
+    let json: Value = serde_json::from_str(&stdout(&status(&dir, &["--json"]))).unwrap();
+    assert_eq!(json["processes"].as_array().map(Vec::len), Some(0), "{json}");
 }
