@@ -128,7 +128,7 @@ fn rails_of_a_process_that_runs_are_shown_with_their_rates() {
     // It goes on while the status is read: each write has a mebibyte more on each rail.
     let (mut publisher, mut state) = write(&dir, 1, |_| {}, now_ns());
     let mut child = Command::new(env!("CARGO_BIN_EXE_railweave"));
-    let child = child.args(["status", "--json", "--run-dir"]).arg(dir.path()).stdout(std::process::Stdio::piped());
+    let child = child.args(["status", "--json", "--run-dir"]).arg(dir.path()).stdout(Stdio::piped());
     let mut child = child.spawn().unwrap();
     while child.try_wait().unwrap().is_none() {
         std::thread::sleep(std::time::Duration::from_millis(20));

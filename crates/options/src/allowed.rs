@@ -6,6 +6,9 @@ use std::time::Duration;
 pub(crate) const FILTER: &str =
     "[^][=]item,item,... where an item is name[:port[:rail[:plane]]], address/length or an address";
 
+/// The path of a folder, which may be left out.
+pub(crate) const FOLDER: &str = "the absolute path of a folder, or none";
+
 /// The syntax of a list of names that may group them.
 pub(crate) const GROUPS: &str =
     "[^][=]item,item,... where an item is name[:port[:rail[:plane]]], address/length, an address, or several with +";

@@ -1,7 +1,8 @@
 //! The table itself: every setting, once.
 
 use crate::allowed::{
-    BYTES, FILTER, GID_INDEX, GROUPS, HANDSHAKE_TIMEOUT, LIBRARY, MESH_TIMEOUT, PEER_TIMEOUT, PREFIX_LENGTH, RANGE,
+    BYTES, FILTER, FOLDER, GID_INDEX, GROUPS, HANDSHAKE_TIMEOUT, LIBRARY, MESH_TIMEOUT, PEER_TIMEOUT, PREFIX_LENGTH,
+    RANGE,
 };
 use crate::entry::{Entry, Row};
 use crate::error::{OptionErrors, Warning};
@@ -95,9 +96,8 @@ options! {
             Weights::parse,
         )],
         default: Weights::Unset, "none",
-        help: "The weights by which the rails of a connection share its traffic under the policy `static`, in the \
-               rails' order. A rail with weight 0, or past the end of the list, carries nothing while a rail with a \
-               weight is usable.",
+        help: "The weights by which the rails of a connection share its traffic under the policy `static`, in their \
+               order. A rail with weight 0, or past the list's end, carries nothing while one with a weight is usable.",
     }
     /// The number of lanes of each rail.
     lanes: Lanes {
@@ -575,15 +575,12 @@ options! {
     }
     /// The folder in which processes write their telemetry, and in which the policy file is looked for.
     run_dir: RunDir {
-        variables: [
-            variable("RAILWEAVE_RUN_DIR", "the absolute path of a folder, or none", "/dev/shm/railweave-job", RunDir::parse),
-        ],
+        variables: [variable("RAILWEAVE_RUN_DIR", FOLDER, "/dev/shm/railweave-job", RunDir::parse)],
         default: RunDir::OfUser, "/dev/shm/railweave-UID",
         help: "The folder in which each process writes a file about itself (docs/telemetry.md), which `railweave \
                status` shows, and in which it looks for the policy file that steers it (docs/policy.md). It is made \
-               if it is missing, and must belong to the user of the job; nobody else may write there. UID is the \
-               number of that user. Containers that are to be watched from their host need a mounted folder. With \
-               `none`, the process writes no file, and neither this policy file nor the table of weights steers it.",
+               if it is missing, and must belong to the job's user, whose number is UID; nobody else may write there. \
+               Containers that are watched from their host need a mounted folder. With `none` there are no files.",
     }
     /// True if GPU memory is flushed when NCCL asks for it.
     flush: bool {

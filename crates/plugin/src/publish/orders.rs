@@ -84,7 +84,7 @@ impl Orders {
         let mut warning = None;
         if lacks_weights && !std::mem::replace(&mut self.is_static_said, true) {
             warning = Some(
-                "a policy file orders the policy static, but RAILWEAVE_WEIGHTS is not set, so adaptive takes its place; \
+                "a policy file orders the policy static, but RAILWEAVE_WEIGHTS is not set, so adaptive replaces it; \
                  allowed: static in jobs with RAILWEAVE_WEIGHTS; try weights in the rule (said once)"
                     .to_owned(),
             );

@@ -247,7 +247,7 @@ impl Records {
         moved
     }
 
-    /// Gives each connection from this place on the order that `decide` returns, and shows it. Calls `changed` for those
+    /// Gives each connection from this place on the order that `decide` returns, and shows it. Calls `changed` for each
     /// that had another order before.
     pub(super) fn order(
         &mut self,
