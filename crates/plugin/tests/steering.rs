@@ -3,8 +3,8 @@
 mod common;
 
 use common::{
-    Buffer, Pair, TWO_RAILS, alone, each, in_namespace, info_lines, noise, run_dir, start, until, warnings,
-    warnings_with,
+    Buffer, Pair, TWO_RAILS, alone, each, in_namespace, info_lines, measures, noise, report, run_dir, start, until,
+    warnings, warnings_with,
 };
 use railweave_nccl_host::Plugin;
 use railweave_telemetry::{Policy, RailState, RunDir, SEED_POLICY_PATH, create_seed_policy, read};
@@ -336,11 +336,13 @@ fn set_weight(weight: f32, version: u32) {
     file.write_all_at(&version.to_le_bytes(), 12).unwrap();
 }
 
-/// Prints the time from a store into the table to the first message that is split by it:
-/// `cargo test -p railweave-plugin --test steering -- --ignored --nocapture`.
+/// Measures the time from a store into the table to the first message that is split by it, if RAILWEAVE_TEST_TABLE names a
+/// file for the result.
 #[test]
-#[ignore = "a measurement"]
 fn the_time_from_a_store_to_the_first_split() {
+    if !measures() {
+        return;
+    }
     alone(&[TWO_RAILS, ("RANK", "0")], || {
         with_own_shm(|| {
             create_seed_policy(Path::new(SEED_POLICY_PATH), 1).unwrap();
@@ -365,7 +367,7 @@ fn the_time_from_a_store_to_the_first_split() {
             let ms = |place: usize| times[place].as_secs_f64() * 1e3;
             let last = times.len() - 1;
             let (median, p99) = (ms(last / 2), ms(last * 99 / 100));
-            eprintln!("store to split: median {median:.2} ms, 99 % {p99:.2} ms, max {:.2} ms", ms(last));
+            report(&format!("store to split: median {median:.2} ms, 99 % {p99:.2} ms, max {:.2} ms", ms(last)));
         });
     });
 }

@@ -57,6 +57,8 @@ pub(super) struct Entry {
     /// The order that was given last.
     pub(super) given: Order,
     is_fallback: bool,
+    /// True if a sample was asked for at the last look.
+    is_sampled: bool,
     /// True once it is closed and freed: it is removed by the next [`Records::refresh`].
     is_gone: bool,
 }
@@ -162,6 +164,7 @@ impl Records {
             own,
             given: own,
             is_fallback,
+            is_sampled: false,
             is_gone: false,
         });
         self.entries.len() - 1
@@ -222,16 +225,21 @@ impl Records {
         self.remove_gone();
         let mut moved = Moved::default();
         let mut rails = &mut self.state.rails[..];
-        for (record, entry) in self.state.connections.iter_mut().zip(&self.entries) {
+        for (record, entry) in self.state.connections.iter_mut().zip(&mut self.entries) {
             let (own, rest) = std::mem::take(&mut rails).split_at_mut(entry.rails.len());
             rails = rest;
             let sends = record.direction == Direction::Send;
-            if refresh_rails(own, &entry.rails, sends) {
-                moved.any = true;
-                if sends {
-                    entry.steering.ask_for_sample();
+            let has_moved = refresh_rails(own, &entry.rails, sends);
+            if entry.is_sampled {
+                for (record, counters) in own.iter_mut().zip(&entry.rails) {
+                    record.latencies = counters.as_ref().map_or(record.latencies, |rail| latencies(rail.latencies()));
                 }
             }
+            entry.is_sampled = sends && has_moved;
+            if entry.is_sampled {
+                entry.steering.ask_for_sample();
+            }
+            moved.any |= has_moved;
             record.waited_for_cts = entry.steering.waited_for_cts();
             record.messages = record.messages.map(|_| own.iter().map(|rail| rail.cts_writes).sum());
             if record.state == ConnectionState::Open
@@ -317,13 +325,9 @@ fn refresh_rails(records: &mut [Rail], rails: &[Option<Arc<RailCounters>>], send
         [record.bytes_sent, record.writes_sent, record.cts_writes, record.bytes_received] = counts;
     }
     let sum: u128 = carried.iter().map(|bytes| u128::from(*bytes)).sum();
-    for ((record, counters), carried) in records.iter_mut().zip(rails).zip(carried) {
-        if sum > 0 && counters.is_some() {
-            record.share = Some((u128::from(carried) * WHOLE / sum) as u32);
-        }
-        // The last sample may have come after the last message.
-        if sends && let Some(counters) = counters {
-            record.latencies = latencies(counters.latencies());
+    if sum > 0 {
+        for (record, carried) in records.iter_mut().zip(carried) {
+            record.share = record.lanes.map(|_| (u128::from(carried) * WHOLE / sum) as u32);
         }
     }
     moved

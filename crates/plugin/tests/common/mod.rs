@@ -79,6 +79,21 @@ pub(crate) fn descriptors() -> usize {
     others.count() - 1
 }
 
+/// The variable with the file for the results of measurements.
+const TABLE: &str = "RAILWEAVE_TEST_TABLE";
+
+/// Returns true if measurements are wanted.
+pub(crate) fn measures() -> bool {
+    std::env::var_os(TABLE).is_some()
+}
+
+/// Adds a line to the results of measurements.
+pub(crate) fn report(line: &str) {
+    let path = std::env::var_os(TABLE).expect("measurements are wanted");
+    let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).expect("it can be written");
+    std::io::Write::write_all(&mut file, format!("{line}\n").as_bytes()).expect("it can be written");
+}
+
 /// Returns the number of this process's control threads.
 pub(crate) fn control_threads() -> usize {
     let list = || -> Vec<_> {
