@@ -198,7 +198,7 @@ mod tests {
     fn a_period_is_one_line_with_the_rate_and_share_of_each_rail() {
         let rails = vec![rate(0, 79.84, 0.8009), rate(1, 19.84, 0.1991)];
         assert_eq!(
-            Period { seconds: 1.304, rank: 0, rails }.line(),
+            Period { seconds: 1.304, unix_seconds: 0.0, rank: 0, rails }.line(),
             "  1.30 s  rank 0   10.0.0.1 - 10.0.0.2    79.8 Mbit/s  80.1 %   10.0.1.1 - 10.0.1.2    19.8 Mbit/s  19.9 %"
         );
     }

@@ -336,8 +336,8 @@ fn set_weight(weight: f32, version: u32) {
     file.write_all_at(&version.to_le_bytes(), 12).unwrap();
 }
 
-/// Measures the time from a store into the table to the first message that is split by it, if RAILWEAVE_TEST_TABLE names a
-/// file for the result.
+/// Measures the time from a store into the table to the first message that is split by it, if RAILWEAVE_TEST_TABLE
+/// names a file for the result.
 #[test]
 fn the_time_from_a_store_to_the_first_split() {
     if !measures() {

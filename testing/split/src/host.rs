@@ -77,6 +77,7 @@ impl Host {
             },
             domain: Arc::clone(domain),
             weight: None,
+            fixed: None,
         };
         self.domains.iter().enumerate().map(port).collect()
     }

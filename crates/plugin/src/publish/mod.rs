@@ -30,8 +30,8 @@ const FAILED_NS: u64 = 1_000_000;
 /// The time between two looks at the counters while nothing changes.
 const QUIET_NS: u64 = 1_000_000_000;
 
-/// The longest time between two looks, and the times that a look takes between two looks: with many connections it comes
-/// later, so that it costs at most 0.5 % of a core while messages move, and 0.1 % otherwise.
+/// The longest time between two looks, and the times that a look takes between two looks: with many connections it
+/// comes later, so that it costs at most 0.5 % of a core while messages move, and 0.1 % otherwise.
 const LONGEST_NS: u64 = 2_000_000_000;
 const BUSY_TIMES: u64 = 200;
 const QUIET_TIMES: u64 = 1000;
