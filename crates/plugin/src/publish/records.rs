@@ -48,8 +48,8 @@ pub(crate) struct Peer {
 pub(super) struct Entry {
     pub(super) steering: Arc<Steering>,
     fate: Arc<Fate>,
-    /// The counters of each rail, in the order of its records; `None` for one that did not come up.
-    rails: Vec<Option<Arc<RailCounters>>>,
+    /// The number of its rails, those that did not come up included.
+    rails: usize,
     /// The names of this end's ports, by the rails' numbers; empty if not known.
     pub(super) ports: Vec<String>,
     /// The order that it began with, which is that of the settings.
@@ -68,6 +68,11 @@ pub(super) struct Records {
     pub(super) state: State,
     /// In the order of `state.connections`, which is that of their numbers.
     pub(super) entries: Vec<Entry>,
+    /// The counters of each rail, in the order of `state.rails`; `None` for one that did not come up.
+    counters: Vec<Option<Arc<RailCounters>>>,
+    /// The [`activity`] of each at the last look. Both lists are dense, because a look at many idle connections finds
+    /// nothing in the caches.
+    activity: Vec<u64>,
     numbers: HashMap<Route, u32>,
     next_number: u32,
     /// The process's network, and TCP for peers that RDMA does not reach.
@@ -88,8 +93,16 @@ pub(super) struct Moved {
 impl Records {
     pub(super) fn new(process: Process, networks: Vec<Arc<dyn Network>>) -> Self {
         let state = State { process, ..State::default() };
-        let (entries, numbers) = (Vec::new(), HashMap::new());
-        let mut records = Self { state, entries, numbers, next_number: 0, networks, has_gone: false };
+        let mut records = Self {
+            state,
+            entries: Vec::new(),
+            counters: Vec::new(),
+            activity: Vec::new(),
+            numbers: HashMap::new(),
+            next_number: 0,
+            networks,
+            has_gone: false,
+        };
         records.refresh_devices();
         records
     }
@@ -130,7 +143,7 @@ impl Records {
             peer_host: opened.peer.host.clone(),
             peer_process: Some(opened.peer.process.0),
         });
-        let (mut rails, mut ports) = (Vec::new(), Vec::new());
+        let (first_rail, mut ports) = (self.counters.len(), Vec::new());
         for id in RailId::all() {
             let up = opened.rails.iter().find(|rail| rail.index == id.index());
             let never_up = opened.left_out.iter().find(|(rail, _)| *rail == id);
@@ -141,7 +154,8 @@ impl Records {
             if let Some(rail) = up {
                 ports[id.index()] = opened.network.port_name(opened.device, rail.local_port).unwrap_or_default();
             }
-            rails.push(up.map(|rail| Arc::clone(&rail.counters)));
+            self.counters.push(up.map(|rail| Arc::clone(&rail.counters)));
+            self.activity.push(0);
             self.state.rails.push(Rail {
                 connection: number,
                 number: id.index() as u8,
@@ -159,7 +173,7 @@ impl Records {
         self.entries.push(Entry {
             steering: Arc::clone(opened.steering),
             fate: Arc::clone(opened.fate),
-            rails,
+            rails: self.counters.len() - first_rail,
             ports,
             own,
             given: own,
@@ -208,30 +222,52 @@ impl Records {
         }
         let mut gone = self.entries.iter().map(|entry| entry.is_gone);
         self.state.connections.retain(|_| gone.next() == Some(false));
-        let mut gone = self.entries.iter().flat_map(|entry| entry.rails.iter().map(|_| entry.is_gone));
+        let is_gone = |entry: &Entry| std::iter::repeat_n(entry.is_gone, entry.rails);
+        let mut gone = self.entries.iter().flat_map(is_gone);
         self.state.rails.retain(|_| gone.next() == Some(false));
+        let mut gone = self.entries.iter().flat_map(is_gone);
+        self.counters.retain(|_| gone.next() == Some(false));
+        let mut gone = self.entries.iter().flat_map(is_gone);
+        self.activity.retain(|_| gone.next() == Some(false));
         self.entries.retain(|entry| !entry.is_gone);
         shrink(&mut self.state.connections);
         shrink(&mut self.state.rails);
         shrink(&mut self.entries);
+        shrink(&mut self.counters);
+        shrink(&mut self.activity);
         if self.numbers.capacity() > 8 * self.numbers.len().max(FEW) {
             self.numbers.shrink_to(2 * self.numbers.len().max(FEW));
         }
     }
 
-    /// Brings all records up to date, and asks the senders that have moved for a sample.
-    pub(super) fn refresh(&mut self, time_ns: u64) -> Moved {
+    /// Returns true if a counter has changed since the last call.
+    fn has_moved(&mut self) -> bool {
+        let mut moved = false;
+        for (counters, before) in self.counters.iter().zip(&mut self.activity) {
+            let now = counters.as_ref().map_or(0, |counters| activity(counters));
+            moved |= std::mem::replace(before, now) != now;
+        }
+        moved
+    }
+
+    /// Brings all records up to date, and asks the senders that have moved for a sample. Unless `is_thorough`, it only
+    /// looks at the counters if none has changed.
+    pub(super) fn refresh(&mut self, time_ns: u64, is_thorough: bool) -> Moved {
         self.refresh_devices();
         self.remove_gone();
         let mut moved = Moved::default();
-        let mut rails = &mut self.state.rails[..];
+        if !self.has_moved() && !is_thorough {
+            return moved;
+        }
+        let (mut rails, mut all_counters) = (&mut self.state.rails[..], &self.counters[..]);
         for (record, entry) in self.state.connections.iter_mut().zip(&mut self.entries) {
-            let (own, rest) = std::mem::take(&mut rails).split_at_mut(entry.rails.len());
-            rails = rest;
+            let (own, rest) = std::mem::take(&mut rails).split_at_mut(entry.rails);
+            let (counters, other_counters) = all_counters.split_at(entry.rails);
+            (rails, all_counters) = (rest, other_counters);
             let sends = record.direction == Direction::Send;
-            let has_moved = refresh_rails(own, &entry.rails, sends);
+            let has_moved = refresh_rails(own, counters, sends);
             if entry.is_sampled {
-                for (record, counters) in own.iter_mut().zip(&entry.rails) {
+                for (record, counters) in own.iter_mut().zip(counters) {
                     record.latencies = counters.as_ref().map_or(record.latencies, |rail| latencies(rail.latencies()));
                 }
             }
@@ -264,13 +300,13 @@ impl Records {
         mut decide: impl FnMut(&Connection, &Entry, &[Device]) -> Order,
         mut changed: impl FnMut(&Connection, &Entry),
     ) {
-        let mut first_rail = self.entries[..from].iter().map(|entry| entry.rails.len()).sum();
+        let mut first_rail = self.entries[..from].iter().map(|entry| entry.rails).sum();
         for place in from..self.entries.len() {
             let order = decide(&self.state.connections[place], &self.entries[place], &self.state.devices);
             if self.give(place, first_rail, order, time_ns) {
                 changed(&self.state.connections[place], &self.entries[place]);
             }
-            first_rail += self.entries[place].rails.len();
+            first_rail += self.entries[place].rails;
         }
     }
 
@@ -283,7 +319,7 @@ impl Records {
         entry.given = order;
         entry.steering.order(&order);
         self.state.connections[place].policy = policy(order.policy);
-        let rails = &mut self.state.rails[first_rail..][..entry.rails.len()];
+        let rails = &mut self.state.rails[first_rail..][..entry.rails];
         let up: RailSet = rails.iter().filter(|rail| is_usable(rail.state)).filter_map(rail_id).collect();
         // If none of the rails that may be used is up, the others are used all the same.
         let drains = !(up & order.allowed).is_empty();
@@ -331,6 +367,12 @@ fn refresh_rails(records: &mut [Rail], rails: &[Option<Arc<RailCounters>>], send
         }
     }
     moved
+}
+
+/// Returns a number that changes whenever a rail moves something.
+fn activity(counters: &RailCounters) -> u64 {
+    let writes = counters.data_writes().wrapping_add(counters.cts_writes());
+    writes.wrapping_add(counters.received_bytes())
 }
 
 /// Returns the latencies as the file counts them. The transport counts those of up to 2^n µs together, the file those
