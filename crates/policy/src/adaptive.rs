@@ -71,6 +71,9 @@ const LEAST_WIDTH: u64 = 1 << (WIDTH_BITS - 4);
 /// The largest rate: more than any adapter's on a clock of 1 MHz.
 const MOST_RATE: u64 = 1 << 42;
 
+/// The longest latency in ticks: more than a minute on any clock.
+const MOST_TICKS: u64 = 1 << 40;
+
 /// The bytes in all vessels of a message are below this.
 const MOST_BYTES: u64 = (1 << (u64::BITS - WIDTH_BITS)) - 1;
 
@@ -110,8 +113,6 @@ struct Rail {
     latency: u64,
     /// The number of messages that others have carried since it was last used, as far as there were such messages.
     skipped: u32,
-    /// The shortest time of an empty write.
-    ping: u64,
     /// The time before which it is not probed, and the time at which the present probe was posted, 0 for none.
     next_probe: u64,
     probed: u64,
@@ -175,9 +176,11 @@ impl Adaptive {
     /// Notes that an empty write took this many ticks on a rail that had nothing else to do.
     pub fn note_ping(&mut self, rail: RailId, ticks: u64) {
         let rail = &mut self.rails[rail];
-        rail.ping = if rail.pings == 0 { ticks } else { rail.ping.min(ticks) };
+        let ticks = ticks.min(MOST_TICKS);
+        let latency = ticks - ticks / 8;
+        // A piece may have told since that it is shorter.
+        rail.latency = if rail.pings == 0 { latency } else { rail.latency.min(latency) };
         rail.pings = (rail.pings + 1).min(PINGS);
-        rail.latency = rail.ping - rail.ping / 8;
     }
 
     #[cold]
