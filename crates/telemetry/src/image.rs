@@ -91,10 +91,10 @@ impl Section {
         self.bytes.truncate(count * RECORD);
         self.changed.truncate(count);
         let room = count.max(FEW);
-        if self.bytes.capacity() > 8 * room * RECORD {
-            self.bytes.shrink_to(2 * room * RECORD);
-            self.parts.shrink_to(2 * room);
-            self.changed.shrink_to(2 * room);
+        if self.bytes.capacity() > 2 * room * RECORD {
+            self.bytes.shrink_to(room * RECORD);
+            self.parts.shrink_to(room);
+            self.changed.shrink_to(room);
         }
         for (index, item) in items.iter().enumerate().take(count) {
             if let Some(change) = self.set(index, item, generation) {

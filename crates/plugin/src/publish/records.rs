@@ -235,8 +235,8 @@ impl Records {
         shrink(&mut self.entries);
         shrink(&mut self.counters);
         shrink(&mut self.activity);
-        if self.numbers.capacity() > 8 * self.numbers.len().max(FEW) {
-            self.numbers.shrink_to(2 * self.numbers.len().max(FEW));
+        if self.numbers.capacity() > 2 * self.numbers.len().max(FEW) {
+            self.numbers.shrink_to(self.numbers.len().max(FEW));
         }
     }
 
@@ -338,8 +338,8 @@ impl Records {
 /// Gives memory back after a burst of connections.
 fn shrink<T>(list: &mut Vec<T>) {
     let room = list.len().max(FEW);
-    if list.capacity() > 8 * room {
-        list.shrink_to(2 * room);
+    if list.capacity() > 2 * room {
+        list.shrink_to(room);
     }
 }
 

@@ -39,7 +39,7 @@ impl Port {
 /// The state of a world. Times are in nanoseconds of its clock.
 #[derive(Debug)]
 pub struct State<O: Observer> {
-    /// The time; [`State::set_time`] changes it.
+    /// The time; `set_time` changes it.
     pub now_ns: u64,
     clock: SimClock,
     /// The world's random numbers.
