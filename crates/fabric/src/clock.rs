@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // reading the processor's counter
 
 use std::sync::OnceLock;
+#[cfg(any(target_arch = "x86_64", test))]
 use std::time::{Duration, Instant};
 
 /// A clock that is cheap enough to be read for each message.

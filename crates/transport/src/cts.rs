@@ -243,6 +243,11 @@ impl CtsStream {
         is_written(self.ring.line(place(number)), number)
     }
 
+    /// Returns true if the first entry of the next slot is there.
+    pub(crate) fn has_next(&self) -> bool {
+        self.is_there(self.next)
+    }
+
     /// Returns the buffer of the next slot if its entry is there, names the only buffer of the slot, as most entries
     /// do, and has this tag. The entry comes from the peer and is checked. [`Self::take`] handles all other entries.
     /// This call takes nothing yet.

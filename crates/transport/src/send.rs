@@ -347,11 +347,11 @@ impl<F: Fabric> SendConnection<F> {
     #[inline(never)]
     fn isend_slow(&mut self, message: Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
         self.core.check_open()?;
-        if self.core.has_order() {
+        // A message without a CTS leaves the order to the next one, which is the one to measure.
+        if self.core.has_order() && self.cts.has_next() {
             let order = self.core.take_order();
             self.progress.meter.follow(&order);
-            // It may well be a message of the fast path: the order alone kept it from that.
-            if let Some(request) = self.isend_fast(&message) {
+            if let Some(request) = self.isend_measured(&message) {
                 return Ok(Some(request));
             }
         }
@@ -359,6 +359,18 @@ impl<F: Fabric> SendConnection<F> {
             return self.no_room();
         }
         self.isend_any(&message)
+    }
+
+    /// Sends a message that only an order kept from the fast path, so that it is measured even if it travels whole.
+    #[cold]
+    fn isend_measured(&mut self, message: &Outgoing<'_>) -> Option<SendRequest> {
+        let sequence = self.head;
+        if !self.core.fast.takes(message.size) || !self.progress.requests.is_slot_free(sequence) {
+            return None;
+        }
+        let receive = self.cts.single(sequence.slot(), message.tag).filter(|receive| message.size <= receive.size)?;
+        let to = receive.address;
+        self.isend_split(message.address, message.size, message.keys, to)
     }
 
     /// Posts an empty write on each idle rail whose latency is not known well, if it has room for one more than that.
@@ -370,6 +382,7 @@ impl<F: Fabric> SendConnection<F> {
         for rail in self.progress.meter.unknown() & self.core.rails.usable() {
             let connected = self.core.rails.get_mut(rail);
             if !self.progress.meter.wants_ping(rail) || connected.rail.send_room(LaneId::FIRST) < 2 {
+                self.progress.meter.note_no_ping(rail);
                 continue;
             }
             self.progress.meter.note_ping(rail);

@@ -60,7 +60,12 @@ pub(super) struct Meter<C> {
     /// The rails with an empty write in progress, and the times at which these were posted.
     pinged: RailSet,
     ping_posted: [u64; MAX_RAILS],
+    /// The number of messages for which each rail was not idle, at most [`MOST_LOOKS`].
+    looks: [u16; MAX_RAILS],
 }
+
+/// The messages for which an idle moment of a rail is looked for, after its first empty write.
+const MOST_LOOKS: u16 = 1000;
 
 impl<C: Clock> Meter<C> {
     /// Returns the measurements of a connection of `count` rails, of which those in `usable` came up. Its split begins
@@ -82,6 +87,7 @@ impl<C: Clock> Meter<C> {
             ticks_per_second,
             pinged: RailSet::EMPTY,
             ping_posted: [0; MAX_RAILS],
+            looks: [0; MAX_RAILS],
         };
         meter.find_unknown();
         meter
@@ -236,6 +242,15 @@ impl<C: Clock> Meter<C> {
     /// Returns true if an empty write should tell this rail's latency now.
     pub(super) fn wants_ping(&mut self, rail: RailId) -> bool {
         !self.pinged.contains(rail) && self.splitter.rails().wants_ping(rail)
+    }
+
+    /// Notes that a rail was not idle when a message came. A rail that never is keeps what its first empty write told,
+    /// and no longer costs each message a look.
+    pub(super) fn note_no_ping(&mut self, rail: RailId) {
+        self.looks[rail] = (self.looks[rail] + 1).min(MOST_LOOKS);
+        if self.looks[rail] == MOST_LOOKS && self.splitter.rails().has_ping(rail) {
+            self.unknown.remove(rail);
+        }
     }
 
     /// Notes that an empty write is about to be posted on a rail.

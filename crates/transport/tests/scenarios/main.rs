@@ -26,4 +26,5 @@ mod promises;
 mod records;
 mod regressions;
 mod room;
+mod steering;
 mod writes;

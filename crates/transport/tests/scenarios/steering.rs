@@ -1,0 +1,126 @@
+//! The split of an open connection: measured, steered, and sampled.
+
+use railweave_fabric::{MAX_RAILS, PolicyName, RailSet};
+use railweave_transport::{ConnectionConfig, ConnectionEnd, Order};
+
+use crate::pair::{Pair, Setup};
+
+const LONG: u64 = 64 << 10;
+
+on_both_fabrics!(
+    an_order_holds_from_the_next_message_on,
+    a_drained_rail_carries_neither_data_nor_cts,
+    the_next_message_is_sampled_whatever_the_rails,
+    an_adapting_sender_measures_each_rail_by_three_empty_writes,
+    an_order_waits_for_the_cts_of_the_message_that_follows_it,
+);
+
+fn setup(policy: PolicyName) -> Setup {
+    let config = ConnectionConfig { policy, ..ConnectionConfig::default() };
+    Setup { config, bytes: LONG as usize, lanes: 1, ..Setup::two_rails() }
+}
+
+fn order(policy: PolicyName, weights: [u32; 2]) -> Order {
+    let mut all = [0; MAX_RAILS];
+    all[..2].copy_from_slice(&weights);
+    Order::new(policy, all)
+}
+
+/// Sends a message. Returns the bytes that each rail carried.
+fn exchange<const ONE_SIDED: bool>(pair: &mut Pair<ONE_SIDED>, size: u64) -> [u64; 2] {
+    let receive = pair.irecv_of([size]);
+    pair.drive();
+    pair.posted(true);
+    let send = pair.isend_of(size, 0);
+    let mut carried = [0; 2];
+    for (place, write) in pair.posted(true) {
+        carried[usize::from(place.rail)] += u64::from(write.local.length);
+    }
+    assert_eq!((pair.received(receive), pair.sent(send)), (vec![size], size));
+    carried
+}
+
+fn an_order_holds_from_the_next_message_on<const ONE_SIDED: bool>() {
+    let mut pair = Pair::<ONE_SIDED>::new(setup(PolicyName::Speed));
+    assert_eq!(exchange(&mut pair, LONG), [LONG / 2; 2]);
+    pair.sender.steering().order(&order(PolicyName::Agent, [3, 1]));
+    assert_eq!(exchange(&mut pair, LONG), [LONG / 4 * 3, LONG / 4]);
+    pair.sender.steering().order(&order(PolicyName::Agent, [0, 1]));
+    assert_eq!(exchange(&mut pair, 8), [0, 8]);
+    assert_eq!(pair.sender.steering().current().weights[..2], [0, 1]);
+    pair.sender.steering().order(&order(PolicyName::Adaptive, [0, 1]));
+    assert!(exchange(&mut pair, LONG)[0] > 0, "the weights say nothing under this policy");
+}
+
+fn a_drained_rail_carries_neither_data_nor_cts<const ONE_SIDED: bool>() {
+    let mut pair = Pair::<ONE_SIDED>::new(setup(PolicyName::Adaptive));
+    let first = RailSet::first_of(1);
+    let drained = Order { allowed: first, ..order(PolicyName::Adaptive, [1, 1]) };
+    pair.sender.steering().order(&drained);
+    pair.receiver.steering().order(&drained);
+    for _ in 0..4 {
+        let receive = pair.irecv_of([LONG]);
+        assert!(pair.posted(false).iter().all(|(place, _)| place.rail == 0));
+        pair.drive();
+        let send = pair.isend_of(LONG, 0);
+        let data = pair.posted(true).into_iter().filter(|(_, write)| write.local.length > 0);
+        assert!(data.into_iter().all(|(place, _)| place.rail == 0));
+        assert_eq!((pair.received(receive), pair.sent(send)), (vec![LONG], LONG));
+    }
+    let nothing = Order { allowed: RailSet::EMPTY, ..drained };
+    pair.sender.steering().order(&nothing);
+    assert_eq!(exchange(&mut pair, LONG).iter().sum::<u64>(), LONG, "some rail has to");
+}
+
+/// Returns the number of latencies that the sender's rails have counted.
+fn samples<const ONE_SIDED: bool>(pair: &Pair<ONE_SIDED>) -> Vec<u32> {
+    pair.sender.rails().iter().map(|rail| rail.counters.latencies().iter().sum()).collect()
+}
+
+fn the_next_message_is_sampled_whatever_the_rails<const ONE_SIDED: bool>() {
+    for policy in [PolicyName::Adaptive, PolicyName::Speed] {
+        let one = Setup { lanes: 1, bytes: LONG as usize, config: setup(policy).config, ..Setup::default() };
+        let mut pair = Pair::<ONE_SIDED>::new(one);
+        exchange(&mut pair, 1000);
+        assert_eq!(samples(&pair), [0], "nobody asked");
+        pair.sender.steering().ask_for_sample();
+        exchange(&mut pair, 1000);
+        exchange(&mut pair, 1000);
+        assert_eq!(samples(&pair), [1]);
+        assert_eq!(pair.sender.rails()[0].counters.in_flight(), 0);
+
+        let mut pair = Pair::<ONE_SIDED>::new(setup(policy));
+        pair.sender.steering().ask_for_sample();
+        exchange(&mut pair, LONG);
+        exchange(&mut pair, LONG);
+        assert_eq!(samples(&pair), [1, 1]);
+    }
+}
+
+fn an_adapting_sender_measures_each_rail_by_three_empty_writes<const ONE_SIDED: bool>() {
+    for (policy, most) in [(PolicyName::Adaptive, 3), (PolicyName::Speed, 0)] {
+        let mut pair = Pair::<ONE_SIDED>::new(setup(policy));
+        let mut pings = [0; 2];
+        for _ in 0..10 {
+            let receive = pair.irecv_of([LONG]);
+            pair.drive();
+            let send = pair.isend_of(LONG, 0);
+            pair.drive();
+            for (place, write) in pair.posted(true) {
+                let is_ping = write.local.length == 0 && write.immediate.is_none();
+                pings[usize::from(place.rail)] += u32::from(is_ping);
+            }
+            assert_eq!((pair.received(receive), pair.sent(send)), (vec![LONG], LONG));
+        }
+        assert_eq!(pings, [most; 2]);
+    }
+}
+
+fn an_order_waits_for_the_cts_of_the_message_that_follows_it<const ONE_SIDED: bool>() {
+    let mut pair = Pair::<ONE_SIDED>::new(setup(PolicyName::Speed));
+    pair.sender.steering().order(&order(PolicyName::Agent, [1, 0]));
+    let message = pair.source.message(LONG, 0);
+    assert_eq!(pair.sender.isend(&message).unwrap(), None, "no receive is posted");
+    assert_eq!(exchange(&mut pair, LONG), [LONG, 0]);
+    assert_eq!(samples(&pair), [1, 0]);
+}
