@@ -37,7 +37,7 @@ pub(crate) struct NetworkArguments {
     /// unless RAILWEAVE_FABRIC or RAILWEAVE_RAILS is set]
     #[arg(long, value_name = "LIST")]
     rails: Option<String>,
-    /// The weights by which the rails share the traffic, such as 80,20 [default: by speed]
+    /// The weights by which the rails share the traffic, such as 80,20 [default: by the rates at which the rails carry]
     #[arg(long, value_name = "LIST")]
     weights: Option<String>,
     /// A command that starts each rank, with {rank} for its number, such as "ip netns exec host{rank}"

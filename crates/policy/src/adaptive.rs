@@ -30,8 +30,8 @@
 //! # Bounds
 //! In simulated worlds that nobody looked at while the constants were chosen, with rates that jump
 //! (testing/split), the bandwidth is at least 0.80 of that with the right weights with one message in flight, and 0.88
-//! with more; 0.80 if these are too few to keep all rails busy. In a world that stays the same, the share of a rail moves within 0.15 from 32 messages to the next 32,
-//! and within 0.03 in 99 of 100 worlds.
+//! with more; 0.80 if these are too few to keep all rails busy. In a world that stays the same, the share of a rail
+//! moves within 0.15 from 32 messages to the next 32, and within 0.03 in 99 of 100 worlds.
 
 use railweave_fabric::{MAX_RAILS, RailId, RailSet};
 

@@ -66,8 +66,8 @@ impl Requests {
         slot.state as u8 | slot.owed == 0
     }
 
-    /// Notes that a slot is posted with `owed` signalled writes, which end a message of `size` bytes. `measured` says how
-    /// their completions are measured. Returns the message's request, which has the slot's number.
+    /// Notes that a slot is posted with `owed` signalled writes, which end a message of `size` bytes. `measured` says
+    /// how their completions are measured. Returns the message's request, which has the slot's number.
     #[inline]
     pub(crate) fn post_one(&mut self, sequence: Sequence, owed: u8, size: u64, measured: Measured) -> u8 {
         let slot = &mut self.slots[sequence.slot()];
