@@ -2,7 +2,6 @@
 #![allow(unsafe_code)] // reading the processor's counter
 
 use std::sync::OnceLock;
-#[cfg(any(target_arch = "x86_64", test))]
 use std::time::{Duration, Instant};
 
 /// A clock that is cheap enough to be read for each message.
@@ -19,7 +18,8 @@ pub trait Clock: Send + 'static {
 /// can be read without privileges.
 ///
 /// On x86_64 its frequency is measured against the system's clock. A counter that changes its frequency, as those of
-/// processors before 2008 do, does no harm: it changes the ticks of all rails alike.
+/// processors before 2008 do, changes the ticks of all rails alike, so the ratios of their rates stay right; the times
+/// of telemetry do not.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessorClock;
 
@@ -52,29 +52,49 @@ fn counter() -> u64 {
     ticks
 }
 
-#[cfg(target_arch = "aarch64")]
-fn frequency() -> u64 {
-    let hertz;
-    // SAFETY: Linux lets every process read this register, and reading has no effect.
-    unsafe { core::arch::asm!("mrs {}, cntfrq_el0", out(reg) hertz, options(nomem, nostack, preserves_flags)) };
-    hertz
+/// Returns the ticks of a second, as the processor states them; `None` if it does not, or names a number that cannot
+/// be.
+fn stated_frequency() -> Option<u64> {
+    #[cfg(target_arch = "x86_64")]
+    let hertz = 0_u64;
+    #[cfg(target_arch = "aarch64")]
+    let hertz: u64 = {
+        let hertz;
+        // SAFETY: Linux lets every process read this register, and reading has no effect.
+        unsafe { core::arch::asm!("mrs {}, cntfrq_el0", out(reg) hertz, options(nomem, nostack, preserves_flags)) };
+        hertz
+    };
+    // Firmware is meant to set the register. One that was left at 0 says nothing.
+    (hertz >= 1_000_000).then_some(hertz)
 }
 
-/// The time for which the counter is compared with the system's clock. Two readings of both are 100 ns apart at most,
-/// so the frequency is right within 0.01 %.
-#[cfg(target_arch = "x86_64")]
+/// The time for which the counter is compared with the system's clock, by the thread that first asks.
 const MEASURED_FOR: Duration = Duration::from_millis(2);
 
-#[cfg(target_arch = "x86_64")]
+/// The number of comparisons of which the closest counts: a thread may lose its processor in one.
+const COMPARISONS: usize = 5;
+
+/// Returns the counter and the system's clock at nearly the same moment.
+fn both() -> (u64, Instant) {
+    let once = || {
+        let (before, instant, after) = (counter(), Instant::now(), counter());
+        (after.saturating_sub(before), before, instant)
+    };
+    let closest = (0..COMPARISONS).map(|_| once()).min_by_key(|(apart, ..)| *apart);
+    closest.map_or_else(|| (counter(), Instant::now()), |(_, ticks, instant)| (ticks, instant))
+}
+
 fn frequency() -> u64 {
-    let (began, first) = (Instant::now(), counter());
-    let mut elapsed = Duration::ZERO;
-    while elapsed < MEASURED_FOR {
-        std::hint::spin_loop();
-        elapsed = began.elapsed();
+    if let Some(hertz) = stated_frequency() {
+        return hertz;
     }
-    let ticks = u128::from(counter().saturating_sub(first));
-    u64::try_from(ticks * 1_000_000_000 / elapsed.as_nanos()).unwrap_or(u64::MAX)
+    let (first, begin) = both();
+    while begin.elapsed() < MEASURED_FOR {
+        std::hint::spin_loop();
+    }
+    let (last, end) = both();
+    let ticks = u128::from(last.saturating_sub(first));
+    u64::try_from(ticks * 1_000_000_000 / end.duration_since(begin).as_nanos().max(1)).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -18,11 +18,12 @@
 //!   has `flight` bytes to do, less the progress of the piece at its head, which is at most the whole piece. If all of
 //!   these are poured into vessels as wide as the rails' rates, and the message on top, its surface gives each rail's
 //!   share. A rail whose share is not worth a piece (less than 512 bytes, or 1/128 of the message) gets none.
-//! * **A rail that is not used** for 32 messages gets a probe: a 32nd of a message, 2 KiB or more. After that it is
-//!   left alone for 64 times as long as the probe took, so that probes cost less than 2 %. The sums before it count for
-//!   a quarter, so that a rail that was a thousand times slower is back after five probes.
+//! * **A rail that is not used** for 32 split messages gets a probe: a 32nd of a message, 2 KiB or more. After that it
+//!   is left alone for 64 times as long as the probe took, so that probes cost less than 2 %. The sums before it count
+//!   for a quarter, so that a rail that was a thousand times slower is back after five probes.
 //! * **Messages that travel whole** go to the rail that finishes first. They say little of a rate. So those below
-//!   [`MEASURED_FROM`] are not measured at all, and others count only until a piece of a split message has.
+//!   [`MEASURED_FROM`] are not measured at all, and others count only until a piece of a split message has. They do
+//!   not probe.
 //! * **The latency** is 7/8 of the shortest time of an empty write: twice too high costs 19 % of the bandwidth at
 //!   worst, half of it 12 %. A piece that a rail completes faster corrects it.
 //! * **Unknown rates** are the mean of the known ones; if none is known, all are equal.
@@ -111,7 +112,7 @@ struct Rail {
     filled: u64,
     /// The time in which nothing but the path delays a piece.
     latency: u64,
-    /// The number of messages that others have carried since it was last used, as far as there were such messages.
+    /// The number of split messages that others have carried since it was last used.
     skipped: u32,
     /// The time before which it is not probed, and the time at which the present probe was posted, 0 for none.
     next_probe: u64,
@@ -178,14 +179,18 @@ impl Adaptive {
         rail.pings < PINGS && rail.flight == 0
     }
 
-    /// Notes that an empty write took this many ticks on a rail that had nothing else to do.
-    pub fn note_ping(&mut self, rail: RailId, ticks: u64) {
+    /// Notes that an empty write took from `posted` on this many ticks, on a rail that had nothing else to do then.
+    pub fn note_ping(&mut self, rail: RailId, posted: u64, ticks: u64) {
         let rail = &mut self.rails[rail];
         let ticks = ticks.min(MOST_TICKS);
         let latency = ticks - ticks / 8;
         // A piece may have told since that it is shorter.
         rail.latency = if rail.pings == 0 { latency } else { rail.latency.min(latency) };
         rail.pings = (rail.pings + 1).min(PINGS);
+        // The piece behind it was posted with another latency in mind, and must not seem to begin in the future.
+        if rail.flight > 0 {
+            rail.since = rail.since.min(posted.saturating_add(rail.latency));
+        }
     }
 
     #[cold]
@@ -298,7 +303,9 @@ impl Adaptive {
         }
         for id in self.usable {
             let rail = &mut self.rails[id];
-            rail.skipped = if active.contains(id) { 0 } else { rail.skipped.saturating_add(1) };
+            if !active.contains(id) {
+                rail.skipped = rail.skipped.saturating_add(1);
+            }
         }
         let Some((probe, piece)) = self.due_probe(now, bytes, active) else { return };
         let largest = active.iter().max_by_key(|id| shares.bytes[*id]).unwrap_or_default();
@@ -311,7 +318,7 @@ impl Adaptive {
             shares.mask.insert(probe);
             shares.bytes[shares.mask.last().unwrap_or_default()] += tail;
             let rail = &mut self.rails[probe];
-            (rail.probed, rail.is_unusual, rail.skipped) = (now.max(1), true, 0);
+            (rail.probed, rail.is_unusual) = (now.max(1), true);
         }
     }
 
@@ -416,7 +423,7 @@ impl Policy for Adaptive {
     }
 
     #[inline]
-    fn posted(&mut self, now: u64, id: RailId, bytes: u64) {
+    fn posted(&mut self, now: u64, id: RailId, bytes: u64) -> u64 {
         let rail = &mut self.rails[id];
         if rail.flight == 0 {
             if now.saturating_sub(rail.since) > self.second {
@@ -427,10 +434,12 @@ impl Policy for Adaptive {
         }
         rail.flight += bytes;
         rail.pieces += 1;
+        rail.skipped = 0;
+        rail.flight
     }
 
     #[inline]
-    fn sent(&mut self, now: u64, id: RailId, sent: &Sent) -> bool {
+    fn sent(&mut self, now: u64, id: RailId, sent: &Sent) -> u64 {
         let rail = &mut self.rails[id];
         let start = sent.posted + rail.latency;
         let mut ticks = now.saturating_sub(rail.since);
@@ -452,7 +461,7 @@ impl Policy for Adaptive {
         rail.pieces = rail.pieces.wrapping_sub(sent.pieces);
         rail.last = sent.bytes;
         if (rail.is_unusual || !sent.is_split) && !Self::settle(rail, now, sent.is_split) {
-            return rail.flight == 0;
+            return rail.flight;
         }
         if ticks > 0 {
             rail.bytes = rail.bytes * 27 / 32;
@@ -464,7 +473,7 @@ impl Policy for Adaptive {
             rail.ticks >>= 2;
         }
         rail.is_changed = true;
-        rail.flight == 0
+        rail.flight
     }
 }
 

@@ -23,12 +23,13 @@ pub trait Policy {
     /// A message of 0 bytes activates one rail. The mask is empty only if `usable` is.
     fn split(&mut self, now: u64, bytes: u64, usable: RailSet, shares: &mut Shares);
 
-    /// Notes at `now` that a piece of a message from [`Self::split`] is posted on a rail.
-    fn posted(&mut self, now: u64, rail: RailId, bytes: u64);
+    /// Notes at `now` that a piece of a message from [`Self::split`] is posted on a rail. Returns the bytes that are in
+    /// flight there, as far as the policy knows.
+    fn posted(&mut self, now: u64, rail: RailId, bytes: u64) -> u64;
 
-    /// Notes at `now` that a rail has completed what a message of [`Self::split`] gave it. Returns true if the rail is
-    /// idle now, as far as the policy knows.
-    fn sent(&mut self, now: u64, rail: RailId, sent: &Sent) -> bool;
+    /// Notes at `now` that a rail has completed what a message of [`Self::split`] gave it. Returns the bytes that are
+    /// still in flight there, as far as the policy knows.
+    fn sent(&mut self, now: u64, rail: RailId, sent: &Sent) -> u64;
 }
 
 /// The pieces of a slot that one rail has completed.

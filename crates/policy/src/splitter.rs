@@ -99,12 +99,12 @@ impl Policy for Splitter {
     }
 
     #[inline]
-    fn posted(&mut self, now: u64, rail: RailId, bytes: u64) {
-        self.adaptive.posted(now, rail, bytes);
+    fn posted(&mut self, now: u64, rail: RailId, bytes: u64) -> u64 {
+        self.adaptive.posted(now, rail, bytes)
     }
 
     #[inline]
-    fn sent(&mut self, now: u64, rail: RailId, sent: &Sent) -> bool {
+    fn sent(&mut self, now: u64, rail: RailId, sent: &Sent) -> u64 {
         self.adaptive.sent(now, rail, sent)
     }
 }

@@ -274,10 +274,12 @@ impl Policy for Weighted {
         *shares = Weighted::split(self, bytes, usable);
     }
 
-    fn posted(&mut self, _now: u64, _rail: RailId, _bytes: u64) {}
+    fn posted(&mut self, _now: u64, _rail: RailId, _bytes: u64) -> u64 {
+        0
+    }
 
-    fn sent(&mut self, _now: u64, _rail: RailId, _sent: &Sent) -> bool {
-        false
+    fn sent(&mut self, _now: u64, _rail: RailId, _sent: &Sent) -> u64 {
+        0
     }
 }
 

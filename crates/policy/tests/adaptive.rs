@@ -14,7 +14,9 @@ fn rail(number: usize) -> RailId {
 fn split(policy: &mut Adaptive, now: u64, bytes: u64, usable: RailSet) -> Shares {
     let mut shares = Shares::default();
     policy.split(now, bytes, usable, &mut shares);
-    shares.pieces().filter(|_| bytes >= 256).for_each(|piece| policy.posted(now, piece.rail, piece.bytes));
+    shares.pieces().filter(|_| bytes >= 256).for_each(|piece| {
+        policy.posted(now, piece.rail, piece.bytes);
+    });
     shares
 }
 
@@ -80,11 +82,11 @@ proptest! {
                 Step::Complete { rail: number } => {
                     if !flights[number].is_empty() {
                         let sent = flights[number].remove(0);
-                        let is_idle = policy.sent(now, rail(number), &sent);
-                        prop_assert_eq!(is_idle, flights[number].is_empty());
+                        let in_flight = policy.sent(now, rail(number), &sent);
+                        prop_assert_eq!(in_flight, policy.in_flight(rail(number)));
                     }
                 }
-                Step::Ping { rail: number, ticks } => policy.note_ping(rail(number), ticks),
+                Step::Ping { rail: number, ticks } => policy.note_ping(rail(number), now.saturating_sub(ticks), ticks),
             }
             for (number, flight) in flights.iter().enumerate() {
                 prop_assert_eq!(policy.in_flight(rail(number)), flight.iter().map(|sent| sent.bytes).sum::<u64>());

@@ -138,7 +138,12 @@ impl PolicyFile {
         if self.seen.replace(stamp(&facts)) == Some(stamp(&facts)) {
             return Ok(());
         }
-        let (file, facts) = trusted::open(&self.path)?;
+        let (file, facts) = trusted::open(&self.path).inspect_err(|unusable| {
+            // Too many open files, for example: the next poll may be able to read it.
+            if matches!(unusable, Unusable::Io(_)) {
+                self.seen = Some(Stamp::default());
+            }
+        })?;
         // Of the file that is read, so that one that changes meanwhile is read again.
         self.seen = Some(stamp(&facts));
         if facts.len() > LARGEST_POLICY {

@@ -121,9 +121,10 @@ impl SeedPolicy {
         self.to_say.pop_front()
     }
 
-    /// Returns the time until the next poll: 10 ms while there is a file, otherwise a second.
+    /// Returns the time until the next poll: 10 ms while there is a file that may be read, otherwise a second. So the
+    /// file of another user costs nothing.
     pub fn next_poll(&self) -> Duration {
-        if self.is_there { Duration::from_millis(10) } else { Duration::from_secs(1) }
+        if self.open.is_some() { Duration::from_millis(10) } else { Duration::from_secs(1) }
     }
 
     /// Returns true if the last poll found something at the path, good or bad.

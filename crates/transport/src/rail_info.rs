@@ -30,9 +30,9 @@ pub struct RailCounters {
     latencies: [AtomicU32; LATENCIES],
 }
 
-/// The number of latencies that [`RailCounters::latencies`] tells apart: up to 1 µs, up to 2, and so on, and all above
-/// 2^22 µs, which is 4 s.
-pub const LATENCIES: usize = 24;
+/// The number of latencies that [`RailCounters::latencies`] tells apart: below 2 µs, from 2^n to below 2^(n+1) µs, and
+/// all from 2^15 µs, which is 33 ms.
+pub const LATENCIES: usize = 16;
 
 impl RailCounters {
     #[inline]
@@ -63,19 +63,18 @@ impl RailCounters {
     }
 
     pub(crate) fn count_latency(&self, micros: u64) {
-        let place = (u64::BITS - micros.saturating_sub(1).leading_zeros()) as usize;
-        let place = &self.latencies[place.min(LATENCIES - 1)];
-        place.store(place.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        let place = &self.latencies[(micros.max(1).ilog2() as usize).min(LATENCIES - 1)];
+        place.store(place.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
     }
 
     /// Returns the bytes that the rail was given and has not completed, of the messages that are measured: those of 256
-    /// bytes or more on a connection of several rails.
+    /// bytes or more that were split, or asked for as a sample.
     pub fn in_flight(&self) -> u64 {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Returns the times that sampled messages took on the rail: the number of those of at most 2^n µs, and more than
-    /// half of that, for each n; the last place has all longer ones.
+    /// Returns the times that sampled messages took on the rail: for each n the number of those from 2^n µs to below
+    /// 2^(n+1) µs. The first place has all shorter ones too, the last all longer ones.
     pub fn latencies(&self) -> [u32; LATENCIES] {
         std::array::from_fn(|place| self.latencies[place].load(Ordering::Relaxed))
     }
@@ -138,11 +137,11 @@ mod tests {
     #[test]
     fn a_latency_counts_in_its_power_of_two() {
         let counters = RailCounters::default();
-        for micros in [0, 1, 2, 3, 4, 5, 1 << 22, (1 << 22) + 1, u64::MAX] {
+        for micros in [0, 1, 2, 3, 4, 7, 8, (1 << 15) - 1, 1 << 15, u64::MAX] {
             counters.count_latency(micros);
         }
         let latencies = counters.latencies();
-        assert_eq!(latencies[..5], [2, 1, 2, 1, 0]);
-        assert_eq!(latencies[22..], [1, 2]);
+        assert_eq!(latencies[..5], [2, 2, 2, 1, 0]);
+        assert_eq!(latencies[14..], [1, 2]);
     }
 }

@@ -115,7 +115,8 @@ fn cts_weights(order: &Order) -> [u32; MAX_RAILS] {
 ///
 /// # Threads
 /// The connection may move between threads, but only one thread at a time may use it: its calls take `&mut self`. Any
-/// thread may use two parts of it at any time: its [`Fate`] and the [`RailCounters`](crate::RailCounters) of its rails.
+/// thread may use three parts of it at any time: its [`Fate`], its [`Steering`] (one at a time) and the
+/// [`RailCounters`](crate::RailCounters) of its rails.
 ///
 /// # Memory
 /// The buffers belong to the connection from the `irecv` that returns a request until `test` returns its sizes: until

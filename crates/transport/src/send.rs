@@ -81,7 +81,9 @@ pub(crate) struct SendParts<F: Fabric> {
 ///
 /// # Kinds of methods
 /// * **Data path**: [`isend`](Self::isend) takes a message, [`test`](Self::test) tells when it has been sent. They
-///   never block or lock, and allocate only for an error or an event; a fabric may read a clock now and then.
+///   never block or lock, and allocate only for an error or an event. They read the fabric's
+///   [`Clock`](railweave_fabric::Clock) once for a message that is split, and once for a poll that finds the end of
+///   one.
 /// * **Events**: [`poll_event`](Self::poll_event) returns what is worth a line in a log although nothing failed.
 /// * **Facts**: [`ConnectionEnd`](crate::ConnectionEnd) names the peer, the rails with their counters, and the parts of
 ///   this host that they use.
@@ -106,7 +108,8 @@ pub(crate) struct SendParts<F: Fabric> {
 ///
 /// # Threads
 /// The connection may move between threads, but only one thread at a time may use it: its calls take `&mut self`. Any
-/// thread may use two parts of it at any time: its [`Fate`] and the [`RailCounters`](crate::RailCounters) of its rails.
+/// thread may use three parts of it at any time: its [`Fate`], its [`Steering`] (one at a time) and the
+/// [`RailCounters`](crate::RailCounters) of its rails.
 ///
 /// # Memory
 /// A message's bytes belong to the connection from the `isend` that returns a request until `test` returns its size:
@@ -306,6 +309,7 @@ impl<F: Fabric> SendConnection<F> {
         }
         let receive = self.cts.shown(to, size);
         let mut shares = Shares::default();
+        self.progress.meter.look();
         self.progress.meter.split(size, self.core.rails.usable(), &mut shares);
         let measured = self.progress.meter.begin_one(sequence, size);
         let template = WriteTemplate::new(&Outgoing { address, size, tag: 0, keys }, to, sequence);
@@ -324,7 +328,7 @@ impl<F: Fabric> SendConnection<F> {
             }
             connected.side.info.counters.count_data(1, bytes);
             if measured != Measured::NOT {
-                self.progress.meter.give_one(sequence, rail, bytes);
+                self.progress.meter.give_one(sequence, &connected.side, bytes);
             }
             offset += bytes;
             owed += 1;

@@ -37,7 +37,8 @@ pub(crate) struct Receive {
     /// True if the receive may be reported as done before its data is there.
     pub(crate) optional: bool,
     /// The rails that have sent all their immediates. This and the next four fields are valid once `expected` is
-    /// known, unless a single immediate completed the receive ([`Slots::handle_whole`]).
+    /// known, unless a single immediate completed the receive ([`Slots::handle_whole`]); `lanes_seen` only if messages
+    /// are striped.
     seen: RailSet,
     size_q: u32,
     bytes: u64,

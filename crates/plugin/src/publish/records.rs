@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use railweave_fabric::{PolicyName, RailId, RailSet};
 use railweave_telemetry::{
-    BUCKETS, Connection, ConnectionState, Device, Direction, Latencies, Policy, Process, Rail, RailState, State,
+    Connection, ConnectionState, Device, Direction, Latencies, Policy, Process, Rail, RailState, State,
 };
-use railweave_transport::{Fate, LATENCIES, Order, ProcessId, RailCounters, RailInfo, RailName, Steering};
+use railweave_transport::{Fate, Order, ProcessId, RailCounters, RailInfo, RailName, Steering};
 
 use crate::comm::Route;
 use crate::network::Network;
@@ -268,7 +268,7 @@ impl Records {
             let has_moved = refresh_rails(own, counters, sends);
             if entry.is_sampled {
                 for (record, counters) in own.iter_mut().zip(counters) {
-                    record.latencies = counters.as_ref().map_or(record.latencies, |rail| latencies(rail.latencies()));
+                    record.latencies = counters.as_ref().map_or(record.latencies, |rail| Latencies(rail.latencies()));
                 }
             }
             entry.is_sampled = sends && has_moved;
@@ -373,17 +373,6 @@ fn refresh_rails(records: &mut [Rail], rails: &[Option<Arc<RailCounters>>], send
 fn activity(counters: &RailCounters) -> u64 {
     let writes = counters.data_writes().wrapping_add(counters.cts_writes());
     writes.wrapping_add(counters.received_bytes())
-}
-
-/// Returns the latencies as the file counts them. The transport counts those of up to 2^n µs together, the file those
-/// from 2^n µs on, so a latency of exactly a power of two is one place too low.
-fn latencies(counts: [u32; LATENCIES]) -> Latencies {
-    let mut latencies = Latencies::default();
-    for (place, count) in counts.into_iter().enumerate() {
-        let bucket = &mut latencies.0[place.saturating_sub(1).min(BUCKETS - 1)];
-        *bucket = bucket.saturating_add(count);
-    }
-    latencies
 }
 
 fn rail_id(rail: &Rail) -> Option<RailId> {

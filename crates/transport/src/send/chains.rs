@@ -113,12 +113,15 @@ impl<F: Fabric> SendConnection<F> {
             }
         }
 
+        self.progress.meter.look();
         let mut shares = [Shares::default(); MAX_BUFFERS];
         let mut mask = RailSet::EMPTY;
         for (share, part) in shares.iter_mut().zip(&self.filling.parts[..count]) {
             self.progress.meter.split(part.size, self.core.rails.usable(), share);
             if Meter::<F::Clock>::measures(part.size) {
-                share.pieces().for_each(|piece| self.progress.meter.posted(piece.rail, piece.bytes));
+                for piece in share.pieces() {
+                    self.progress.meter.posted(&self.core.rails.get(piece.rail).side, piece.bytes);
+                }
             }
             mask |= if part.size == 0 { RailSet::EMPTY } else { share.mask };
         }

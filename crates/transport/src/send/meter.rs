@@ -83,7 +83,7 @@ impl<C: Clock> Meter<C> {
             wants_sample: false,
             unknown: RailSet::EMPTY,
             usable,
-            split_min,
+            split_min: split_min.max(MEASURED_FROM),
             ticks_per_second,
             pinged: RailSet::EMPTY,
             ping_posted: [0; MAX_RAILS],
@@ -120,11 +120,16 @@ impl<C: Clock> Meter<C> {
         self.splitter.count_whole(bytes);
     }
 
-    /// Splits a message between the usable rails. If it [is measured](Self::measures), [`Self::posted`] must hear of
-    /// each piece.
+    /// Reads the clock, for the messages of one slot.
+    #[inline(always)]
+    pub(super) fn look(&mut self) {
+        self.now = self.clock.ticks();
+    }
+
+    /// Splits a message between the usable rails, at the time of the last [look](Self::look). If it [is
+    /// measured](Self::measures), [`Self::posted`] must hear of each piece.
     #[inline]
     pub(super) fn split(&mut self, bytes: u64, usable: RailSet, shares: &mut Shares) {
-        self.now = self.clock.ticks();
         self.splitter.split(self.now, bytes, usable, shares);
     }
 
@@ -151,10 +156,11 @@ impl<C: Clock> Meter<C> {
         Measured::PLAIN
     }
 
-    /// Notes that a slot that [began](Self::begin_one) gives a rail a piece.
+    /// Notes that a slot that [began](Self::begin_one) gives the rail of this side a piece.
     #[inline(always)]
-    pub(super) fn give_one(&mut self, sequence: Sequence, rail: RailId, bytes: u64) {
-        self.splitter.posted(self.now, rail, bytes);
+    pub(super) fn give_one(&mut self, sequence: Sequence, side: &RailSide, bytes: u64) {
+        self.posted(side, bytes);
+        let rail = side.id;
         *self.given(sequence, rail) = Given(Given::of(bytes).0 | Given::ONE_PIECE | Given::ONE_WRITE);
     }
 
@@ -180,9 +186,11 @@ impl<C: Clock> Meter<C> {
         measured
     }
 
-    /// Notes that a piece of the message that was split last will be posted.
-    pub(super) fn posted(&mut self, rail: RailId, bytes: u64) {
-        self.splitter.posted(self.now, rail, bytes);
+    /// Notes that a piece of the message that was split last is posted on the rail of this side.
+    #[inline(always)]
+    pub(super) fn posted(&mut self, side: &RailSide, bytes: u64) {
+        let in_flight = self.splitter.posted(self.now, side.id, bytes);
+        side.info.counters.set_in_flight(in_flight);
     }
 
     /// Notes that a slot that [began](Self::begin_several) gives a rail `bytes` bytes of `pieces` messages, in `writes`
@@ -204,9 +212,8 @@ impl<C: Clock> Meter<C> {
         }
         let (posted, rail) = (self.posted[sequence.slot()], side.id);
         let sent = Sent { posted, bytes: self.given(sequence, rail).bytes(), pieces: 1, is_split: true };
-        if self.splitter.sent(*now, rail, &sent) {
-            side.info.counters.set_in_flight(0);
-        }
+        let in_flight = self.splitter.sent(*now, rail, &sent);
+        side.info.counters.set_in_flight(in_flight);
     }
 
     /// Does the same as [`Self::handle_sent`] for a slot that is not plain.
@@ -224,9 +231,9 @@ impl<C: Clock> Meter<C> {
         let posted = self.posted[slot];
         let is_split = !measured.is(Measured::WHOLE);
         let sent = Sent { posted, bytes: given.bytes(), pieces: given.pieces(), is_split };
-        self.splitter.sent(now, rail, &sent);
+        let in_flight = self.splitter.sent(now, rail, &sent);
         let counters = &side.info.counters;
-        counters.set_in_flight(self.splitter.rails().in_flight(rail));
+        counters.set_in_flight(in_flight);
         if measured.is(Measured::SAMPLE) {
             let micros = u128::from(now.saturating_sub(posted)) * 1_000_000 / u128::from(self.ticks_per_second);
             counters.count_latency(u64::try_from(micros).unwrap_or(u64::MAX));
@@ -266,8 +273,8 @@ impl<C: Clock> Meter<C> {
             *now = self.clock.ticks();
         }
         self.pinged.remove(rail);
-        let rails = self.splitter.rails();
-        rails.note_ping(rail, now.saturating_sub(self.ping_posted[rail]));
+        let (rails, posted) = (self.splitter.rails(), self.ping_posted[rail]);
+        rails.note_ping(rail, posted, now.saturating_sub(posted));
         if rails.knows_latency(rail) {
             self.unknown.remove(rail);
         }

@@ -8,6 +8,7 @@ use self::readings::Readings;
 use self::view::View;
 use crate::environment;
 use crate::output::print;
+use crate::span;
 use clap::Args;
 use railweave_telemetry::RunDir;
 use std::error::Error;
@@ -24,9 +25,9 @@ pub(crate) struct Arguments {
     /// Prints JSON (docs/telemetry.md); with --every, one line each time
     #[arg(long)]
     json: bool,
-    /// Shows the status again and again, with the rates of this many seconds, until it is interrupted
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
-    every: Option<u64>,
+    /// Shows the status again and again, with the rates of this time, such as 1s, until it is interrupted; 10ms to 60s
+    #[arg(long, value_name = "TIME", value_parser = span::period)]
+    every: Option<Duration>,
     /// Also shows the connections of processes that are gone
     #[arg(long)]
     gone: bool,
@@ -44,7 +45,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         Some(path) => RunDir::named(Some(path)),
         None => RunDir::named(environment::options()?.run_dir.value.path()),
     };
-    let between = arguments.every.map_or(BETWEEN, Duration::from_secs);
+    let between = arguments.every.unwrap_or(BETWEEN);
     let mut before = Readings::take(&dir)?;
     let mut is_first = true;
     loop {

@@ -4,10 +4,24 @@ use super::view::{EventView, GroupView, ProcessView, RailView, View};
 use crate::output::{print, table};
 use crate::size::Size;
 use std::collections::BTreeMap;
-use std::io;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 const HEADER: [&str; 11] =
     ["peer", "connections", "rail", "state", "policy", "share", "rate", "in flight", "p50", "p99", "CTS waits"];
+
+/// Returns the folders of other users next to this one.
+fn others(run_dir: &Path) -> Vec<String> {
+    let siblings = run_dir.parent().and_then(|parent| fs::read_dir(parent).ok());
+    let is_one = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("railweave-") && path != run_dir && path.is_dir()
+    };
+    let paths = siblings.into_iter().flatten().flatten().map(|entry| entry.path()).filter(is_one);
+    let mut others: Vec<String> = paths.map(|path| path.display().to_string()).collect();
+    others.sort();
+    others
+}
 
 /// Prints the status; with `gone`, also the connections of processes that are gone.
 pub(super) fn show(view: &View, gone: bool) -> io::Result<()> {
@@ -15,11 +29,13 @@ pub(super) fn show(view: &View, gone: bool) -> io::Result<()> {
         print(format_args!("skipped: {}", damaged.reason))?;
     }
     if view.processes.is_empty() {
-        return print(format_args!(
+        let others = others(Path::new(&view.run_dir));
+        let others = if others.is_empty() { String::new() } else { format!(" (there are {})", others.join(", ")) };
+        return print(printable(&format!(
             "no process of Railweave has a file in {}; start a job with telemetry, or name another folder with \
-             --run-dir or RAILWEAVE_RUN_DIR",
+             --run-dir or RAILWEAVE_RUN_DIR{others}; a container shows its jobs outside only in a mounted folder",
             view.run_dir
-        ));
+        )));
     }
     for (index, process) in view.processes.iter().enumerate() {
         if index > 0 {

@@ -284,11 +284,12 @@ impl Rates {
         }
     }
 
-    /// Returns the rate of a rail in Mbit/s; `None` if it was not there before.
+    /// Returns the rate of a rail in Mbit/s; `None` if it was not there before, or the file
+    /// was not written since.
     fn of(&self, rail: &Rail) -> Option<f64> {
         let bytes = carried(rail).saturating_sub(*self.bytes.get(&(rail.connection, rail.number))?);
-        // A file that was not written since: nothing changed.
-        Some(if self.seconds > 0.0 { bytes as f64 * 8.0 / 1e6 / self.seconds } else { 0.0 })
+        // Nothing is known if the file was not written since.
+        (self.seconds > 0.0).then(|| bytes as f64 * 8.0 / 1e6 / self.seconds)
     }
 }
 
