@@ -22,8 +22,7 @@
 //!   is left alone for 64 times as long as the probe took, so that probes cost less than 2 %. The sums before it count
 //!   for a quarter, so that a rail that was a thousand times slower is back after five probes.
 //! * **Messages that travel whole** go to the rail that finishes first. They say little of a rate. So those below
-//!   [`MEASURED_FROM`] are not measured at all, and others count only until a piece of a split message has. They do
-//!   not probe.
+//!   [`MEASURED_FROM`] are not measured at all, and others count only until a piece of a split message has.
 //! * **The latency** is 7/8 of the shortest time of an empty write: twice too high costs 19 % of the bandwidth at
 //!   worst, half of it 12 %. A piece that a rail completes faster corrects it.
 //! * **Unknown rates** are the mean of the known ones; if none is known, all are equal.
@@ -56,8 +55,10 @@ const PROBE_PART_BITS: u32 = 5;
 
 const LEAST_PROBE: u64 = 2 << 10;
 
-/// The pause after a probe, as a multiple of its duration: 64.
-const PROBE_PAUSE_BITS: u32 = 6;
+/// The pause after a probe, as a multiple of its duration, and its limit in seconds: a probe that was stuck for long must
+/// not keep its rail out of use for much longer.
+const PROBE_PAUSE: u64 = 64;
+const LONGEST_PAUSE_S: u64 = 4;
 
 /// The unit of rates: bytes per 2^24 ticks.
 const RATE_BITS: u32 = 24;
@@ -112,7 +113,7 @@ struct Rail {
     filled: u64,
     /// The time in which nothing but the path delays a piece.
     latency: u64,
-    /// The number of split messages that others have carried since it was last used.
+    /// The number of measured messages that others have carried since it was last used.
     skipped: u32,
     /// The time before which it is not probed, and the time at which the present probe was posted, 0 for none.
     next_probe: u64,
@@ -301,37 +302,43 @@ impl Adaptive {
             *shares = Shares::default();
             smallest = self.pour(bytes, active, &all, shares);
         }
-        for id in self.usable {
-            let rail = &mut self.rails[id];
-            if !active.contains(id) {
-                rail.skipped = rail.skipped.saturating_add(1);
-            }
-        }
-        let Some((probe, piece)) = self.due_probe(now, bytes, active) else { return };
+        self.count_skipped(active);
+        let Some(probe) = self.due_probe(now, active) else { return };
+        let piece = (bytes >> PROBE_PART_BITS).max(LEAST_PROBE).min(bytes / 2) & !(GRANULE - 1);
         let largest = active.iter().max_by_key(|id| shares.bytes[*id]).unwrap_or_default();
         let rest = shares.bytes[largest].saturating_sub(piece);
-        if rest >= LEAST_PIECE {
+        if piece > 0 && rest >= LEAST_PIECE {
             let tail = bytes % GRANULE;
             shares.bytes[largest] = rest;
             shares.bytes[active.last().unwrap_or_default()] -= tail;
             shares.bytes[probe] = piece;
             shares.mask.insert(probe);
             shares.bytes[shares.mask.last().unwrap_or_default()] += tail;
-            let rail = &mut self.rails[probe];
-            (rail.probed, rail.is_unusual) = (now.max(1), true);
+            self.probe(now, probe);
         }
     }
 
-    /// Returns an idle rail that has not been used for long and may be probed, and the size of the probe.
-    fn due_probe(&self, now: u64, bytes: u64, active: RailSet) -> Option<(RailId, u64)> {
-        let piece = (bytes >> PROBE_PART_BITS).max(LEAST_PROBE).min(bytes / 2);
+    /// Returns an idle rail outside `active` that has not been used for long and may be probed.
+    fn due_probe(&self, now: u64, active: RailSet) -> Option<RailId> {
         let unused = RailSet::from_bits(self.usable.bits() & !active.bits());
-        let probe = unused.iter().find(|id| {
+        unused.iter().find(|id| {
             let rail = &self.rails[*id];
             rail.flight == 0 && rail.skipped >= PROBE_AFTER && now >= rail.next_probe
-        })?;
-        let piece = piece - piece % GRANULE;
-        (piece > 0).then_some((probe, piece))
+        })
+    }
+
+    /// Notes that a message is split between the rails in `active`.
+    fn count_skipped(&mut self, active: RailSet) {
+        for id in RailSet::from_bits(self.usable.bits() & !active.bits()) {
+            let rail = &mut self.rails[id];
+            rail.skipped = rail.skipped.saturating_add(1);
+        }
+    }
+
+    /// Begins the probe of a rail.
+    fn probe(&mut self, now: u64, rail: RailId) {
+        let rail = &mut self.rails[rail];
+        (rail.probed, rail.is_unusual) = (now.max(1), true);
     }
 
     /// Splits a message that travels whole.
@@ -339,10 +346,11 @@ impl Adaptive {
     fn split_whole(&mut self, now: u64, bytes: u64, shares: &mut Shares) {
         let rail = match self.only {
             Some(only) => Some(only),
-            None => {
+            None if bytes < MEASURED_FROM => {
                 self.vessels(now);
                 self.soonest(bytes)
             }
+            None => self.whole_rail(now, bytes),
         };
         self.small = rail.filter(|_| bytes < MEASURED_FROM);
         if let Some(rail) = rail {
@@ -350,11 +358,27 @@ impl Adaptive {
         }
     }
 
+    /// Returns the rail of a whole message that is measured: the one that finishes first, or one that is probed.
+    fn whole_rail(&mut self, now: u64, bytes: u64) -> Option<RailId> {
+        self.vessels(now);
+        let soonest = self.soonest(bytes)?;
+        self.count_skipped(RailSet::only(soonest));
+        // A short message says too little of a rail that has carried pieces of long ones.
+        let tells = |id: &RailId| bytes >= LEAST_PROBE || !self.rails[*id].is_solid;
+        let Some(probe) = self.due_probe(now, RailSet::only(soonest)).filter(tells) else {
+            return Some(soonest);
+        };
+        self.probe(now, probe);
+        Some(probe)
+    }
+
     /// Handles a completion after which a rail is no longer unusual. Returns false if it does not count.
     #[cold]
-    fn settle(rail: &mut Rail, now: u64, is_split: bool) -> bool {
-        if rail.probed != 0 {
-            rail.next_probe = now.saturating_add(now.saturating_sub(rail.probed) << PROBE_PAUSE_BITS);
+    fn settle(rail: &mut Rail, now: u64, second: u64, is_split: bool) -> bool {
+        let was_probe = rail.probed != 0;
+        if was_probe {
+            let pause = now.saturating_sub(rail.probed).saturating_mul(PROBE_PAUSE);
+            rail.next_probe = now.saturating_add(pause.min(second.saturating_mul(LONGEST_PAUSE_S)));
             rail.probed = 0;
             // The sums are out of date: it was not used for long.
             rail.bytes >>= 2;
@@ -365,7 +389,7 @@ impl Adaptive {
             (rail.bytes, rail.ticks) = (0, 0);
         }
         rail.is_unusual = !rail.is_solid;
-        is_split || !rail.is_solid
+        is_split || was_probe || !rail.is_solid
     }
 }
 
@@ -460,7 +484,7 @@ impl Policy for Adaptive {
         rail.flight = rail.flight.wrapping_sub(sent.bytes);
         rail.pieces = rail.pieces.wrapping_sub(sent.pieces);
         rail.last = sent.bytes;
-        if (rail.is_unusual || !sent.is_split) && !Self::settle(rail, now, sent.is_split) {
+        if (rail.is_unusual || !sent.is_split) && !Self::settle(rail, now, self.second, sent.is_split) {
             return rail.flight;
         }
         if ticks > 0 {

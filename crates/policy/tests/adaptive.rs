@@ -178,3 +178,64 @@ fn the_smallest_messages_stay_on_one_rail_without_being_measured() {
     split(&mut policy, 0, 8, alone);
     assert_eq!(policy.whole(1 << 20, alone), Some(rail(1)), "there is no choice");
 }
+
+/// Plays messages of 4 KiB over two equal rails, 64 in flight. One of the first takes `stall` ticks longer than the
+/// others. Returns the messages that each rail carried, of the hundred thousand from 1.1 times that time on.
+fn whole_messages(stall: u64) -> [usize; 2] {
+    let mut policy = Adaptive::new(SPLIT_MIN, SECOND);
+    (0..2).for_each(|id| policy.note_ping(rail(id), 0, 5_000));
+    let (mut now, mut free, mut carried) = (10_000, [0_u64; 2], [0; 2]);
+    let mut flights: Vec<(u64, usize, u64)> = Vec::new();
+    let mut number = 0;
+    while carried[0] + carried[1] < 100_000 {
+        if flights.len() == 64 {
+            let next = flights.iter().enumerate().min_by_key(|(_, (end, ..))| *end).expect("64 are in flight").0;
+            let (end, id, posted) = flights.remove(next);
+            now = now.max(end);
+            policy.sent(now, rail(id), &Sent { posted, bytes: 4096, pieces: 1, is_split: false });
+        }
+        let id = split(&mut policy, now, 4096, RailSet::first_of(2)).mask.first().expect("it travels").index();
+        let late = if number == 50 { stall } else { 0 };
+        free[id] = free[id].max(now) + 320 + late;
+        flights.push((free[id] + 5_000, id, now));
+        carried[id] += usize::from(now > stall + stall / 10);
+        number += 1;
+    }
+    carried
+}
+
+#[test]
+fn a_stall_takes_no_rail_out_of_use_for_long_even_if_all_messages_travel_whole() {
+    for stall in [0, 100_000, 1_000_000, 10_000_000, 300_000_000] {
+        let carried = whole_messages(stall);
+        assert!(carried.iter().all(|messages| *messages > 40_000), "{carried:?} after a stall of {stall}");
+    }
+}
+
+#[test]
+fn a_probe_that_is_stuck_does_not_keep_its_rail_away_for_much_longer() {
+    let (mut policy, mut now) = (Adaptive::new(SPLIT_MIN, SECOND), 0);
+    play(&mut policy, &mut now, 1 << 20, &[10, 10_000], 40);
+    let usable = RailSet::first_of(2);
+    let (posted, probe) = loop {
+        let posted = now;
+        let shares = split(&mut policy, posted, 1 << 20, usable);
+        now += 40_960;
+        for piece in shares.pieces().filter(|piece| piece.rail == rail(0)) {
+            policy.sent(now, piece.rail, &Sent { posted, bytes: piece.bytes, pieces: 1, is_split: true });
+        }
+        if shares.bytes[1] > 0 {
+            break (posted, shares.bytes[1]);
+        }
+    };
+    assert_eq!(probe, 1 << 15, "a probe is a 32nd of the message");
+    now += 30 * SECOND;
+    policy.sent(now, rail(1), &Sent { posted, bytes: probe, pieces: 1, is_split: true });
+    let back = now + 10 * SECOND;
+    while now < back {
+        play(&mut policy, &mut now, 1 << 20, &[10, 10], 1);
+        now += SECOND / 100;
+    }
+    let share = play(&mut policy, &mut now, 1 << 20, &[10, 10], 1)[0][1];
+    assert!(share > 1 << 18, "{share} bytes after ten seconds");
+}

@@ -88,6 +88,7 @@ pub fn read(path: &Path) -> Result<Snapshot, ReadError> {
     let mut first = Vec::new();
     let mut bytes = Vec::new();
     let mut is_the_same = true;
+    let mut last = Damage::Checksum;
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
             thread::sleep(LONGEST_PAUSE.min(Duration::from_millis(attempt as u64)));
@@ -106,18 +107,23 @@ pub fn read(path: &Path) -> Result<Snapshot, ReadError> {
         read_all(&file, facts.len() as usize, &mut bytes).map_err(failed)?;
         match decode(&bytes) {
             Ok(snapshot) => return Ok(snapshot),
-            Err(Damage::Checksum) if attempt == 0 => std::mem::swap(&mut bytes, &mut first),
-            Err(Damage::Checksum) => is_the_same &= bytes == first,
-            Err(damage) => return Err(ReadError::Content { path: path.to_owned(), damage }),
+            Err(damage @ (Damage::Magic | Damage::Version(_))) => {
+                return Err(ReadError::Content { path: path.to_owned(), damage });
+            }
+            // A file that grows may also be shorter than the header that was read a moment later says.
+            Err(damage) => {
+                last = damage;
+                if attempt == 0 {
+                    std::mem::swap(&mut bytes, &mut first);
+                } else {
+                    is_the_same &= bytes == first;
+                }
+            }
         }
     }
     let path = path.to_owned();
     // The same bytes each time: nobody is writing, or the writer has stopped in the middle.
-    Err(if is_the_same {
-        ReadError::Content { path, damage: Damage::Checksum }
-    } else {
-        ReadError::BeingWritten { path }
-    })
+    Err(if is_the_same { ReadError::Content { path, damage: last } } else { ReadError::BeingWritten { path } })
 }
 
 /// Reads the header first and the rest after it. As the header is written last, no record is older than the header.
@@ -234,8 +240,12 @@ impl<'a> Section<'a> {
     }
 
     fn sum(&self) -> u64 {
-        let places = (self.entry.offset..).step_by(self.entry.record_size as usize);
-        places.zip(self.records()).fold(0, |sum: u64, (place, record)| sum.wrapping_add(part(place, record)))
+        let mut place = self.entry.offset;
+        self.records().fold(0, |sum: u64, record| {
+            let sum = sum.wrapping_add(part(place, record));
+            place = place.wrapping_add(u64::from(self.entry.record_size));
+            sum
+        })
     }
 }
 

@@ -37,8 +37,7 @@ pub(crate) struct Receive {
     /// True if the receive may be reported as done before its data is there.
     pub(crate) optional: bool,
     /// The rails that have sent all their immediates. This and the next four fields are valid once `expected` is
-    /// known, unless a single immediate completed the receive ([`Slots::handle_whole`]); `lanes_seen` only if messages
-    /// are striped.
+    /// known, unless a single immediate completed the receive ([`Slots::handle_whole`]).
     seen: RailSet,
     size_q: u32,
     bytes: u64,
@@ -153,8 +152,8 @@ impl Slots {
 
     /// Handles the immediate of the rail in `alone`, if it is one of several for a receive with one buffer, and carries
     /// the size, as for most messages that are split. Returns true if the slot then has all its immediates. Returns
-    /// `None` for any other immediate: then nothing has changed, and [`Self::handle_part`] must handle it. Immediates
-    /// must not come on several lanes.
+    /// `None` for any other immediate: then nothing has changed, and [`Self::handle_part`] must handle it. The rail must
+    /// send one immediate only; others may send one on each lane.
     ///
     /// [`Self::handle_part`] could handle these too, for 60 instructions more each.
     #[inline(always)]
@@ -168,6 +167,8 @@ impl Slots {
             }
             (receive.expected, receive.size_q, receive.bits) = (mask, size_q, bits);
             (receive.seen, receive.bytes) = (alone, u64::from(bytes));
+            // Another rail of the connection may have several lanes, whose immediates take the long way.
+            receive.lanes_seen = [0; MAX_RAILS];
             return Some(false);
         }
         // The rail's own bit is in the mask, because `bits` are those of the first immediate, and it is not yet seen.
@@ -547,5 +548,8 @@ mod tests {
         assert_eq!((slots.handle_share(alone(0), bits, 256), state(&slots)), (Some(true), State::Complete));
         assert_eq!(slots.get(Slot::new(SLOT)).sizes[0], 384);
         assert_eq!(slots.handle_share(alone(0), bits, 256), None, "it is complete");
+        let mut short = waiting(&[300]);
+        assert_eq!(short.handle_share(alone(1), bits, 128), Some(false));
+        assert_eq!(short.handle_share(alone(0), bits, 256), None, "it is longer than its receive");
     }
 }

@@ -108,3 +108,32 @@ fn encode(order: &Order) -> u32 {
     let place = PolicyName::ALL.iter().position(|policy| *policy == order.policy).unwrap_or_default();
     place as u32 | u32::from(order.allowed.bits()) << 8
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: OwnWeights = OwnWeights { speed: [3, 1, 0, 0, 0, 0, 0, 0], fixed: Some([1, 4, 0, 0, 0, 0, 0, 0]) };
+
+    #[test]
+    fn an_order_is_read_as_it_was_given() {
+        for policy in PolicyName::ALL {
+            for allowed in [0, 1, 0x80, 0xff] {
+                let order = Order { allowed: RailSet::from_bits(allowed), ..OWN.order(*policy) };
+                let steering = Steering::new(&order, OWN);
+                assert_eq!((steering.current(), steering.changes()), (order, 0));
+                let other = OWN.order(PolicyName::Speed);
+                steering.order(&other);
+                assert_eq!((steering.current(), steering.changes()), (other, 1));
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_policy_static_takes_the_users_weights() {
+        let fixed = OWN.fixed.expect("they are given");
+        assert_eq!((OWN.order(PolicyName::Static).weights, OWN.order(PolicyName::Speed).weights), (fixed, OWN.speed));
+        let none = OwnWeights { fixed: None, ..OWN };
+        assert_eq!(none.order(PolicyName::Static).weights, OWN.speed);
+    }
+}

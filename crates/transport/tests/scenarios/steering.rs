@@ -13,6 +13,9 @@ on_both_fabrics!(
     the_next_message_is_sampled_whatever_the_rails,
     an_adapting_sender_measures_each_rail_by_three_empty_writes,
     an_order_waits_for_the_cts_of_the_message_that_follows_it,
+    cts_follow_the_receivers_order,
+    a_group_leaves_nothing_in_flight,
+    an_order_to_adapt_begins_with_empty_writes,
 );
 
 fn setup(policy: PolicyName) -> Setup {
@@ -123,4 +126,44 @@ fn an_order_waits_for_the_cts_of_the_message_that_follows_it<const ONE_SIDED: bo
     assert_eq!(pair.sender.isend(&message).unwrap(), None, "no receive is posted");
     assert_eq!(exchange(&mut pair, LONG), [LONG, 0]);
     assert_eq!(samples(&pair), [1, 0]);
+}
+
+fn cts_follow_the_receivers_order<const ONE_SIDED: bool>() {
+    let mut pair = Pair::<ONE_SIDED>::new(setup(PolicyName::Speed));
+    pair.receiver.steering().order(&order(PolicyName::Agent, [0, 1]));
+    for _ in 0..3 {
+        let receive = pair.irecv();
+        let rails: Vec<u8> = pair.posted(false).iter().map(|(place, _)| place.rail).collect();
+        assert_eq!(rails, [1]);
+        pair.drive();
+        let send = pair.isend();
+        assert_eq!((pair.received(receive), pair.sent(send)), (vec![8], 8));
+    }
+}
+
+fn a_group_leaves_nothing_in_flight<const ONE_SIDED: bool>() {
+    let mut pair = Pair::<ONE_SIDED>::new(setup(PolicyName::Adaptive));
+    let sizes = [100, LONG, 300];
+    for _ in 0..5 {
+        let receive = pair.irecv_of(sizes);
+        pair.drive();
+        let sends: Vec<_> = sizes.iter().zip(0..).map(|(size, tag)| pair.isend_of(*size, tag)).collect();
+        let in_flight: u64 = pair.sender.rails().iter().map(|rail| rail.counters.in_flight()).sum();
+        assert_eq!(in_flight, LONG + 300, "those of 256 bytes or more");
+        assert_eq!(pair.received(receive), sizes);
+        sends.into_iter().zip(sizes).for_each(|(send, size)| assert_eq!(pair.sent(send), size));
+        assert!(pair.sender.rails().iter().all(|rail| rail.counters.in_flight() == 0));
+    }
+}
+
+fn an_order_to_adapt_begins_with_empty_writes<const ONE_SIDED: bool>() {
+    let mut pair = Pair::<ONE_SIDED>::new(setup(PolicyName::Speed));
+    exchange(&mut pair, LONG);
+    pair.sender.steering().order(&order(PolicyName::Adaptive, [1, 1]));
+    let receive = pair.irecv_of([LONG]);
+    pair.drive();
+    pair.posted(true);
+    let send = pair.isend_of(LONG, 0);
+    let empty = pair.posted(true).into_iter().filter(|(_, write)| write.local.length == 0).count();
+    assert_eq!((empty, pair.received(receive), pair.sent(send)), (2, vec![LONG], LONG));
 }

@@ -225,7 +225,9 @@ fn groups(before: Option<&Snapshot>, snapshot: &Snapshot, now_ns: u64) -> Vec<Gr
             direction: direction.word(),
             states: counted(connections.iter().map(|connection| connection.state.word())),
             messages: connections.iter().filter_map(|connection| connection.messages).reduce(u64::saturating_add),
-            waited_for_cts: connections.iter().map(|connection| connection.waited_for_cts).sum(),
+            waited_for_cts: connections
+                .iter()
+                .fold(0, |sum, connection| u64::saturating_add(sum, connection.waited_for_cts)),
             rails: rails.remove(&key).unwrap_or_default().into_values().map(|all| rail(&all, &rates, now_ns)).collect(),
         }
     });
@@ -345,7 +347,8 @@ mod tests {
         let rate = |now: &Snapshot| groups(Some(&before), now, 9 * SECOND)[0].rails[0].rate_mbps;
         // 3 MB in half a second.
         assert_eq!(rate(&snapshot(SECOND * 3 / 2, 1_000_000)), Some(48.0));
-        assert_eq!(rate(&snapshot(SECOND, 0)), Some(0.0));
+        assert_eq!(rate(&snapshot(2 * SECOND, 0)), Some(0.0));
+        assert_eq!(rate(&snapshot(SECOND, 1_000_000)), None, "the file was not written since");
         let mut without = snapshot(2 * SECOND, 0);
         without.state.rails.iter_mut().for_each(|rail| rail.connection += 3);
         without.state.connections.iter_mut().for_each(|connection| connection.number += 3);
