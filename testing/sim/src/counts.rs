@@ -98,6 +98,7 @@ seen! {
     OneRail = "path", "a message on one rail of several";
     ManyRails = "path", "a message split over rails";
     Striped = "path", "a message striped over lanes";
+    UnlikeLanes = "path", "a message striped over a rail of several lanes and one of a single lane";
     OneLaneOfMany = "path", "a small message on a striped connection";
     Grouped = "path", "a grouped receive";
     GroupedEmpty = "path", "a group with an empty message";

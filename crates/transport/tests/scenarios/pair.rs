@@ -44,8 +44,8 @@ pub(crate) struct Setup {
     pub(crate) from: Vec<u32>,
     /// The same for the receiver's process. Its first port is paired with the sender's first, and so on.
     pub(crate) to: Vec<u32>,
-    /// Lanes of each rail.
-    pub(crate) lanes: u8,
+    /// Lanes of each rail; the last number is that of all further rails too.
+    pub(crate) lanes: Vec<u8>,
     pub(crate) faults: Faults,
     /// Bytes of memory that each process has.
     pub(crate) bytes: usize,
@@ -61,7 +61,7 @@ impl Default for Setup {
     fn default() -> Self {
         let (from, to) = (vec![UNLIMITED], vec![UNLIMITED]);
         let config = ConnectionConfig { policy: PolicyName::Speed, ..ConnectionConfig::default() };
-        Self { from, to, lanes: LANES, faults: Faults::none(), bytes: 64, kind: MemoryKind::Host, config }
+        Self { from, to, lanes: vec![LANES], faults: Faults::none(), bytes: 64, kind: MemoryKind::Host, config }
     }
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct Pair<const ONE_SIDED: bool> {
 impl<const ONE_SIDED: bool> Pair<ONE_SIDED> {
     pub(crate) fn new(setup: Setup) -> Self {
         let world = World::observed(1, setup.faults, Posts::default());
-        let process = |max_writes: &[u32]| Process { lanes: setup.lanes, ..Process::new(&world, max_writes) };
+        let process = |max_writes: &[u32]| Process { lanes: setup.lanes.clone(), ..Process::new(&world, max_writes) };
         let (from, to) = (process(&setup.from), process(&setup.to));
         let (sender, receiver) = connect(&world, &from, &to, &setup.config);
         let (source, target) = (from.memory(MemoryKind::Host, setup.bytes), to.memory(setup.kind, setup.bytes));
@@ -216,8 +216,8 @@ impl Memory {
 pub(crate) struct Process<const ONE_SIDED: bool, O: Observer = Unobserved> {
     domains: Vec<Arc<SimDomain<ONE_SIDED, O>>>,
     number: u16,
-    /// The number of lanes that each port offers for a rail.
-    lanes: u8,
+    /// The number of lanes that each port offers for a rail; the last is that of all further ports too.
+    lanes: Vec<u8>,
 }
 
 impl<const ONE_SIDED: bool, O: Observer> Process<ONE_SIDED, O> {
@@ -225,7 +225,7 @@ impl<const ONE_SIDED: bool, O: Observer> Process<ONE_SIDED, O> {
     pub(crate) fn new(world: &Arc<railweave_fabric_sim::World<O>>, max_writes: &[u32]) -> Self {
         let number = world.add_process();
         let domains = max_writes.iter().map(|max_write| SimDomain::new(world, number, *max_write, true)).collect();
-        Self { domains, number: number as u16, lanes: LANES }
+        Self { domains, number: number as u16, lanes: vec![LANES] }
     }
 
     /// Returns its ports, as they are offered.
@@ -234,7 +234,7 @@ impl<const ONE_SIDED: bool, O: Observer> Process<ONE_SIDED, O> {
             offer: PortOffer {
                 link_layer: LinkLayer::InfiniBand,
                 prefix_len: 64,
-                lanes: self.lanes,
+                lanes: self.lanes[index.min(self.lanes.len() - 1)],
                 speed_mbps: 100_000,
                 mtu: 4096,
                 rail_id: -1,

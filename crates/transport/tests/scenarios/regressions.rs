@@ -73,7 +73,7 @@ fn entries_of_open_receives_are_never_overwritten() {
 #[test]
 fn a_broken_rail_that_has_not_said_why_does_not_loop() {
     let faults = Faults { completion_late_ns: 1_000_000_000, ..Faults::none() };
-    let mut pair = OneSidedPair::new(Setup { faults, lanes: 1, ..Setup::default() });
+    let mut pair = OneSidedPair::new(Setup { faults, lanes: vec![1], ..Setup::default() });
     // All but one of the receives that are posted on the rail at first.
     let receives: Vec<_> = (0..63).map(|_| pair.irecv()).collect();
     pair.drive();
@@ -209,7 +209,7 @@ fn the_failure_of_a_lane_says_more_than_a_lost_peer_and_less_than_a_failed_adapt
 /// Requests were complete on one rail when another refused a post: more of them than one poll reports failed.
 fn a_request_that_is_complete_does_not_fail_with_a_refused_post<const ONE_SIDED: bool>() {
     let faults = Faults { poll_short_permille: 1000, ..Faults::none() };
-    let mut pair = Pair::<ONE_SIDED>::new(Setup { lanes: 1, faults, ..Setup::default() });
+    let mut pair = Pair::<ONE_SIDED>::new(Setup { lanes: vec![1], faults, ..Setup::default() });
     let receives = [0; 4].map(|_| pair.irecv());
     pair.drive();
     let sends = [0; 3].map(|_| pair.isend());

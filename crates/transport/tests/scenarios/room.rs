@@ -22,7 +22,7 @@ on_both_fabrics!(
 
 /// One lane, so that all messages of a rail share a queue.
 fn one_lane(setup: Setup) -> Setup {
-    Setup { lanes: 1, bytes: 8192, ..setup }
+    Setup { lanes: vec![1], bytes: 8192, ..setup }
 }
 
 /// Posts receives of one buffer until no more fit. Returns their number.
@@ -176,7 +176,7 @@ fn a_full_ring_of_cts_has_no_place_for_a_receive_of_one_buffer() {
 /// One-sided, for the same reason.
 #[test]
 fn every_request_of_a_receiver_may_be_in_progress_at_once() {
-    let mut pair = OneSidedPair::new(Setup { lanes: 1, ..Setup::default() }.gpu());
+    let mut pair = OneSidedPair::new(Setup { lanes: vec![1], ..Setup::default() }.gpu());
     let mut indices = BTreeSet::new();
     for _ in 0..SLOTS {
         pair.drive();

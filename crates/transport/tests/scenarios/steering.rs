@@ -20,7 +20,7 @@ on_both_fabrics!(
 
 fn setup(policy: PolicyName) -> Setup {
     let config = ConnectionConfig { policy, ..ConnectionConfig::default() };
-    Setup { config, bytes: LONG as usize, lanes: 1, ..Setup::two_rails() }
+    Setup { config, bytes: LONG as usize, lanes: vec![1], ..Setup::two_rails() }
 }
 
 fn order(policy: PolicyName, weights: [u32; 2]) -> Order {
@@ -82,7 +82,7 @@ fn samples<const ONE_SIDED: bool>(pair: &Pair<ONE_SIDED>) -> Vec<u32> {
 
 fn the_next_message_is_sampled_whatever_the_rails<const ONE_SIDED: bool>() {
     for policy in [PolicyName::Adaptive, PolicyName::Speed] {
-        let one = Setup { lanes: 1, bytes: LONG as usize, config: setup(policy).config, ..Setup::default() };
+        let one = Setup { lanes: vec![1], bytes: LONG as usize, config: setup(policy).config, ..Setup::default() };
         let mut pair = Pair::<ONE_SIDED>::new(one);
         exchange(&mut pair, 1000);
         assert_eq!(samples(&pair), [0], "nobody asked");

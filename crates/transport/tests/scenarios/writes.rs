@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use railweave_fabric::PolicyName;
 use railweave_transport::{ConnectionConfig, ConnectionEnd, Event, Flushed, MAX_MESSAGE_BYTES, MemoryKeys, Truncated};
 
 use crate::pair::{OneSidedPair, Pair, Setup};
@@ -9,6 +10,7 @@ use crate::pair::{OneSidedPair, Pair, Setup};
 on_both_fabrics!(
     whole_messages_take_turns_on_the_lanes_of_their_rail,
     a_striped_message_goes_over_every_lane_from_64_kib_on,
+    striped_messages_go_round_the_slots_over_rails_of_unlike_lanes,
     each_write_says_if_its_source_is_host_memory,
     the_counters_of_a_rail_have_the_bytes_that_it_carried,
     the_first_truncated_message_is_an_event,
@@ -19,7 +21,7 @@ on_both_fabrics!(
 
 fn whole_messages_take_turns_on_the_lanes_of_their_rail<const ONE_SIDED: bool>() {
     for lanes in 1..=3 {
-        let mut pair = Pair::<ONE_SIDED>::new(Setup { lanes, ..Setup::default() });
+        let mut pair = Pair::<ONE_SIDED>::new(Setup { lanes: vec![lanes], ..Setup::default() });
         let mut used = Vec::new();
         for _ in 0..6 {
             let receive = pair.irecv();
@@ -37,7 +39,7 @@ fn whole_messages_take_turns_on_the_lanes_of_their_rail<const ONE_SIDED: bool>()
 fn a_striped_message_goes_over_every_lane_from_64_kib_on<const ONE_SIDED: bool>() {
     const LONG: usize = 64 << 10;
     let config = ConnectionConfig { striped: true, ..ConnectionConfig::default() };
-    let mut pair = Pair::<ONE_SIDED>::new(Setup { lanes: 3, bytes: LONG, config, ..Setup::two_rails() });
+    let mut pair = Pair::<ONE_SIDED>::new(Setup { lanes: vec![3], bytes: LONG, config, ..Setup::two_rails() });
     for (size, lanes) in [(LONG, 3), (LONG - 128, 1), (LONG, 3)] {
         let receive = pair.irecv_of([size as u64]);
         pair.drive();
@@ -49,12 +51,31 @@ fn a_striped_message_goes_over_every_lane_from_64_kib_on<const ONE_SIDED: bool>(
     }
 }
 
+/// Sends more messages than a connection has slots. A rail with a single lane is the first of some to arrive.
+fn striped_messages_go_round_the_slots_over_rails_of_unlike_lanes<const ONE_SIDED: bool>() {
+    const LONG: usize = 64 << 10;
+    let config = ConnectionConfig { striped: true, policy: PolicyName::Speed, ..ConnectionConfig::default() };
+    for lanes in [vec![1, 4], vec![4, 1]] {
+        let setup = Setup { lanes, bytes: LONG, config: config.clone(), ..Setup::two_rails() };
+        let mut pair = Pair::<ONE_SIDED>::new(setup);
+        for number in 0..600 {
+            let receive = pair.irecv_of([LONG as u64]);
+            pair.drive();
+            pair.posted(true);
+            let send = pair.isend_of(LONG as u64, 0);
+            assert_eq!(pair.posted(true).len(), 5, "message {number}");
+            let both = (pair.received(receive), pair.sent(send));
+            assert_eq!(both, (vec![LONG as u64], LONG as u64), "message {number}");
+        }
+    }
+}
+
 /// One-sided: otherwise this many CTS have no room on their way to a sender that does not poll.
 #[test]
 fn striped_messages_find_a_receive_on_every_lane() {
     const LONG: usize = 64 << 10;
     let config = ConnectionConfig { striped: true, ..ConnectionConfig::default() };
-    let mut pair = OneSidedPair::new(Setup { lanes: 3, bytes: LONG, config, ..Setup::default() });
+    let mut pair = OneSidedPair::new(Setup { lanes: vec![3], bytes: LONG, config, ..Setup::default() });
     for _ in 0..2 {
         let mut receives = Vec::new();
         for _ in 0..256 {

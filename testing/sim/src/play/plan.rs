@@ -115,8 +115,8 @@ pub(crate) struct ConnectionPlan {
     pub(crate) to: usize,
     /// For each rail the port of the connector and the port of the acceptor; empty if the acceptor refuses.
     pub(crate) pairs: Vec<(u8, u8)>,
-    /// The number of lanes that the connector offers, and that the acceptor offers.
-    pub(crate) lanes: (u8, u8),
+    /// The number of lanes that each port of the connector offers, and each port of the acceptor.
+    pub(crate) lanes: (Vec<u8>, Vec<u8>),
     /// The weight of each port, if one is set.
     pub(crate) weights: Vec<Option<u32>>,
     /// The policy of both ends: one that follows the weights, or the adaptive one.
@@ -396,7 +396,14 @@ fn connection(
     if workload == Workload::Handshake && chance.permille(60) {
         pairs.clear();
     }
-    let lanes = if chance.permille(400) { (chance.between(1, 4) as u8, chance.between(1, 4) as u8) } else { (1, 1) };
+    let has_lanes = chance.permille(400);
+    let lanes = if has_lanes { (chance.between(1, 4) as u8, chance.between(1, 4) as u8) } else { (1, 1) };
+    let mut port_lanes = (vec![lanes.0; ports], vec![lanes.1; ports]);
+    // A copy draws those of unlike rails, so that the rest of the plan is the same with either.
+    let mut copy = chance.clone();
+    if has_lanes && copy.permille(500) {
+        port_lanes.0.iter_mut().chain(&mut port_lanes.1).for_each(|lanes| *lanes = copy.between(1, 4) as u8);
+    }
     let split_min = chance.pick(&[0, 1024, 8192, 8192, 64 << 10]);
     let weights =
         (0..ports).map(|_| if chance.permille(200) { Some(chance.pick(&[0, 1, 1, 3, 10])) } else { None }).collect();
@@ -424,7 +431,7 @@ fn connection(
         from,
         to,
         pairs,
-        lanes,
+        lanes: port_lanes,
         weights,
         policy,
         speeds,

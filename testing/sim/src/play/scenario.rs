@@ -77,7 +77,7 @@ impl Variant {
             from,
             to,
             pairs: vec![(0, 0), (1, 1)],
-            lanes: (lanes, lanes),
+            lanes: (vec![lanes; 2], vec![lanes; 2]),
             weights: if self == Self::Weighted { vec![Some(3), Some(1)] } else { vec![None; 2] },
             policy: PolicyName::Speed,
             speeds: vec![100_000; 2],

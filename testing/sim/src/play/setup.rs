@@ -53,12 +53,12 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     /// Returns the ports of a process, as one end of a connection offers them.
     fn ports(&self, process: usize, connection: usize, sender: bool) -> Vec<HandshakePort<Net<ONE_SIDED>>> {
         let plan = &self.connections[connection].plan;
-        let lanes = if sender { plan.lanes.0 } else { plan.lanes.1 };
+        let lanes = if sender { &plan.lanes.0 } else { &plan.lanes.1 };
         let port = |(index, domain): (usize, &Arc<SimDomain<ONE_SIDED>>)| HandshakePort {
             offer: PortOffer {
                 link_layer: LinkLayer::InfiniBand,
                 prefix_len: 64,
-                lanes,
+                lanes: lanes[index],
                 speed_mbps: plan.speeds[index],
                 mtu: 4096,
                 rail_id: -1,
@@ -327,7 +327,9 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let wire = &mut state.observer.watch.connections[side.connection].wire;
         wire.rails = plan.pairs.len() as u32;
         wire.usable = usable;
-        wire.lanes = [plan.lanes.0.min(plan.lanes.1); 8];
+        for (lanes, pair) in wire.lanes.iter_mut().zip(&plan.pairs) {
+            *lanes = plan.lanes.0[usize::from(pair.0)].min(plan.lanes.1[usize::from(pair.1)]);
+        }
         wire.striped = plan.striped;
         wire.byte_counts = receiving.iter().all(|counts| *counts);
         wire.adaptive_above = plan.adaptive_above;

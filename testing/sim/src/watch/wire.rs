@@ -273,6 +273,9 @@ impl Wire {
         if self.striped && self.lanes.iter().any(|lanes| *lanes > 1) {
             let is_striped = all_lanes && done.immediates > mask.count_ones();
             counts.saw(if is_striped { Seen::Striped } else { Seen::OneLaneOfMany });
+            if is_striped && (0..8).any(|rail| mask >> rail & 1 != 0 && self.lanes[rail] == 1) {
+                counts.saw(Seen::UnlikeLanes);
+            }
         }
         if sizes.len() > 1 {
             counts.saw(Seen::Grouped);
