@@ -483,6 +483,7 @@ impl Policy for Adaptive {
         rail.since = now;
         rail.flight = rail.flight.wrapping_sub(sent.bytes);
         rail.pieces = rail.pieces.wrapping_sub(sent.pieces);
+        debug_assert_eq!(rail.flight == 0, rail.pieces == 0, "every piece has bytes");
         rail.last = sent.bytes;
         if (rail.is_unusual || !sent.is_split) && !Self::settle(rail, now, self.second, sent.is_split) {
             return rail.flight;

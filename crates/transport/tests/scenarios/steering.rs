@@ -1,9 +1,10 @@
 //! The split of an open connection: measured, steered, and sampled.
 
 use railweave_fabric::{MAX_RAILS, PolicyName, RailSet};
+use railweave_fabric_sim::Faults;
 use railweave_transport::{ConnectionConfig, ConnectionEnd, Order};
 
-use crate::pair::{Pair, Setup};
+use crate::pair::{OneSidedPair, Pair, Setup};
 
 const LONG: u64 = 64 << 10;
 
@@ -16,6 +17,8 @@ on_both_fabrics!(
     cts_follow_the_receivers_order,
     a_group_leaves_nothing_in_flight,
     an_order_to_adapt_begins_with_empty_writes,
+    a_sample_counts_in_microseconds,
+    a_message_that_waits_for_its_cts_counts_once,
 );
 
 fn setup(policy: PolicyName) -> Setup {
@@ -166,4 +169,73 @@ fn an_order_to_adapt_begins_with_empty_writes<const ONE_SIDED: bool>() {
     let send = pair.isend_of(LONG, 0);
     let empty = pair.posted(true).into_iter().filter(|(_, write)| write.local.length == 0).count();
     assert_eq!((empty, pair.received(receive), pair.sent(send)), (2, vec![LONG], LONG));
+}
+
+fn a_sample_counts_in_microseconds<const ONE_SIDED: bool>() {
+    let mut pair = Pair::<ONE_SIDED>::new(setup(PolicyName::Speed));
+    pair.sender.steering().order(&order(PolicyName::Agent, [1, 0]));
+    let receive = pair.irecv_of([LONG]);
+    pair.drive();
+    let send = pair.isend_of(LONG, 0);
+    assert_eq!(pair.received(receive), [LONG]);
+    // 1.5 times 2^20 microseconds, beside which the rest does not count.
+    pair.world.advance(1_572_864_000);
+    assert_eq!(pair.sent(send), LONG);
+    assert_eq!(pair.sender.rails()[0].counters.latencies().iter().position(|count| *count > 0), Some(15));
+    let receive = pair.irecv_of([LONG]);
+    pair.drive();
+    pair.sender.steering().ask_for_sample();
+    let send = pair.isend_of(LONG, 0);
+    assert_eq!(pair.received(receive), [LONG]);
+    // 1.5 times 2^10 microseconds, and less than half as much for the rest.
+    pair.world.advance(1_572_864);
+    assert_eq!(pair.sent(send), LONG);
+    assert_eq!(pair.sender.rails()[0].counters.latencies()[10], 1);
+}
+
+fn a_message_that_waits_for_its_cts_counts_once<const ONE_SIDED: bool>() {
+    let mut pair = Pair::<ONE_SIDED>::new(setup(PolicyName::Adaptive));
+    for waits in 1..4 {
+        let message = pair.source.message(8, 0);
+        for _ in 0..10 {
+            assert_eq!(pair.sender.isend(&message).unwrap(), None, "no receive is posted");
+        }
+        assert_eq!(pair.sender.steering().waited_for_cts(), waits);
+        exchange(&mut pair, 8);
+        assert_eq!(pair.sender.steering().waited_for_cts(), waits);
+    }
+}
+
+/// One-sided: otherwise the first empty writes are as late as the first messages, and tell a latency.
+#[test]
+fn whole_messages_say_nothing_more_once_pieces_of_split_ones_are_complete() {
+    let faults = Faults { rate_mbps: (10, 10), ..Faults::none() };
+    let mut pair = OneSidedPair::new(Setup { faults, ..setup(PolicyName::Adaptive) });
+    // Sends a message whose completions the sender sees at once, or only after `late_ns` if the first rail carries all.
+    // Returns the bytes on the first rail.
+    let mut exchange = |size: u64, late_ns: u64| {
+        let receive = pair.irecv_of([size]);
+        pair.drive();
+        pair.posted(true);
+        let send = pair.isend_of(size, 0);
+        let first = pair.posted(true).into_iter().filter(|(place, _)| place.rail == 0);
+        let first: u64 = first.map(|(_, write)| u64::from(write.local.length)).sum();
+        let (mut sent, mut received) = (None, None);
+        if first == size {
+            pair.world.advance(late_ns);
+        }
+        for _ in 0..10_000 {
+            sent = sent.or_else(|| pair.sender.test(send).unwrap());
+            received = received.or_else(|| pair.receiver.test(receive).unwrap().map(<[u64]>::to_vec));
+            pair.world.advance(20_000);
+        }
+        assert_eq!((sent, received), (Some(size), Some(vec![size])));
+        first
+    };
+    // The first rail seems to be ten times slower than the second.
+    (0..20).for_each(|_| drop(exchange(4096, 33_000_000)));
+    let before = exchange(LONG, 0);
+    assert!(before > 0 && before < LONG / 4, "{before} of {LONG} bytes: whole messages tell the rates at first");
+    let shares: Vec<u64> = (0..6).map(|_| exchange(LONG, 0)).collect();
+    assert!(shares[1] > LONG / 3, "{shares:?} of {LONG} bytes after split messages");
 }
