@@ -18,9 +18,10 @@
 //!   has `flight` bytes to do, less the progress of the piece at its head, which is at most the whole piece. If all of
 //!   these are poured into vessels as wide as the rails' rates, and the message on top, its surface gives each rail's
 //!   share. A rail whose share is not worth a piece (less than 512 bytes, or 1/128 of the message) gets none.
-//! * **A rail that is not used** for 32 split messages gets a probe: a 32nd of a message, 2 KiB or more. After that it
-//!   is left alone for 64 times as long as the probe took, so that probes cost less than 2 %. The sums before it count
-//!   for a quarter, so that a rail that was a thousand times slower is back after five probes.
+//! * **A rail that is not used** for 32 measured messages gets a probe: a 32nd of a split message, 2 KiB or more, or a
+//!   whole message. After that it is left alone for 64 times as long as the probe took, so that probes cost less than
+//!   2 %. If the probe was stuck, that is 64 times as long as was to be expected, or 4 s. The sums before it count for
+//!   a quarter, so that a rail that was a thousand times slower is back after five probes.
 //! * **Messages that travel whole** go to the rail that finishes first. They say little of a rate. So those below
 //!   [`MEASURED_FROM`] are not measured at all, and others count only until a piece of a split message has.
 //! * **The latency** is 7/8 of the shortest time of an empty write: twice too high costs 19 % of the bandwidth at
@@ -55,8 +56,8 @@ const PROBE_PART_BITS: u32 = 5;
 
 const LEAST_PROBE: u64 = 2 << 10;
 
-/// The pause after a probe, as a multiple of its duration, and its limit in seconds: a probe that was stuck for long must
-/// not keep its rail out of use for much longer.
+/// The pause after a probe, as a multiple of its duration, and its limit in seconds, unless the rail was known to be that
+/// slow: a probe that was stuck for long must not keep its rail out of use for much longer.
 const PROBE_PAUSE: u64 = 64;
 const LONGEST_PAUSE_S: u64 = 4;
 
@@ -374,11 +375,13 @@ impl Adaptive {
 
     /// Handles a completion after which a rail is no longer unusual. Returns false if it does not count.
     #[cold]
-    fn settle(rail: &mut Rail, now: u64, second: u64, is_split: bool) -> bool {
-        let was_probe = rail.probed != 0;
+    fn settle(rail: &mut Rail, now: u64, second: u64, sent: &Sent) -> bool {
+        let (was_probe, is_split) = (rail.probed != 0, sent.is_split);
         if was_probe {
+            let expected = (sent.bytes << RATE_BITS).checked_div(rail.rate).unwrap_or(0).min(MOST_TICKS);
+            let longest = second.saturating_mul(LONGEST_PAUSE_S).max(expected * PROBE_PAUSE);
             let pause = now.saturating_sub(rail.probed).saturating_mul(PROBE_PAUSE);
-            rail.next_probe = now.saturating_add(pause.min(second.saturating_mul(LONGEST_PAUSE_S)));
+            rail.next_probe = now.saturating_add(pause.min(longest));
             rail.probed = 0;
             // The sums are out of date: it was not used for long.
             rail.bytes >>= 2;
@@ -485,7 +488,7 @@ impl Policy for Adaptive {
         rail.pieces = rail.pieces.wrapping_sub(sent.pieces);
         debug_assert_eq!(rail.flight == 0, rail.pieces == 0, "every piece has bytes");
         rail.last = sent.bytes;
-        if (rail.is_unusual || !sent.is_split) && !Self::settle(rail, now, self.second, sent.is_split) {
+        if (rail.is_unusual || !sent.is_split) && !Self::settle(rail, now, self.second, sent) {
             return rail.flight;
         }
         if ticks > 0 {

@@ -59,6 +59,10 @@ impl Splitter {
 
     /// Follows another order, from the next message on.
     pub fn follow(&mut self, order: &Order) {
+        if self.adapts {
+            // What travelled whole meanwhile is not due to the weights.
+            self.weighted.forget_small();
+        }
         (self.name, self.adapts, self.allowed) = (order.policy, order.policy == PolicyName::Adaptive, order.allowed);
         self.weighted.set_weights(order.weights);
     }
@@ -68,9 +72,9 @@ impl Splitter {
         &mut self.adaptive
     }
 
-    /// Returns the usable rails that may be used.
+    /// Returns those of these usable rails that may be used: all of them if none is allowed.
     #[inline]
-    fn of_allowed(&self, usable: RailSet) -> RailSet {
+    pub fn of_allowed(&self, usable: RailSet) -> RailSet {
         let allowed = usable & self.allowed;
         if allowed.is_empty() { usable } else { allowed }
     }

@@ -131,6 +131,11 @@ impl Weighted {
         self.small_bytes = self.small_bytes.wrapping_add(bytes);
     }
 
+    /// Forgets the messages that were [counted](Self::count_whole) and are not in the dues yet.
+    pub(crate) fn forget_small(&mut self) {
+        self.small_bytes = 0;
+    }
+
     /// Splits a message of `bytes` bytes between the rails in `usable`.
     ///
     /// The size of every piece is a multiple of 128 bytes, except that of the last active rail, which ends the message.

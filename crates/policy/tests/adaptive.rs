@@ -1,8 +1,8 @@
 //! The rules for every message under the adaptive policy, whatever the rails do, and a few stories of its rates.
 
 use proptest::prelude::*;
-use railweave_fabric::{MAX_RAILS, RailId, RailSet};
-use railweave_policy::{Adaptive, GRANULE, Policy, Sent, Shares};
+use railweave_fabric::{MAX_RAILS, PolicyName, RailId, RailSet};
+use railweave_policy::{Adaptive, GRANULE, Order, Policy, Sent, Shares, Splitter};
 
 const SPLIT_MIN: u64 = 8192;
 const SECOND: u64 = 1_000_000_000;
@@ -238,4 +238,34 @@ fn a_probe_that_is_stuck_does_not_keep_its_rail_away_for_much_longer() {
     }
     let share = play(&mut policy, &mut now, 1 << 20, &[10, 10], 1)[0][1];
     assert!(share > 1 << 18, "{share} bytes after ten seconds");
+}
+
+#[test]
+fn probes_of_a_rail_that_is_slow_for_good_cost_little() {
+    let (mut policy, mut now) = (Adaptive::new(SPLIT_MIN, SECOND), 0);
+    // A probe takes a third of a second, more than a 64th of the longest pause after one that was stuck.
+    let mut seconds = |messages, ticks| {
+        let begin = now;
+        let probes = play(&mut policy, &mut now, 1 << 20, &[10, ticks], messages);
+        assert!(probes.iter().any(|bytes| bytes[1] > 0), "there are probes");
+        (now - begin) as f64 / SECOND as f64
+    };
+    // Some seconds to find out.
+    seconds(100_000, 1_300_000);
+    let (with, without) = (seconds(2_000_000, 1_300_000), 2e6 * 81_920.0 / SECOND as f64);
+    assert!(with < 1.02 * without, "{with} s, without the slow rail {without} s");
+}
+
+#[test]
+fn what_travels_whole_while_the_split_adapts_is_not_due_to_weights() {
+    let order = |policy| Order::new(policy, [1; MAX_RAILS]);
+    let mut splitter = Splitter::new(&order(PolicyName::Adaptive), SPLIT_MIN, SECOND);
+    let usable = RailSet::first_of(2);
+    let mut shares = Shares::default();
+    splitter.split(0, 8, usable, &mut shares);
+    assert!(splitter.whole(8, usable).is_some());
+    (0..1 << 18).for_each(|_| splitter.count_whole(8));
+    splitter.follow(&order(PolicyName::Agent));
+    splitter.split(0, 1 << 20, usable, &mut shares);
+    assert_eq!(shares.bytes[..2], [1 << 19; 2]);
 }

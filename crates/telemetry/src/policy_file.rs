@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::rules::{Order, RuleError, Rules, Subject};
+use crate::run_dir::objection;
 use crate::trusted::{self, Unusable};
 
 /// The largest policy file, in bytes.
@@ -21,6 +22,11 @@ const AHEAD_S: u64 = 60;
 enum Trouble {
     #[error("{0}")]
     Unusable(#[from] Unusable),
+    #[error(
+        "is in a folder that {0}; allowed: a folder of this user that nobody else may write (mode 0700); try another \
+         one with RAILWEAVE_RUN_DIR"
+    )]
+    Folder(String),
     #[error("has {0} bytes; allowed: up to {LARGEST_POLICY}; try fewer rules")]
     Large(u64),
     #[error("is not text in UTF-8; allowed: text; try the example of docs/policy.md")]
@@ -47,6 +53,8 @@ pub struct PolicyFile {
     seen: Option<Stamp>,
     good: Option<Rules>,
     is_stale: bool,
+    /// True if the file that was seen may be read.
+    is_readable: bool,
     /// The number of times that orders may have changed.
     revision: u64,
     /// The last complaint, which is not repeated.
@@ -62,6 +70,7 @@ impl PolicyFile {
             seen: None,
             good: None,
             is_stale: false,
+            is_readable: false,
             revision: 0,
             said: None,
             to_say: VecDeque::new(),
@@ -73,7 +82,10 @@ impl PolicyFile {
         match self.refresh() {
             Ok(()) => {}
             Err(Trouble::Unusable(Unusable::Missing)) => self.forget(),
-            Err(trouble) => self.report(&trouble),
+            Err(trouble) => {
+                self.is_readable = !matches!(trouble, Trouble::Unusable(_) | Trouble::Folder(_));
+                self.report(&trouble);
+            }
         }
         let now_s = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let staleness = self.good.as_ref().and_then(|rules| staleness(rules, now_s));
@@ -85,9 +97,9 @@ impl PolicyFile {
         self.to_say.pop_front()
     }
 
-    /// Returns the time until the next poll: 10 ms while there is a file, otherwise a second.
+    /// Returns the time until the next poll: 10 ms while there is a file that may be read, otherwise a second.
     pub fn next_poll(&self) -> Duration {
-        if self.exists() { Duration::from_millis(10) } else { Duration::from_secs(1) }
+        if self.is_readable { Duration::from_millis(10) } else { Duration::from_secs(1) }
     }
 
     /// Returns true if the last poll found something at the path, good or bad.
@@ -116,6 +128,7 @@ impl PolicyFile {
     }
 
     fn forget(&mut self) {
+        self.is_readable = false;
         self.seen = None;
         self.said = None;
         self.revision += u64::from(self.good.take().is_some());
@@ -130,6 +143,15 @@ impl PolicyFile {
         }
     }
 
+    /// Whoever may write in the folder may put an old file of this user there.
+    fn check_folder(&self) -> Result<(), Trouble> {
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        match objection(&fs::symlink_metadata(folder).map_err(Unusable::Io)?, rustix::process::geteuid().as_raw()) {
+            Some(reason) => Err(Trouble::Folder(reason)),
+            None => Ok(()),
+        }
+    }
+
     fn refresh(&mut self) -> Result<(), Trouble> {
         let facts = fs::symlink_metadata(&self.path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Unusable::Missing,
@@ -138,12 +160,14 @@ impl PolicyFile {
         if self.seen.replace(stamp(&facts)) == Some(stamp(&facts)) {
             return Ok(());
         }
+        self.check_folder()?;
         let (file, facts) = trusted::open(&self.path).inspect_err(|unusable| {
             // Too many open files, for example: the next poll may be able to read it.
             if matches!(unusable, Unusable::Io(_)) {
                 self.seen = Some(Stamp::default());
             }
         })?;
+        self.is_readable = true;
         // Of the file that is read, so that one that changes meanwhile is read again.
         self.seen = Some(stamp(&facts));
         if facts.len() > LARGEST_POLICY {

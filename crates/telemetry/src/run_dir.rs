@@ -71,6 +71,15 @@ impl RunDir {
             }
             _ => {}
         }
+        self.check()
+    }
+
+    /// Checks that the folder is there, and that only this user can write there.
+    ///
+    /// # Errors
+    /// See [`Self::make`].
+    pub fn check(&self) -> Result<(), RunDirError> {
+        let path = &self.path;
         let facts = fs::symlink_metadata(path).map_err(|error| RunDirError::Read { path: path.clone(), error })?;
         match objection(&facts, rustix::process::geteuid().as_raw()) {
             Some(reason) => Err(RunDirError::Refused { path: path.clone(), reason }),
@@ -131,7 +140,7 @@ fn is_process(name: &str, ending: &str) -> bool {
 }
 
 /// Returns the reason why the folder cannot be trusted, if there is one: the end of a sentence.
-fn objection(facts: &Metadata, user: u32) -> Option<String> {
+pub(crate) fn objection(facts: &Metadata, user: u32) -> Option<String> {
     if facts.is_symlink() {
         Some("is a symbolic link".to_owned())
     } else if !facts.is_dir() {

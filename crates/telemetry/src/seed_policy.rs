@@ -39,7 +39,7 @@ enum Trouble {
     Magic(u32),
     #[error(
         "has {bytes} bytes, too few for its {ranks} ranks; allowed: 8 bytes, and 8 for each rank; try removing it, \
-         and then `railweave policy init --ranks {ranks}`"
+         and then `railweave policy init{}`", ranks_option(*ranks)
     )]
     Short { bytes: u64, ranks: u32 },
     #[error("has {0} ranks, of which the first {MOST_RANKS} are read; allowed: up to {MOST_RANKS}; try fewer")]
@@ -49,6 +49,11 @@ enum Trouble {
              try 0.5"
     )]
     Weight { rank: usize, weight: f32 },
+}
+
+/// Returns the option for a table of this many ranks, where that many can be made.
+fn ranks_option(ranks: u32) -> String {
+    if (1..=MOST_RANKS).contains(&ranks) { format!(" --ranks {ranks}") } else { String::new() }
 }
 
 impl Trouble {

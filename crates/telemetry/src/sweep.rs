@@ -11,11 +11,14 @@ use crate::run_dir::{RunDir, is_ours};
 pub const OLD: Duration = Duration::from_secs(24 * 3600);
 
 /// Removes this user's telemetry files that were not written for a day. Anything else in the folder stays. Returns the
-/// number of files that were removed.
+/// number of files that were removed: none in a folder that [`RunDir::check`] refuses.
 ///
 /// # Errors
 /// If the folder cannot be read. A file that cannot be removed stays, and is no error.
 pub fn sweep(dir: &RunDir, now: SystemTime) -> io::Result<usize> {
+    if dir.check().is_err() {
+        return Ok(0);
+    }
     let user = rustix::process::geteuid().as_raw();
     let mut removed = 0;
     for entry in fs::read_dir(dir.path())? {

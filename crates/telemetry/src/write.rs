@@ -72,6 +72,8 @@ pub struct Publisher {
     path: PathBuf,
     image: Image,
     open: Option<Open>,
+    /// True once the file was made: its name is this process's own.
+    is_made: bool,
     /// True if something changed since the last write.
     is_changed: bool,
     written_ns: u64,
@@ -87,6 +89,7 @@ impl Publisher {
             dir,
             image: Image::new(),
             open: None,
+            is_made: false,
             is_changed: false,
             written_ns: 0,
             tried_ns: 0,
@@ -127,7 +130,7 @@ impl Publisher {
         };
         match result {
             Ok(open) => {
-                self.open = Some(open);
+                (self.open, self.is_made) = (Some(open), true);
                 self.image.written();
                 self.is_changed = false;
                 self.written_ns = now_ns;
@@ -139,7 +142,8 @@ impl Publisher {
 
     /// Removes the file, for a process that ends in good order.
     pub fn remove(self) {
-        if self.open.as_ref().is_some_and(|open| is_intact(open, &self.path)) {
+        // One that could not be written lately goes too.
+        if self.is_made {
             // A file that is already gone is as good.
             let _ = fs::remove_file(&self.path);
         }

@@ -358,6 +358,8 @@ impl<F: Fabric> SendConnection<F> {
             if let Some(request) = self.isend_measured(&message) {
                 return Ok(Some(request));
             }
+            // A post may have failed.
+            self.core.check_open()?;
         }
         if !self.has_room() {
             return self.no_room();
@@ -383,7 +385,8 @@ impl<F: Fabric> SendConnection<F> {
     #[cold]
     #[inline(never)]
     fn ping(&mut self) {
-        for rail in self.progress.meter.unknown() & self.core.rails.usable() {
+        let waiting = self.core.rails.usable().bits() & !self.progress.meter.pinged().bits();
+        for rail in self.progress.meter.unknown() & RailSet::from_bits(waiting) {
             let connected = self.core.rails.get_mut(rail);
             if !self.progress.meter.wants_ping(rail) || connected.rail.send_room(LaneId::FIRST) < 2 {
                 self.progress.meter.note_no_ping(rail);
@@ -449,7 +452,8 @@ impl<F: Fabric> SendConnection<F> {
     #[inline(never)]
     fn no_room(&mut self) -> Result<Option<SendRequest>, Error> {
         // A peer over a two-sided fabric answers only once it looks for data, so there the first message tells.
-        if F::ONE_SIDED && !self.progress.meter.unknown().is_empty() {
+        // The first message also follows an order, which may leave some rails out.
+        if F::ONE_SIDED && !self.progress.meter.unknown().is_empty() && !self.core.has_order() {
             self.ping();
             self.core.poll(&mut self.progress)?;
         }

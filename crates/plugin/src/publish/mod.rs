@@ -27,6 +27,11 @@ const BUSY_NS: u64 = 100_000_000;
 /// The time between two writes after calls that failed.
 const FAILED_NS: u64 = 1_000_000;
 
+/// The number of failed calls in a second after which the next write comes that soon.
+const MOST_HURRIES: u32 = 10;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
 /// The time between two looks at the counters while nothing changes.
 const QUIET_NS: u64 = 1_000_000_000;
 
@@ -74,6 +79,8 @@ pub(crate) struct Publish {
     is_changed: bool,
     /// True if a connection has failed: then the file stays when the process ends.
     has_failed: bool,
+    /// The second of the last failed call, and the number of those in it.
+    hurried: (u64, u32),
     /// True once old files of other processes were removed.
     is_swept: bool,
 }
@@ -96,6 +103,7 @@ impl Publish {
             quiet_looks: 0,
             is_changed: true,
             has_failed: false,
+            hurried: (0, 0),
             is_swept: false,
         }
     }
@@ -148,11 +156,10 @@ impl Publish {
     fn write(&mut self, now_ns: u64) {
         let (time_ns, begin) = (time_ns(), Instant::now());
         // The look after the last message still finds how long it took.
-        let is_thorough = self.is_changed || self.quiet_looks == 0;
+        let is_thorough = self.is_changed || self.quiet_looks == 0 || self.records.has_flights;
         let moved = self.records.refresh(time_ns, is_thorough);
         for (number, text) in moved.broken {
-            self.has_failed = true;
-            self.add(EventKind::FAILED, Some(number), None, text);
+            self.fail(number, text);
         }
         let is_changed = std::mem::take(&mut self.is_changed) || moved.any;
         if is_changed || is_thorough || self.is_failing || time_ns.abs_diff(self.written_ns) >= IDLE_NS {
@@ -190,7 +197,17 @@ impl Publish {
     }
 
     /// Writes nearly at once: a connection may have failed, and the process may end soon.
+    ///
+    /// An application may go on calling a connection that has failed, so only some calls of each second hurry.
     pub(crate) fn hurry_most(&mut self) {
+        let second = self.last_ns / SECOND_NS;
+        if std::mem::replace(&mut self.hurried.0, second) != second {
+            self.hurried.1 = 0;
+        }
+        self.hurried.1 += 1;
+        if self.hurried.1 > MOST_HURRIES {
+            return self.hurry();
+        }
         self.is_changed = true;
         self.next_ns = self.next_ns.min(self.last_ns + FAILED_NS);
     }
@@ -206,7 +223,8 @@ impl Publish {
 
     /// Notes that a connection is closed.
     pub(crate) fn close(&mut self, route: Route) {
-        if let Some(number) = self.records.close(route, time_ns()) {
+        if let Some((number, broken)) = self.records.close(route, time_ns()) {
+            broken.into_iter().for_each(|text| self.fail(number, text));
             self.add(EventKind::CLOSED, Some(number), None, String::new());
             self.hurry();
         }
@@ -214,8 +232,15 @@ impl Publish {
 
     /// Forgets a connection that is freed.
     pub(crate) fn forget(&mut self, route: Route) {
-        self.records.forget(route);
+        if let Some((number, text)) = self.records.forget(route) {
+            self.fail(number, text);
+        }
         self.hurry();
+    }
+
+    fn fail(&mut self, number: u32, reason: String) {
+        self.has_failed = true;
+        self.add(EventKind::FAILED, Some(number), None, reason);
     }
 
     /// Notes an event, of this connection if it is known.

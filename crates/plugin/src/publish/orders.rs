@@ -25,7 +25,7 @@ pub(super) struct Orders {
     is_static_said: bool,
     window_ns: u64,
     lines: usize,
-    /// The groups whose lines were left out.
+    /// The connections whose changes were not said.
     unsaid: usize,
 }
 
@@ -95,13 +95,13 @@ impl Orders {
         }
         for group in &groups {
             if self.lines == MOST_LINES {
-                self.unsaid += 1;
+                self.unsaid += group.count;
                 continue;
             }
             self.lines += 1;
             let unsaid = match std::mem::take(&mut self.unsaid) {
                 0 => String::new(),
-                count => format!(" ({count} such lines were left out before it)"),
+                count => format!(" (before it, {count} connections changed without a line)"),
             };
             lines.push(format!("{}{unsaid}", group.line(&records.state.devices)));
         }

@@ -79,6 +79,9 @@ pub(super) struct Records {
     networks: Vec<Arc<dyn Network>>,
     /// True if connections are to be removed.
     has_gone: bool,
+    /// True if the records say that bytes are in flight: the next look tells if they still are, though no counter of
+    /// [`activity`] changes when they are complete.
+    pub(super) has_flights: bool,
 }
 
 /// The result of a look at the counters.
@@ -102,6 +105,7 @@ impl Records {
             next_number: 0,
             networks,
             has_gone: false,
+            has_flights: false,
         };
         records.refresh_devices();
         records
@@ -189,20 +193,28 @@ impl Records {
         self.numbers.get(&route).copied()
     }
 
-    /// Notes that a connection is closed. Returns its number.
-    pub(super) fn close(&mut self, route: Route, time_ns: u64) -> Option<u32> {
+    /// Notes that a connection is closed. Returns its number, and the reason if it is newly found to be broken.
+    pub(super) fn close(&mut self, route: Route, time_ns: u64) -> Option<(u32, Option<String>)> {
         let number = self.number(route)?;
+        let broken = self.place(number).and_then(|place| self.find_broken(place));
         self.set_state(number, ConnectionState::Closing, time_ns);
-        Some(number)
+        Some((number, broken))
     }
 
-    /// Forgets a connection that is freed.
-    pub(super) fn forget(&mut self, route: Route) {
-        let place = self.numbers.remove(&route).and_then(|number| self.place(number));
-        if let Some(place) = place {
-            self.entries[place].is_gone = true;
-            self.has_gone = true;
-        }
+    /// Forgets a connection that is freed. Returns its number and the reason if it is newly found to be broken.
+    pub(super) fn forget(&mut self, route: Route) -> Option<(u32, String)> {
+        let number = self.numbers.remove(&route)?;
+        let place = self.place(number)?;
+        let broken = self.find_broken(place);
+        self.entries[place].is_gone = true;
+        self.has_gone = true;
+        Some((number, broken?))
+    }
+
+    /// Returns why a connection is broken, if nothing has noted that it is. It is about to have another state.
+    fn find_broken(&self, place: usize) -> Option<String> {
+        let is_open = self.state.connections[place].state == ConnectionState::Open;
+        self.entries[place].fate.broken().filter(|_| is_open).map(|error| error.to_string())
     }
 
     fn place(&self, number: u32) -> Option<usize> {
@@ -259,6 +271,7 @@ impl Records {
         if !self.has_moved() && !is_thorough {
             return moved;
         }
+        self.has_flights = false;
         let (mut rails, mut all_counters) = (&mut self.state.rails[..], &self.counters[..]);
         for (record, entry) in self.state.connections.iter_mut().zip(&mut self.entries) {
             let (own, rest) = std::mem::take(&mut rails).split_at_mut(entry.rails);
@@ -276,6 +289,7 @@ impl Records {
                 entry.steering.ask_for_sample();
             }
             moved.any |= has_moved;
+            self.has_flights |= own.iter().any(|rail| rail.in_flight.is_some_and(|bytes| bytes > 0));
             record.waited_for_cts = entry.steering.waited_for_cts();
             record.messages = record.messages.map(|_| own.iter().map(|rail| rail.cts_writes).sum());
             if record.state == ConnectionState::Open

@@ -95,9 +95,11 @@ impl<C: Clock> Meter<C> {
 
     /// Finds the rails whose latency has to be found out.
     fn find_unknown(&mut self) {
-        let adapts = self.splitter.name() == PolicyName::Adaptive && !self.usable.is_single();
+        // A rail that is not to be used may be out of order.
+        let allowed = self.splitter.of_allowed(self.usable);
+        let adapts = self.splitter.name() == PolicyName::Adaptive && !allowed.is_single();
         let rails = self.splitter.rails();
-        let unknown = self.usable.iter().filter(|rail| adapts && !rails.knows_latency(*rail));
+        let unknown = allowed.iter().filter(|rail| adapts && !rails.knows_latency(*rail));
         self.unknown = unknown.collect();
     }
 
@@ -248,7 +250,12 @@ impl<C: Clock> Meter<C> {
 
     /// Returns true if an empty write should tell this rail's latency now.
     pub(super) fn wants_ping(&mut self, rail: RailId) -> bool {
-        !self.pinged.contains(rail) && self.splitter.rails().wants_ping(rail)
+        self.splitter.rails().wants_ping(rail)
+    }
+
+    /// Returns the rails with an empty write in progress.
+    pub(super) fn pinged(&self) -> RailSet {
+        self.pinged
     }
 
     /// Notes that a rail was not idle when a message came. A rail that never is keeps what its first empty write told,
