@@ -136,6 +136,24 @@ fn a_sender_is_sampled_while_it_moves_and_counts_messages_that_wait_for_cts() {
 }
 
 #[test]
+fn bytes_in_flight_are_gone_from_the_file_once_they_are_complete() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        let (from, to) = (pair.outgoing(&noise(1, 100_000)), pair.incoming(100_000));
+        let in_flight =
+            |snapshot: &Snapshot| snapshot.state.rails.iter().filter_map(|rail| rail.in_flight).sum::<u64>();
+        let receive = pair.irecv(&[to.part(7)]);
+        let send = pair.isend(&from, 100_000, 7);
+        once("bytes in flight", |snapshot| in_flight(snapshot) == 100_000);
+        // Later than the look after the last one that found a change.
+        std::thread::sleep(Duration::from_millis(500));
+        pair.finish(&[send], &[receive]);
+        once("nothing in flight", |snapshot| in_flight(snapshot) == 0);
+    });
+}
+
+#[test]
 fn an_idle_process_writes_every_five_seconds_and_a_removed_file_comes_back() {
     alone(&[TWO_RAILS], || {
         let (_plugin, net) = start();
@@ -178,6 +196,36 @@ fn a_failed_connection_and_its_reason_stay_in_the_file_after_the_end() {
             net.close_send(send).unwrap();
             net.finalize().unwrap();
             assert!(kinds(&only()).contains(&EventKind::FAILED), "the last state stays");
+        },
+        |mut link| {
+            let (_plugin, net) = start();
+            let (_listen, handle) = listen(&net, 0);
+            link.write_all(&handle.0).unwrap();
+            let _ = link.read(&mut [0]);
+        },
+    );
+}
+
+#[test]
+fn a_failed_connection_that_is_closed_at_once_is_in_the_file_too() {
+    with_peer(
+        &[TWO_RAILS],
+        &[("RAILWEAVE_RUN_DIR", "none")],
+        |mut peer| {
+            let (_plugin, net) = start();
+            let mut handle = Handle::default();
+            peer.link.read_exact(&mut handle.0).unwrap();
+            let send = common::connect(&net, 0, &handle);
+            once("a connection", |snapshot| snapshot.state.connections.len() == 1);
+            peer.kill();
+            let memory = Buffer::new(&net, Comm::Send(&send), 1000);
+            // SAFETY: the buffer stays until the connection is closed.
+            until("an error", || unsafe { net.isend(&send, memory.start(), 1000, 7, memory.registration()) }.err());
+            memory.release(&net, Comm::Send(&send));
+            net.close_send(send).unwrap();
+            net.finalize().unwrap();
+            let kinds = kinds(&only());
+            assert!(kinds.contains(&EventKind::FAILED), "{kinds:?}");
         },
         |mut link| {
             let (_plugin, net) = start();

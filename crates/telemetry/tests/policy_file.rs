@@ -203,6 +203,23 @@ fn a_file_that_nobody_should_trust_orders_nothing() {
 }
 
 #[test]
+fn a_file_in_a_folder_of_others_orders_nothing() {
+    let scratch = Scratch::new("folder-of-others");
+    let path = scratch.path("open/policy");
+    fs::create_dir(scratch.path("open")).unwrap();
+    put(&path, &text("any -> weights 1"));
+    fs::set_permissions(scratch.path("open"), fs::Permissions::from_mode(0o777)).unwrap();
+    let mut policy = PolicyFile::new(&path);
+    says(&mut policy, after(0), "is in a folder that may be written by others (mode 0777)");
+    assert_eq!((weights(&policy), policy.next_poll()), (None, Duration::from_secs(1)));
+    fs::set_permissions(scratch.path("open"), fs::Permissions::from_mode(0o700)).unwrap();
+    put(&path, &text("any -> weights 1"));
+    quiet(&mut policy, after(0));
+    assert!(weights(&policy).is_some());
+    assert_eq!(policy.next_poll(), Duration::from_millis(10));
+}
+
+#[test]
 fn railweaves_own_file_wins_over_the_table() {
     let scratch = Scratch::new("both");
     let (own, seed) = (scratch.path("policy"), scratch.path("table"));

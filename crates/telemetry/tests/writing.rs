@@ -193,6 +193,19 @@ fn a_folder_that_goes_is_made_again_and_trouble_is_said_once() {
     assert_eq!(read(publisher.path()).unwrap().state, state(2));
 }
 
+#[test]
+fn a_file_that_could_not_be_written_lately_goes_at_the_end_too() {
+    let scratch = Scratch::new("end");
+    let mut publisher = Publisher::new(scratch.run_dir(), ID);
+    publish(&mut publisher, &state(2), NOW);
+    let path = publisher.path().to_owned();
+    // The folder may not be used any more, and the file has to be made again because it must grow.
+    fs::set_permissions(scratch.path("run"), fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(publisher.publish(&state(2000), NOW + TICK).is_some(), "trouble is said");
+    publisher.remove();
+    assert!(!path.exists());
+}
+
 /// Runs the next test in a mount namespace with a tiny disk, if this user may make one.
 #[test]
 fn a_full_disk_leaves_the_last_image() {

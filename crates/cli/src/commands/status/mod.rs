@@ -47,14 +47,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     };
     let between = arguments.every.unwrap_or(BETWEEN);
     let mut before = Readings::take(&dir)?;
-    let mut is_first = true;
+    let mut last = None;
     loop {
         // There is no rate to wait for if nothing runs.
-        if !is_first || before.has_running() {
+        if last.is_some() || before.has_running() {
             thread::sleep(between);
         }
         let now = Readings::take(&dir)?;
+        if let Some(last) = last.take() {
+            before.advance(last, &now);
+        }
         let view = View::new(&dir, &before, &now, SystemTime::now(), arguments.events);
+        let is_first = last.is_none();
         match (arguments.json, arguments.every) {
             (true, None) => print(serde_json::to_string_pretty(&view)?)?,
             (true, Some(_)) => print(serde_json::to_string(&view)?)?,
@@ -68,7 +72,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         if arguments.every.is_none() {
             return Ok(());
         }
-        before = now;
-        is_first = false;
+        last = Some(now);
     }
 }

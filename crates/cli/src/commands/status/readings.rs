@@ -20,6 +20,18 @@ pub(super) struct Reading {
 }
 
 impl Readings {
+    /// Makes these readings those with which `now` is compared, as long as `last` was taken between them: the last one
+    /// of each file that was written since, and otherwise the one before.
+    pub(super) fn advance(&mut self, last: Self, now: &Self) {
+        for (path, reading) in last.processes {
+            let is_new = |now: &Reading| now.snapshot.written_ns != reading.snapshot.written_ns;
+            if now.processes.get(&path).is_none_or(is_new) || !self.processes.contains_key(&path) {
+                self.processes.insert(path, reading);
+            }
+        }
+        self.processes.retain(|path, _| now.processes.contains_key(path));
+    }
+
     /// Reads all files.
     ///
     /// # Errors

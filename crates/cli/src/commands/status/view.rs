@@ -211,7 +211,7 @@ fn groups(before: Option<&Snapshot>, snapshot: &Snapshot, now_ns: u64) -> Vec<Gr
             rails.entry(*group).or_default().entry(path).or_default().push(rail);
         }
     }
-    let rates = Rates::new(before, snapshot);
+    let rates = Rates::new(before, snapshot, now_ns);
     let views = connections.into_iter().map(|(key, connections)| {
         let (peer_host, peer_rank, device, direction) = key;
         let device = device.map(|index| match snapshot.state.devices.get(index as usize) {
@@ -271,26 +271,32 @@ fn counted<'a>(words: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, u32> {
     counts
 }
 
+/// The seconds after which a file that was not written says that nothing moves: no process looks at its counters later.
+const QUIET_S: f64 = 2.5;
+
 /// The bytes of each rail in an earlier snapshot.
 struct Rates {
     bytes: HashMap<(u32, u8), u64>,
     seconds: f64,
+    is_quiet: bool,
 }
 
 impl Rates {
-    fn new(before: Option<&Snapshot>, now: &Snapshot) -> Self {
+    fn new(before: Option<&Snapshot>, now: &Snapshot, now_ns: u64) -> Self {
         let rails = before.into_iter().flat_map(|before| &before.state.rails);
         Self {
             bytes: rails.map(|rail| ((rail.connection, rail.number), carried(rail))).collect(),
             seconds: before.map_or(0.0, |before| seconds_since(before.written_ns, now.written_ns)),
+            is_quiet: seconds_since(now.written_ns, now_ns) > QUIET_S,
         }
     }
 
-    /// Returns the rate of a rail in Mbit/s; `None` if it was not there before, or the file
-    /// was not written since.
+    /// Returns the rate of a rail in Mbit/s; `None` if it was not there before, or the file was not written since.
     fn of(&self, rail: &Rail) -> Option<f64> {
         let bytes = carried(rail).saturating_sub(*self.bytes.get(&(rail.connection, rail.number))?);
-        // Nothing is known if the file was not written since.
+        if self.is_quiet {
+            return Some(0.0);
+        }
         (self.seconds > 0.0).then(|| bytes as f64 * 8.0 / 1e6 / self.seconds)
     }
 }
@@ -344,11 +350,13 @@ mod tests {
     #[test]
     fn rates_come_from_two_readings() {
         let before = snapshot(SECOND, 0);
-        let rate = |now: &Snapshot| groups(Some(&before), now, 9 * SECOND)[0].rails[0].rate_mbps;
+        let at = |now: &Snapshot, now_ns| groups(Some(&before), now, now_ns)[0].rails[0].rate_mbps;
+        let rate = |now: &Snapshot| at(now, now.written_ns + SECOND);
         // 3 MB in half a second.
         assert_eq!(rate(&snapshot(SECOND * 3 / 2, 1_000_000)), Some(48.0));
         assert_eq!(rate(&snapshot(2 * SECOND, 0)), Some(0.0));
         assert_eq!(rate(&snapshot(SECOND, 1_000_000)), None, "the file was not written since");
+        assert_eq!(at(&snapshot(2 * SECOND, 1_000_000), 5 * SECOND), Some(0.0), "it has moved before, and no more");
         let mut without = snapshot(2 * SECOND, 0);
         without.state.rails.iter_mut().for_each(|rail| rail.connection += 3);
         without.state.connections.iter_mut().for_each(|connection| connection.number += 3);
