@@ -187,8 +187,8 @@ options! {
     split_min: u64 {
         variables: [variable("RAILWEAVE_SPLIT_MIN", BYTES, "8K", |text| number::bytes(text, 1 << 30))],
         default: 8192, "8K",
-        help: "The size below which a message is not split: it travels whole on one rail. The other rails \
-               carry more of later messages instead.",
+        help: "The size below which a message is not split: it travels whole on one rail. Under fixed weights the \
+               other rails carry more of later messages instead.",
     }
     /// True if large messages are striped over all lanes of each rail.
     split_data_on_lanes: bool {

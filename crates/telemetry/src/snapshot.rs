@@ -108,7 +108,7 @@ pub struct Connection {
     pub peer_pid: Option<u32>,
     /// The time since which it has its state, in nanoseconds since 1970.
     pub since_ns: u64,
-    /// Messages that were sent or received, if known.
+    /// Receives that were posted; not known of a sender.
     pub messages: Option<u64>,
     /// Messages that the application had ready before their CTS came.
     pub waited_for_cts: u64,

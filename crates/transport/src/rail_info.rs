@@ -67,8 +67,8 @@ impl RailCounters {
         place.store(place.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
     }
 
-    /// Returns the bytes that the rail was given and has not completed, of the messages that are measured: those of 256
-    /// bytes or more that were split, or asked for as a sample.
+    /// Returns the bytes that the rail was given and has not completed, of the messages that are measured
+    /// (docs/telemetry.md).
     pub fn in_flight(&self) -> u64 {
         self.in_flight.load(Ordering::Relaxed)
     }

@@ -82,8 +82,8 @@ pub(crate) struct SendParts<F: Fabric> {
 /// # Kinds of methods
 /// * **Data path**: [`isend`](Self::isend) takes a message, [`test`](Self::test) tells when it has been sent. They
 ///   never block or lock, and allocate only for an error or an event. They read the fabric's
-///   [`Clock`](railweave_fabric::Clock) once for a message that is split, and once for a poll that finds the end of
-///   one.
+///   [`Clock`](railweave_fabric::Clock) once for a message that is measured, and once for a poll that finds the end
+///   of one.
 /// * **Events**: [`poll_event`](Self::poll_event) returns what is worth a line in a log although nothing failed.
 /// * **Facts**: [`ConnectionEnd`](crate::ConnectionEnd) names the peer, the rails with their counters, and the parts of
 ///   this host that they use.
