@@ -38,10 +38,10 @@ enum Trouble {
     )]
     Magic(u32),
     #[error(
-        "has {bytes} bytes, too few for its {ranks} ranks; allowed: 8 bytes, and 8 for each rank; try removing it, \
-         and then `railweave policy init{}`", ranks_option(*ranks)
+        "has {bytes} bytes, too few for {}; allowed: 8 bytes, and 8 for each rank; try removing it, and then {}",
+        .ranks.map_or_else(|| "a table".to_owned(), |ranks| format!("its {ranks} ranks")), remedy(*.ranks)
     )]
-    Short { bytes: u64, ranks: u32 },
+    Short { bytes: u64, ranks: Option<u32> },
     #[error("has {0} ranks, of which the first {MOST_RANKS} are read; allowed: up to {MOST_RANKS}; try fewer")]
     Ranks(u32),
     #[error(
@@ -51,9 +51,12 @@ enum Trouble {
     Weight { rank: usize, weight: f32 },
 }
 
-/// Returns the option for a table of this many ranks, where that many can be made.
-fn ranks_option(ranks: u32) -> String {
-    if (1..=MOST_RANKS).contains(&ranks) { format!(" --ranks {ranks}") } else { String::new() }
+/// Returns the command that makes a table for this many ranks: with its default, if no table can have that many.
+pub(crate) fn remedy(ranks: Option<u32>) -> String {
+    match ranks {
+        Some(ranks @ 1..=MOST_RANKS) => format!("`railweave policy init --ranks {ranks}`"),
+        _ => "`railweave policy init`".to_owned(),
+    }
 }
 
 impl Trouble {
@@ -197,7 +200,7 @@ impl SeedPolicy {
         let head_bytes = trusted::read(file, &mut head).map_err(Unusable::Io)?;
         let (magic, ranks) = (u32::get(&head[..4]), u32::get(&head[4..]));
         if head_bytes < HEAD {
-            return Err(Trouble::Short { bytes: head_bytes as u64, ranks: 0 });
+            return Err(Trouble::Short { bytes: head_bytes as u64, ranks: None });
         }
         if magic != SEED_POLICY_MAGIC {
             return Err(Trouble::Magic(magic));
@@ -211,7 +214,7 @@ impl SeedPolicy {
             self.parse(ranks.min(MOST_RANKS) as usize);
         }
         if filled < needed {
-            return Err(Trouble::Short { bytes: filled as u64, ranks });
+            return Err(Trouble::Short { bytes: filled as u64, ranks: Some(ranks) });
         }
         if ranks > MOST_RANKS { Err(Trouble::Ranks(ranks)) } else { Ok(()) }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::policy_file::PolicyFile;
 use crate::rules::{Order, RAILS, Subject};
-use crate::seed_policy::{MOST_RANKS, SeedPolicy};
+use crate::seed_policy::{MOST_RANKS, SeedPolicy, remedy};
 
 /// The weight of both rails together in an order that comes from the table.
 const WHOLE: u32 = 1_000_000;
@@ -72,13 +72,13 @@ impl Steering {
         let (path, ranks) = (self.seed.path().display(), self.seed.ranks());
         let host = subject.peer_host;
         self.to_say = Some(match subject.peer_rank {
-            Some(rank) if rank < MOST_RANKS => format!(
+            Some(rank @ 0..MOST_RANKS) => format!(
                 "\"{path}\" does not steer rank {rank} on {host}; allowed: ranks below {ranks}; try removing it, and \
-                 then `railweave policy init --ranks {}` (said once)",
-                u64::from(rank) + 1
+                 then {} (said once)",
+                remedy(Some(rank + 1))
             ),
             Some(rank) => format!(
-                "\"{path}\" does not steer rank {rank} on {host}; allowed: ranks below {ranks}; try a rule with \
+                "\"{path}\" does not steer rank {rank} on {host}; allowed: ranks below {MOST_RANKS}; try a rule with \
                  peer={host} in Railweave's own policy file (said once)"
             ),
             None => format!(

@@ -4,12 +4,14 @@
 mod common;
 
 use common::{Scratch, python};
-use railweave_telemetry::{CreateError, MOST_RANKS, SEED_POLICY_MAGIC, SeedPolicy, create_seed_policy};
+use railweave_telemetry::{
+    CreateError, MOST_RANKS, SEED_POLICY_MAGIC, SeedPolicy, Steering, Subject, create_seed_policy,
+};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Something that makes another kind of file at a path.
 type Make<'a> = &'a dyn Fn(&Path);
@@ -208,6 +210,35 @@ fn a_table_that_is_cut_off_leaves_the_last_good_weights() {
     let mut policy = SeedPolicy::new(&path);
     says(&mut policy, "has 20 bytes, too few for its 2 ranks");
     assert_eq!((policy.weight(0), policy.weight(1)), (Some(0.25), None));
+}
+
+/// The advice is a command that `railweave policy init` does not refuse.
+#[test]
+fn no_table_is_advised_that_cannot_be_made() {
+    let scratch = Scratch::new("advice");
+    let path = scratch.path("policy");
+    let says = |bytes: &[u8], words: &str| {
+        fs::write(&path, bytes).unwrap();
+        says(&mut SeedPolicy::new(&path), words);
+    };
+    let head = |ranks: u32| [SEED_POLICY_MAGIC.to_le_bytes(), ranks.to_le_bytes()].concat();
+    says(&head(MOST_RANKS), "then `railweave policy init --ranks 65536` (");
+    says(&head(MOST_RANKS + 1), "too few for its 65537 ranks; allowed: 8 bytes, and 8 for each rank; try removing it");
+    says(&head(MOST_RANKS + 1), "then `railweave policy init` (");
+    says(&head(7)[..7], "has 7 bytes, too few for a table;");
+    says(&head(7)[..7], "then `railweave policy init` (");
+
+    let table = scratch.path("table");
+    fs::write(&table, self::table(&[(0.5, 1)])).unwrap();
+    for (rank, words) in [(MOST_RANKS - 1, "--ranks 65536`"), (MOST_RANKS, "try a rule with peer=node3")] {
+        let mut steering = Steering::new(scratch.path("none"), &table);
+        assert!(steering.poll(UNIX_EPOCH).is_empty());
+        let rails = &["eth0", "eth1"];
+        let subject = Subject { peer_host: "node3", peer_rank: Some(rank), rails, ..Subject::default() };
+        assert_eq!(steering.decide(&subject), None);
+        let said = steering.poll(UNIX_EPOCH).concat();
+        assert!(said.contains(words), "{said}");
+    }
 }
 
 #[test]
