@@ -72,7 +72,7 @@ fn heading(process: &ProcessView) -> String {
         _ => String::new(),
     };
     let left_out = &process.left_out;
-    if left_out.devices + left_out.connections + left_out.rails > 0 {
+    if [left_out.devices, left_out.connections, left_out.rails].iter().any(|count| *count > 0) {
         line += &format!(
             " (its file has no room for {} devices, {} connections and {} rails)",
             left_out.devices, left_out.connections, left_out.rails
@@ -171,4 +171,29 @@ fn event_line(event: &EventView) -> String {
         _ => String::new(),
     };
     format!("{} ago, {}: {place}{}", ago(event.s_ago), event.kind, event.text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::readings::{Reading, Readings};
+    use super::*;
+    use railweave_telemetry::{Presence, RunDir, Snapshot};
+    use std::time::UNIX_EPOCH;
+
+    fn heading_of(left_out: [u32; 3]) -> String {
+        let reading = Reading { snapshot: Snapshot { left_out, ..Snapshot::default() }, presence: Presence::Unknown };
+        let readings = Readings { processes: [("/run/a".into(), reading)].into(), damaged: Vec::new() };
+        let dir = RunDir::named(Some(Path::new("/run")));
+        heading(&View::new(&dir, &readings, &readings, UNIX_EPOCH, 0).processes[0])
+    }
+
+    /// A file may say any numbers, also some whose sum does not fit.
+    #[test]
+    fn records_without_room_are_named_whatever_their_number() {
+        let most = heading_of([u32::MAX; 3]);
+        assert!(most.contains("no room for 4294967295 devices, 4294967295 connections and 4294967295 rails"), "{most}");
+        assert!(heading_of([0, 0, 1]).contains("and 1 rails"));
+        assert!(!heading_of([0; 3]).contains("no room"));
+        assert!(heading_of([1 << 31, 1 << 31, 0]).contains("no room"));
+    }
 }
