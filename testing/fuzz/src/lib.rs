@@ -6,16 +6,20 @@
 
 #![deny(unsafe_code)]
 
+mod file;
 mod handshake;
 pub mod input;
 mod lane;
 mod options;
 mod peer;
+mod policy_file;
 mod receive;
 mod scripted;
+mod seed_policy;
 pub mod seeds;
 mod send;
 mod session;
+mod telemetry;
 mod wire;
 
 /// A fuzz target.
@@ -36,6 +40,9 @@ pub const TARGETS: &[Target] = &[
     Target { name: "receive", run: receive::run },
     Target { name: "tcp_lane", run: lane::run },
     Target { name: "options", run: options::run },
+    Target { name: "telemetry", run: telemetry::run },
+    Target { name: "policy_file", run: policy_file::run },
+    Target { name: "seed_policy", run: seed_policy::run },
 ];
 
 /// Runs one input of the target called `name`.

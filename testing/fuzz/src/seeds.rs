@@ -13,6 +13,7 @@ use railweave_transport::{
 };
 
 use crate::peer::port_offer;
+use crate::policy_file::WORDS;
 
 /// A file of the corpus.
 pub struct Seed {
@@ -37,6 +38,9 @@ pub fn seeds() -> Vec<Seed> {
     add("receive", receive());
     add("tcp_lane", lane());
     add("options", options());
+    add("telemetry", telemetry());
+    add("policy_file", policy_file());
+    add("seed_policy", seed_policy());
     all
 }
 
@@ -407,5 +411,104 @@ fn options() -> Vec<(&'static str, Vec<u8>)> {
         ("unknown", many(&[("RAILWEAVE_LANEX", "2")])),
         ("filter", with(&[0], b"^=mlx5_0:1:3:2, mlx5_1::4,mlx5_2:-1::7,")),
         ("filter-addresses", with(&[0], b"10.1.0.0/16,fd00::/8,::ffff:10.0.0.0/104,eth")),
+    ]
+}
+
+fn telemetry() -> Vec<(&'static str, Vec<u8>)> {
+    // A process, and for each section its kind, the bytes by which records are larger, their number, and a part of the
+    // number of those that are left out.
+    let described = |head: [u8; 5], sections: &[[u8; 4]], records: &[Vec<u8>]| {
+        let process = [&[7; 20], &[3, 0, 0, 0, 0xff, 0xff, 0xff, 0xff][..], &[0; 36], b"node7"].concat();
+        let process = padded(&process, 320);
+        with(&[&[2], &head[..], &sections.concat()].concat(), &[process, records.concat()].concat())
+    };
+    // Records begin with their generation.
+    let device = padded(&[&[1][..], b"mlx5_0"].concat(), 249);
+    let connection = padded(&[1, 1, 0, 0, 0, 1, 2, 3, 0, 0, 0, 0, 0, 9, 0, 0, 0], 249);
+    let rail =
+        [padded(&[2, 1, 0, 0, 0, 0, 1, 3, 1], 89), padded(b"10.0.0.1", 48), padded(b"10.0.0.2", 48), vec![1; 64]];
+    let event =
+        |number: u8| padded(&[&[2, number][..], &[0; 7], &[1, 0, 0, 0, 0, 0, 4, 0], b"opened \xff"].concat(), 249);
+    let all = [vec![device, connection, rail.concat()], (1..=3).map(event).collect()].concat();
+    let sections = [[1, 0, 1, 0], [2, 0, 1, 0], [3, 0, 1, 0], [4, 0, 3, 1]];
+    // As bytes: a header whose only section has an event, and one without sections.
+    let mut bytes = [&b"railweav\x01\0\0\0\0\x02\0\0"[..], &[0; 32], &[0x90, 1, 0, 0, 24, 0, 1, 0]].concat();
+    bytes.resize(512, 0);
+    bytes[24] = 2;
+    bytes[400..424].copy_from_slice(&[&[4, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0][..], &[0; 4], &[1], &[0; 7]].concat());
+    bytes.extend(padded(&event(1), 256));
+    let mut overlap = bytes.clone();
+    overlap.copy_within(400..424, 424);
+    (overlap[54], overlap[424]) = (2, 3);
+    vec![
+        ("all-kinds", described([2, 3, 4, 0, 0], &sections, &all)),
+        ("full-ring", described([2, 7, 1, 0, 0], &sections[3..], &all[3..])),
+        ("later-version", described([2, 1, 2, 9, 16], &[[5, 0, 1, 0], [1, 64, 1, 0]], &all[..2])),
+        ("kind-twice", described([1, 0, 2, 0, 0], &[[1, 0, 1, 0]; 2], &all[..1])),
+        ("newer-record", described([1, 3, 1, 0, 0], &sections[3..], &all[3..])),
+        ("signed", with(&[1], &bytes)),
+        ("unsigned", with(&[0], &bytes)),
+        ("overlap", with(&[1], &overlap)),
+        ("no-sections", with(&[1], &[&bytes[..54], &[0; 458]].concat())),
+        ("other-version", with(&[1], &[b"railweav\x02", &bytes[9..]].concat())),
+        ("short", with(&[0], b"railweav\x01")),
+    ]
+}
+
+fn padded(bytes: &[u8], length: usize) -> Vec<u8> {
+    let mut padded = bytes.to_vec();
+    padded.resize(length, 0);
+    padded
+}
+
+fn policy_file() -> Vec<(&'static str, Vec<u8>)> {
+    const EXAMPLE: &str = "railweave-policy 1\nwritten 1790000000\nttl 30\n\n# a comment\nrail=mlx5_2 -> drain\n\
+        job=4711 rank=0-7 peer=node3,node4 -> weights 80,20\ndevice=mlx5_0+* rail=0 -> only\n\
+        peer=node9* -> policy speed\nany -> policy adaptive\n";
+    let word = |word: &str| WORDS.iter().position(|known| *known == word).map(|at| vec![128 + at as u8]);
+    // A text that is no word is given in full.
+    let words = |now: u8, words: &[&str]| {
+        let literal = |text: &str| [&[text.len() as u8], text.as_bytes()].concat();
+        let all = words.iter().flat_map(|text| word(text).unwrap_or_else(|| literal(text)));
+        with(&[now, 1], &all.collect::<Vec<_>>())
+    };
+    let head = ["railweave-policy 1\n", "written 1790000000\n", "ttl 30\n"];
+    let rule = |rule: &[&str]| words(0, &[&head, rule, &["\n"]].concat());
+    vec![
+        ("example", with(&[0, 0], EXAMPLE.as_bytes())),
+        ("stale", with(&[1, 0], EXAMPLE.as_bytes())),
+        ("future", with(&[2, 0], EXAMPLE.as_bytes())),
+        ("no-utf8", with(&[0, 0], b"railweave-policy 1\nttl forever\npeer=\xff -> drain\n")),
+        ("empty", vec![]),
+        ("forever", words(3, &["railweave-policy 1\n", "ttl forever\n", "any", " -> ", "policy static"])),
+        ("weights", rule(&["any", " -> ", "weights 1,0,0,0,0,0,0,1000000"])),
+        ("drain-all", rule(&["rail=", "*", " -> ", "drain", " ", "weights 80,20"])),
+        ("only", rule(&["rail=1,7", " ", "rank=0-7", " -> ", "only", " ", "policy speed"])),
+        ("twice", rule(&["rail=0", " ", "rail=0", " -> ", "drain"])),
+        ("weights-and-policy", rule(&["any", " -> ", "weights 80,20", " ", "policy speed"])),
+        ("large-number", rule(&["rank=", "18446744073709551615", " -> ", "policy speed"])),
+        ("not-printable", rule(&["peer=", "\u{1b}", "\u{a0}", " -> ", "policy speed"])),
+    ]
+}
+
+fn seed_policy() -> Vec<(&'static str, Vec<u8>)> {
+    let entry = |weight: f32, version: u32| [weight.to_le_bytes(), version.to_le_bytes()].concat();
+    let table = |ranks: u8, entries: &[(f32, u32)]| {
+        let entries: Vec<_> = entries.iter().flat_map(|(weight, version)| entry(*weight, *version)).collect();
+        with(&[0, ranks, (entries.len() / 8) as u8], &entries)
+    };
+    let sets = |rank: u8, weight: f32, version: u8| [&[3, rank], &weight.to_le_bytes()[..], &[version]].concat();
+    let good = table(3, &[(0.25, 1), (0.5, 2), (0.0, 0)]);
+    let then = |steps: &[&[u8]]| with(&good, &steps.concat());
+    vec![
+        ("agent", then(&[&sets(2, 1.0, 1), &sets(0, 0.125, 2), &sets(1, 0.0, 0)])),
+        ("wrong-weights", then(&[&sets(0, f32::NAN, 2), &sets(1, -0.1, 3), &sets(1, 1.5, 4)])),
+        ("cut", then(&[&[6, 20, 0], &[6, 7, 0], &[6, 32, 0]])),
+        ("other-magic", then(&[&[5, 0, 4], b"abcd", &[5, 0, 4, 0x42, 0x49, 0x50, 0x4d]])),
+        ("gone", then(&[&[7], &table(1, &[(0.5, 1)])])),
+        ("replaced", then(&[&table(2, &[(0.0, 0), (0.5, 1)]), &[2, 4], b"none"])),
+        ("fewer-ranks", then(&[&[5, 4, 4, 1, 0, 0, 0], &[5, 4, 4, 3, 0, 0, 0]])),
+        ("many-ranks", [&[0, 255, 1, 0xff, 0xff, 0xff, 0xff], entry(0.5, 1).as_slice()].concat()),
+        ("no-file", vec![7]),
     ]
 }
