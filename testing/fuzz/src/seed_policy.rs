@@ -29,23 +29,28 @@ struct Model {
 }
 
 impl Model {
-    fn follow(&mut self, file: Option<&[u8]>) {
+    /// Follows the content of the file. Returns true if something is wrong with it.
+    fn follow(&mut self, file: Option<&[u8]>) -> bool {
         let Some(file) = file else {
             self.weights.clear();
-            return;
+            return false;
         };
         let number = |at: usize| Some(u32::from_le_bytes(file.get(at..at + 4)?.try_into().ok()?));
-        let (Some(SEED_POLICY_MAGIC), Some(ranks)) = (number(0), number(4)) else { return };
+        let (Some(SEED_POLICY_MAGIC), Some(ranks)) = (number(0), number(4)) else { return true };
+        let mut is_wrong = ranks > MOST_RANKS;
         self.weights.resize(ranks.min(MOST_RANKS) as usize, None);
         for (rank, last_good) in self.weights.iter_mut().enumerate() {
-            let (Some(weight), Some(version)) = (number(8 + 8 * rank), number(12 + 8 * rank)) else { break };
+            let (Some(weight), Some(version)) = (number(8 + 8 * rank), number(12 + 8 * rank)) else { return true };
             let weight = f32::from_bits(weight);
             if weight == 0.0 && version == 0 {
                 *last_good = None;
             } else if (0.0..=1.0).contains(&weight) {
                 *last_good = Some(weight);
+            } else {
+                is_wrong = true;
             }
         }
+        is_wrong
     }
 }
 
@@ -71,7 +76,8 @@ pub(crate) fn run(bytes: &[u8]) {
         let file = fs::read(&path).ok();
         said = if file.is_some() { said + sentences.len() } else { 0 };
         assert!(said <= KINDS, "each kind of trouble is said once: {sentences:?}");
-        model.follow(file.as_deref());
+        let is_wrong = model.follow(file.as_deref());
+        assert!(if is_wrong { said > 0 } else { sentences.is_empty() }, "{sentences:?} of {file:?}");
         assert_eq!(weights(&table), model.weights, "{file:?}");
         assert_eq!(table.exists(), file.is_some());
         assert_eq!(before.0 != table.revision(), before.1 != model.weights, "the revision follows the weights");

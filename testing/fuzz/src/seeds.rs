@@ -423,7 +423,7 @@ fn telemetry() -> Vec<(&'static str, Vec<u8>)> {
         with(&[&[2], &head[..], &sections.concat()].concat(), &[process, records.concat()].concat())
     };
     // Records begin with their generation.
-    let device = padded(&[&[1][..], b"mlx5_0"].concat(), 249);
+    let device = padded(&[&[1], &*padded(b"mlx5_0", 64), &[0, 0, 3, 0, 2, 0, 0, 0], b"verbs"].concat(), 249);
     let connection = padded(&[1, 1, 0, 0, 0, 1, 2, 3, 0, 0, 0, 0, 0, 9, 0, 0, 0], 249);
     let rail =
         [padded(&[2, 1, 0, 0, 0, 0, 1, 3, 1], 89), padded(b"10.0.0.1", 48), padded(b"10.0.0.2", 48), vec![1; 64]];
@@ -436,10 +436,14 @@ fn telemetry() -> Vec<(&'static str, Vec<u8>)> {
     bytes.resize(512, 0);
     bytes[24] = 2;
     bytes[400..424].copy_from_slice(&[&[4, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0][..], &[0; 4], &[1], &[0; 7]].concat());
-    bytes.extend(padded(&event(1), 256));
+    bytes.extend(padded(&[&[2, 0, 0, 0, 0, 0, 0, 0], &event(1)[1..]].concat(), 256));
     let mut overlap = bytes.clone();
     overlap.copy_within(400..424, 424);
     (overlap[54], overlap[424]) = (2, 3);
+    let mut small_records = bytes.clone();
+    (small_records[404], small_records[405]) = (128, 0);
+    // Text that takes more room once its first byte is replaced: its last letter is cut.
+    let long = [&[2], &[0; 16][..], &[0xff], &[b'x'; 228], "ü".as_bytes()].concat();
     vec![
         ("all-kinds", described([2, 3, 4, 0, 0], &sections, &all)),
         ("full-ring", described([2, 7, 1, 0, 0], &sections[3..], &all[3..])),
@@ -449,6 +453,8 @@ fn telemetry() -> Vec<(&'static str, Vec<u8>)> {
         ("signed", with(&[1], &bytes)),
         ("unsigned", with(&[0], &bytes)),
         ("overlap", with(&[1], &overlap)),
+        ("small-records", with(&[1], &small_records)),
+        ("long-text", described([2, 1, 1, 0, 0], &[[4, 0, 1, 0]], &[long])),
         ("no-sections", with(&[1], &[&bytes[..54], &[0; 458]].concat())),
         ("other-version", with(&[1], &[b"railweav\x02", &bytes[9..]].concat())),
         ("short", with(&[0], b"railweav\x01")),
@@ -487,7 +493,9 @@ fn policy_file() -> Vec<(&'static str, Vec<u8>)> {
         ("twice", rule(&["rail=0", " ", "rail=0", " -> ", "drain"])),
         ("weights-and-policy", rule(&["any", " -> ", "weights 80,20", " ", "policy speed"])),
         ("large-number", rule(&["rank=", "18446744073709551615", " -> ", "policy speed"])),
-        ("not-printable", rule(&["peer=", "\u{1b}", "\u{a0}", " -> ", "policy speed"])),
+        ("not-printable", rule(&["any", " ", "\u{1b}", "\u{a0}", " -> ", "policy speed"])),
+        ("large-weight", rule(&["any", " -> ", "weights 1,1000001"])),
+        ("no-weight", rule(&["any", " -> ", "weights 0,0"])),
     ]
 }
 
@@ -504,8 +512,8 @@ fn seed_policy() -> Vec<(&'static str, Vec<u8>)> {
         ("agent", then(&[&sets(2, 1.0, 1), &sets(0, 0.125, 2), &sets(1, 0.0, 0)])),
         ("wrong-weights", then(&[&sets(0, f32::NAN, 2), &sets(1, -0.1, 3), &sets(1, 1.5, 4)])),
         ("cut", then(&[&[6, 20, 0], &[6, 7, 0], &[6, 32, 0]])),
-        ("other-magic", then(&[&[5, 0, 4], b"abcd", &[5, 0, 4, 0x42, 0x49, 0x50, 0x4d]])),
-        ("gone", then(&[&[7], &table(1, &[(0.5, 1)])])),
+        ("other-magic", then(&[&[5, 0, 4], b"abcd", &sets(0, 0.75, 2), &[5, 0, 4, 0x42, 0x49, 0x50, 0x4d]])),
+        ("gone", then(&[&sets(0, 2.0, 2), &[7], &table(1, &[(0.5, 1)]), &sets(0, 3.0, 2)])),
         ("replaced", then(&[&table(2, &[(0.0, 0), (0.5, 1)]), &[2, 4], b"none"])),
         ("fewer-ranks", then(&[&[5, 4, 4, 1, 0, 0, 0], &[5, 4, 4, 3, 0, 0, 0]])),
         ("many-ranks", [&[0, 255, 1, 0xff, 0xff, 0xff, 0xff], entry(0.5, 1).as_slice()].concat()),

@@ -62,13 +62,31 @@ fn look(file: &[u8]) -> Result<Snapshot, Damage> {
             let again = written(&folder, snapshot);
             let is_whole = !format!("{snapshot:?}").contains('\u{fffd}');
             assert!(!is_whole || again == *snapshot, "{snapshot:?} is read as {again:?}");
+            assert_cut(snapshot, &again);
             assert_eq!(written(&folder, &again), again, "a second round changes nothing");
         }
     }
     snapshot
 }
 
-/// Computes what `railweave status` shows.
+/// Checks that no text is other than it was, but that its end may be missing: replaced bytes take more room.
+fn assert_cut(before: &Snapshot, after: &Snapshot) {
+    let texts = |snapshot: &Snapshot| -> Vec<String> {
+        let State { process, connections, rails, .. } = &snapshot.state;
+        let of_process = [&process.host, &process.version, &process.job_variable, &process.job].map(String::clone);
+        let of_connections = connections.iter().map(|connection| connection.peer_host.clone());
+        let of_rails = rails.iter().flat_map(|rail| [rail.local.clone(), rail.remote.clone()]);
+        let of_events = snapshot.events.iter().map(|event| event.text.clone());
+        of_process.into_iter().chain(of_connections).chain(of_rails).chain(of_events).collect()
+    };
+    let (before, after) = (texts(before), texts(after));
+    assert_eq!(before.len(), after.len());
+    for (before, after) in before.iter().zip(&after) {
+        assert!(before.starts_with(after), "{before:?} is read as {after:?}");
+    }
+}
+
+/// Computes the words and numbers that `railweave status` shows.
 fn show(snapshot: &Snapshot) {
     let State { process, devices: _, connections, rails } = &snapshot.state;
     let _ = process.presence();
