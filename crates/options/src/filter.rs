@@ -156,6 +156,10 @@ impl FilterItem {
         if item.starts_with(['^', '=']) {
             return Err(format!("has \"{shown}\" inside, but ^ and = may only lead the whole list, in this order"));
         }
+        // NCCL knows no groups; as a name, it would be shown as a group.
+        if item.contains('+') {
+            return Err(format!("has \"{shown}\", but only lists of Railweave's own join ports with +"));
+        }
         if item.chars().any(char::is_control) {
             return Err(format!("has the item \"{shown}\", which has a control character"));
         }

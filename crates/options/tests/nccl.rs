@@ -395,6 +395,7 @@ const VARIABLES: &[Variable] = &[
             ("mlx5_0:1:32767:0", "that", "mlx5_0:1:32767:0", None),
             ("^=mlx5_0:-1", "all others", "^=mlx5_0", None),
             ("=^mlx5_0,mlx5_1", "mlx5_1", "=mlx5_1", Some("may only lead")),
+            ("mlx5_0+mlx5_1,mlx5_2", "mlx5_2", "mlx5_2", Some("only lists of Railweave's own join ports with +")),
             ("mlx5_0:1:2:3:4", "four fields of it", "any", Some("more than four fields")),
             ("^", "none", "any", Some("names nothing")),
             ("=", "all", "any", Some("names nothing")),
