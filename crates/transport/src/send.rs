@@ -351,8 +351,9 @@ impl<F: Fabric> SendConnection<F> {
     #[inline(never)]
     fn isend_slow(&mut self, message: Outgoing<'_>) -> Result<Option<SendRequest>, Error> {
         self.core.check_open()?;
-        // A message without a CTS leaves the order to the next one, which is the one to measure.
-        if self.core.has_order() && self.cts.has_next() {
+        // A message without a CTS leaves the order to the next one, which is the one to measure. An open slot has taken
+        // its CTS already.
+        if self.core.has_order() && (self.filling.count > 0 || self.cts.has_next()) {
             let order = self.core.take_order();
             self.progress.meter.follow(&order);
             if let Some(request) = self.isend_measured(&message) {

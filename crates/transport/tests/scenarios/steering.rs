@@ -14,6 +14,7 @@ on_both_fabrics!(
     the_next_message_is_sampled_whatever_the_rails,
     an_adapting_sender_measures_each_rail_by_three_empty_writes,
     an_order_waits_for_the_cts_of_the_message_that_follows_it,
+    an_order_holds_for_a_group_that_is_not_filled_yet,
     cts_follow_the_receivers_order,
     a_group_leaves_nothing_in_flight,
     an_order_to_adapt_begins_with_empty_writes,
@@ -129,6 +130,18 @@ fn an_order_waits_for_the_cts_of_the_message_that_follows_it<const ONE_SIDED: bo
     assert_eq!(pair.sender.isend(&message).unwrap(), None, "no receive is posted");
     assert_eq!(exchange(&mut pair, LONG), [LONG, 0]);
     assert_eq!(samples(&pair), [1, 0]);
+}
+
+fn an_order_holds_for_a_group_that_is_not_filled_yet<const ONE_SIDED: bool>() {
+    let mut pair = Pair::<ONE_SIDED>::new(setup(PolicyName::Speed));
+    let receive = pair.irecv_of([LONG; 2]);
+    pair.drive();
+    pair.posted(true);
+    let first = pair.isend_of(LONG, 0);
+    pair.sender.steering().order(&order(PolicyName::Agent, [0, 1]));
+    let second = pair.isend_of(LONG, 1);
+    assert!(pair.posted(true).iter().all(|(place, _)| place.rail == 1), "no other CTS has to come");
+    assert_eq!((pair.received(receive), pair.sent(first), pair.sent(second)), (vec![LONG; 2], LONG, LONG));
 }
 
 fn cts_follow_the_receivers_order<const ONE_SIDED: bool>() {
