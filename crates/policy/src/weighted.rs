@@ -98,7 +98,8 @@ impl Weighted {
         }
     }
 
-    /// Changes the weights, from the next message on. The dues stay.
+    /// Changes the weights, from the next message on. The dues stay, but those of the rails that are active from then
+    /// on are made to cancel out.
     pub fn set_weights(&mut self, weights: [u32; MAX_RAILS]) {
         if weights != self.weights {
             self.settle();
@@ -193,8 +194,17 @@ impl Weighted {
     fn replan(&mut self, usable: RailSet) {
         self.settle();
         self.plan = Plan::new(&self.weights, usable);
+        self.cancel_out();
         self.most_due = self.plan.active.iter().map(|rail| self.due[rail].abs()).max().unwrap_or(0);
         self.small_rail = self.rail_for_small();
+    }
+
+    /// Takes from each active rail's due the same part of their sum. Without that, the last one would have to pay back
+    /// what rails that are no longer active owe, or owe the others.
+    fn cancel_out(&mut self) {
+        let count = i64::from(self.plan.active.len()).max(1);
+        let mean = self.plan.active.iter().map(|rail| self.due[rail] / count).sum::<i64>();
+        self.plan.active.iter().for_each(|rail| self.due[rail] -= mean);
     }
 
     /// Updates the dues for the small messages since the last time, and chooses their rail again.
@@ -494,6 +504,16 @@ mod tests {
         }
         split.set_weights([1_000_000, 1, 0, 0, 0, 0, 0, 0]);
         assert_eq!(split.split(64 << 10, rails(0b11)).bytes[1], 2 * GRANULE);
+    }
+
+    #[test]
+    fn no_rail_pays_for_one_that_is_no_longer_active() {
+        let mut split = split(&[1, 1, 1, 1], 8192);
+        // The first rail gets ahead of the other three.
+        (0..32).for_each(|_| assert_eq!(split.split(8191, rails(0b1111)).mask, rails(0b1)));
+        split.set_weights([0, 1, 1, 1, 0, 0, 0, 0]);
+        let bytes = split.split(96 << 10, rails(0b1111)).bytes;
+        assert!(bytes[1..4].iter().all(|carried| is_about(*carried, 32 << 10)), "{bytes:?}");
     }
 
     #[test]
