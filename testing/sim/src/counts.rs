@@ -122,6 +122,11 @@ seen! {
     AllSends = "path", "256 sends in progress, all that a connection has";
     LeakProbe = "path", "a leak probe of all slots and requests";
     GappyRails = "path", "a connection with a rail missing";
+    OrderOfShares = "path", "an order of shares that a message followed";
+    OrderToAdapt = "path", "an order to adapt that a message followed";
+    OrderOfCts = "path", "an order that CTS followed";
+    OrderVoid = "path", "an order without a share for any usable rail";
+    OrderReplaced = "path", "an order that another one replaced before any message";
     FirstPacket = "path", "packets by which a set-up tries its rails";
 
     NoReceive = "refusal", "isend: no receive is posted";

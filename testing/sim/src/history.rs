@@ -41,6 +41,7 @@ pub(crate) enum Kind {
     Settle,
     Silent,
     Trespass,
+    Order,
     Violation,
 }
 
@@ -128,6 +129,7 @@ impl fmt::Display for Event {
             Kind::Silent => write!(out, "silent until {}.{:03}", a / 1000, a % 1000),
             Kind::ConnectionLost => write!(out, "connection declared lost"),
             Kind::Trespass => write!(out, "breaks the contract"),
+            Kind::Order => write!(out, "order, rails {b:#b}"),
             Kind::Violation => write!(out, "VIOLATION"),
         }
     }

@@ -43,6 +43,8 @@ pub(crate) enum Task {
     Break { connection: usize },
     /// An event of the host tells a process that the device of a port, by its number in the world, has failed.
     DeviceEvent(usize),
+    /// A process's control thread gives an order to one end of a connection, by its number in the plan.
+    Order { connection: usize, number: usize },
     /// A death of the seed's plan, by its number there.
     Death(usize),
 }

@@ -84,7 +84,7 @@ impl Witness {
             self.counts.saw(Seen::CtsSplit);
         }
         let entries = chain.iter().map(|write| u64::from(write.local.length) / CTS_BYTES).sum();
-        self.watch.posted(now_ns, (connection, sender), (rail, lane.0), entries);
+        self.watch.posted(now_ns, (connection, sender), (rail, lane.0), entries, &mut self.counts);
     }
 
     /// Handles an outage. One that may outlast the retries may end the connection, because the protocol does not

@@ -11,7 +11,7 @@ use railweave_fabric::Part;
 use railweave_transport::call::{self, Callable};
 use railweave_transport::{
     ConnectionEnd, Debt, Debtors, Error, Event, Fate, Flushed, Incoming, Indebted, LOOK_INTERVAL, LastDebtor, Outgoing,
-    RailInfo, RecvConnection, RecvRequest, SendConnection, SendRequest,
+    RailInfo, RecvConnection, RecvRequest, SendConnection, SendRequest, Steering,
 };
 
 use super::net::Net;
@@ -145,6 +145,10 @@ impl<E: ConnectionEnd, const O: bool> Comm<E, O> {
 
     pub(super) fn fate(&self) -> Option<Arc<Fate>> {
         self.end.borrow().as_ref().map(|end| Arc::clone(end.fate()))
+    }
+
+    pub(super) fn steering(&self) -> Option<Arc<Steering>> {
+        self.end.borrow().as_ref().map(|end| Arc::clone(end.steering()))
     }
 
     /// Returns the parts of its host that it uses.

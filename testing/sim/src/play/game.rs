@@ -332,6 +332,7 @@ impl<const O: bool> Game<O> {
             Task::Abort(process) => self.handle_abort(process),
             Task::Break { connection } => self.handle_break(connection),
             Task::DeviceEvent(port) => self.handle_device_event(port),
+            Task::Order { connection, number } => self.handle_order(connection, number),
             Task::Death(number) => self.handle_death(self.faults.deaths[number].kind),
         }
     }

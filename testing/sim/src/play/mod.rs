@@ -14,6 +14,7 @@ mod injection;
 mod insisting;
 mod memory;
 mod net;
+mod orders;
 mod plan;
 mod receiver;
 mod scenario;
@@ -22,6 +23,7 @@ mod sessions;
 mod settling;
 mod setup;
 mod stage;
+mod steering;
 mod waiting;
 
 use std::any::Any;

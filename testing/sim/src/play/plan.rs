@@ -8,6 +8,7 @@ use railweave_fabric_sim::Chance;
 
 use super::habits::Habits;
 use super::injection::Injection;
+use super::orders::OrderPlan;
 use crate::faults::{Death, DeathKind, Faults};
 
 /// Patterns of traffic. The order is part of a seed's meaning.
@@ -119,8 +120,10 @@ pub(crate) struct ConnectionPlan {
     pub(crate) lanes: (Vec<u8>, Vec<u8>),
     /// The weight of each port, if one is set.
     pub(crate) weights: Vec<Option<u32>>,
-    /// The policy of both ends: one that follows the weights, or the adaptive one.
+    /// The policy with which both ends begin: one that follows the weights, or the adaptive one.
     pub(crate) policy: PolicyName,
+    /// The orders that change the policies of its ends.
+    pub(crate) orders: Vec<OrderPlan>,
     /// The speed of each port, in Mbit/s.
     pub(crate) speeds: Vec<u32>,
     pub(crate) striped: bool,
@@ -301,6 +304,10 @@ impl Plan {
             // A buffer that one connection has deregistered too early would be another's error.
             connection.habits.shares_buffers &= workload != Workload::Breakers;
         }
+        if workload != Workload::Breakers {
+            let of_orders = &mut Chance::new(seed ^ 0x0bde_45ed);
+            connections.iter_mut().for_each(|plan| plan.orders = OrderPlan::draw_all(of_orders));
+        }
         Self { one_sided, faults, ports, keys, addresses, connections, injection: None }
     }
 }
@@ -434,6 +441,7 @@ fn connection(
         lanes: port_lanes,
         weights,
         policy,
+        orders: Vec::new(),
         speeds,
         striped: lanes != (1, 1) && chance.permille(600),
         split_min,

@@ -80,6 +80,7 @@ impl Variant {
             lanes: (vec![lanes; 2], vec![lanes; 2]),
             weights: if self == Self::Weighted { vec![Some(3), Some(1)] } else { vec![None; 2] },
             policy: PolicyName::Speed,
+            orders: Vec::new(),
             speeds: vec![100_000; 2],
             striped: lanes > 1,
             split_min: SPLIT_MIN,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_fabric::{Fault, LinkLayer, MemoryKind, PolicyName, RailSet, Step};
+use railweave_fabric::{Fault, LinkLayer, MAX_RAILS, MemoryKind, RailSet, Step};
 use railweave_fabric_sim::Opening;
 use railweave_transport::progress::Progress;
 use railweave_transport::{
@@ -26,7 +26,7 @@ use super::stage::Stage;
 use crate::history::Kind;
 use crate::sabotage::{Sabotage, SaboteurDomain};
 use crate::task::Task;
-use crate::watch::{SetUp, Split, Strike};
+use crate::watch::{SetUp, Strike};
 use crate::witness::{Note, SimDomain};
 use crate::{Checker, Seen};
 
@@ -333,16 +333,15 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         wire.striped = plan.striped;
         wire.byte_counts = receiving.iter().all(|counts| *counts);
         wire.adaptive_above = plan.adaptive_above;
-        let split = match plan.policy {
-            PolicyName::Adaptive => Split::free(usable, plan.split_min),
-            _ => Split::new(plan.rail_weights(side.sender), usable, plan.split_min),
-        };
+        let rules = plan.rules(side.sender, plan.policy, [0; MAX_RAILS], usable);
         let watched = &mut state.observer.watch.connections[side.connection];
         if side.sender {
-            watched.split = split;
+            watched.splits = vec![rules];
         } else {
-            watched.cts_rails = split.cts_rails();
+            watched.cts_rails = rules.cts_rails();
         }
+        drop(state);
+        self.schedule_orders(side);
     }
 
     /// Closes an end for its application, whatever its stage, unless its process is dead or it is closed already. As in

@@ -48,6 +48,8 @@ sabotages! {
     WeightsIgnored = "all rails have the same weight" => Split("from its share of one message");
     WeightDecides = "the weights of all rails but the first count as 0" => Split("from its share of all messages");
     WeightlessRailUsed = "a rail without weight carries data" => Split("a rail without weight");
+    OrdersIgnored = "an order that changes the split of an open connection is not followed"
+        => Split("a rail without weight"), Split("from its share of one message"), Wire("CTS belong on lane 0");
     ShortSplit = "messages of any size are split" => Split("too short for more than one rail");
     WrongSource = "a write takes its bytes from 8 bytes further on" => Bytes;
     WrongPlace = "a write goes 128 bytes further on"

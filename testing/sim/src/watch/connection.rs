@@ -25,9 +25,14 @@ pub(crate) struct Connection {
     pub(super) windows: BTreeMap<u64, (usize, usize)>,
     pub(crate) wire: Wire,
     pub(super) ring: Ring,
-    pub(crate) split: Split,
+    /// The split with which the sender began, and that of each order since.
+    pub(crate) splits: Vec<Split>,
+    /// The number of the last split of which a message has landed.
+    pub(super) followed: usize,
     /// The rails over which the receiver may post CTS, as a mask.
     pub(crate) cts_rails: u8,
+    /// True if the receiver has an order that no CTS has followed yet.
+    pub(super) has_cts_order: bool,
     /// The traffic of each rail.
     pub(super) traffic: [Traffic; 8],
     /// The reason why the receiver, and why the sender, posts nothing any more.
@@ -84,7 +89,17 @@ impl Connection {
         self.groups.iter().rposition(is_in).is_some_and(|group| self.is_over(group))
     }
 
-    fn data_landed(&mut self, landing: &Landing) -> Checked {
+    /// Handles an order to one end, from which these rules hold.
+    pub(crate) fn ordered(&mut self, sender: bool, rules: Split) {
+        if sender {
+            self.splits.push(rules);
+        } else {
+            self.cts_rails = rules.cts_rails();
+            self.has_cts_order = true;
+        }
+    }
+
+    fn data_landed(&mut self, landing: &Landing, counts: &mut Counts) -> Checked {
         let (address, length) = (landing.address, landing.length);
         let Some((group, number, offset)) = self.window(address, length) else {
             return Err((Checker::Window, format!("{length} bytes at {address:#x} landed outside any open buffer")));
@@ -119,7 +134,14 @@ impl Connection {
         }
         let mut carried = [0; 8];
         buffer.pieces.iter().for_each(|piece| carried[usize::from(piece.rail)] += piece.end - piece.start);
-        self.split.message_landed(carried)
+        // A call of the sender that failed may have left a group unfilled.
+        let Some(number) = receive.split else { return Ok(()) };
+        if let Some(replaced) = number.checked_sub(self.followed + 1) {
+            self.followed = number;
+            counts.saw(if self.splits[number].is_free { Seen::OrderToAdapt } else { Seen::OrderOfShares });
+            counts.add(Seen::OrderReplaced, replaced as u64);
+        }
+        self.splits[number].message_landed(carried)
     }
 
     /// Checks a write of the sender that has landed whole; `bytes` are its bytes.
@@ -128,7 +150,10 @@ impl Connection {
         if landing.length == 0 && landing.immediate.is_none() {
             counts.saw(Seen::Ping);
             traffic.pings += 1;
-            return match self.split.is_free && landing.lane == 0 && traffic.pings <= MOST_PINGS {
+            return match self.splits.iter().any(|split| split.is_free)
+                && landing.lane == 0
+                && traffic.pings <= MOST_PINGS
+            {
                 true => Ok(()),
                 false => Err((Checker::Wire, format!("an empty write, number {}, that tells nothing", traffic.pings))),
             };
@@ -138,7 +163,7 @@ impl Connection {
         if landing.control {
             self.wire.record_landed(landing, bytes)?;
         } else if landing.length > 0 {
-            self.data_landed(landing)?;
+            self.data_landed(landing, counts)?;
         }
         match landing.immediate {
             Some(immediate) => self.wire.immediate_landed(&self.groups, self.sender_failed, landing, immediate, counts),
@@ -188,7 +213,13 @@ impl Connection {
     }
 
     /// Checks a chain of writes that an end has posted; the receiver posts nothing but CTS entries.
-    pub(super) fn posted(&mut self, sender: bool, rail: u8, lane: u8, entries: u64) -> Checked {
+    pub(super) fn posted(
+        &mut self,
+        sender: bool,
+        (rail, lane): (u8, u8),
+        entries: u64,
+        counts: &mut Counts,
+    ) -> Checked {
         self.may_post(sender)?;
         if sender {
             return Ok(());
@@ -198,6 +229,9 @@ impl Connection {
         if lane != 0 || self.cts_rails & 1 << rail == 0 {
             let text = format!("CTS belong on lane 0 of one of the rails {:#b}", self.cts_rails);
             return Err((Checker::Wire, text));
+        }
+        if std::mem::take(&mut self.has_cts_order) {
+            counts.saw(Seen::OrderOfCts);
         }
         Ok(())
     }

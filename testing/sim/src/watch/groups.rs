@@ -45,11 +45,13 @@ pub(crate) struct Group {
     pub(crate) done: bool,
     /// The rails that have carried bytes of it, as a mask.
     pub(super) carriers: u8,
+    /// The number of the split in force when its last message was taken, which let all of them go out; `None` before.
+    pub(super) split: Option<usize>,
 }
 
 impl Group {
     pub(crate) fn new(buffers: Vec<Buffer>, hinted: bool) -> Self {
-        Self { buffers, hinted, done: false, carriers: 0 }
+        Self { buffers, hinted, done: false, carriers: 0, split: None }
     }
 
     /// Returns true if all of its messages have landed.

@@ -57,9 +57,10 @@ impl Watch {
         (connection, sender): (usize, bool),
         (rail, lane): (u8, u8),
         entries: u64,
+        counts: &mut Counts,
     ) {
         let Some(watched) = self.connections.get_mut(connection) else { return };
-        if let Err((checker, message)) = watched.posted(sender, rail, lane, entries) {
+        if let Err((checker, message)) = watched.posted(sender, (rail, lane), entries, counts) {
             let side = if sender { 's' } else { 'r' };
             self.violate(at_ns, checker, format!("c{connection}{side} rail {rail}.{lane}: {message}"));
         }
@@ -126,7 +127,10 @@ impl Watch {
             let found = watched.traffic[rail.index].check(sender, &rail.counters);
             found.map_err(|(checker, text)| (checker, format!("rail {}: {text}", rail.index)))
         };
-        let shares = if sender { watched.split.check_all() } else { Ok(()) };
+        let shares = match &watched.splits[..] {
+            [always] if sender => always.check_all(),
+            _ => Ok(()),
+        };
         if let Err((checker, message)) = shares.and_then(|()| rails.iter().try_for_each(counters)) {
             let side = if sender { 's' } else { 'r' };
             self.violate(at_ns, checker, format!("c{connection}{side}: {message}"));
@@ -199,6 +203,7 @@ impl Watch {
         buffer.message = Some((message, truncated));
         if group.buffers.iter().all(|buffer| buffer.message.is_some()) {
             watched.filling += 1;
+            group.split = watched.splits.len().checked_sub(1);
         }
         truncated
     }
@@ -313,7 +318,7 @@ mod tests {
 
     /// Returns a watch over one connection of two rails with a receive of one buffer, for each of these capacities.
     fn watching(capacities: &[u64]) -> Watch {
-        let mut connection = Connection { split: Split::new([1; 8], 0b11, 0), ..Connection::default() };
+        let mut connection = Connection { splits: vec![Split::new([1; 8], 0b11, 0)], ..Connection::default() };
         connection.wire.rails = 2;
         connection.wire.usable = 0b11;
         connection.wire.lanes = [1; 8];
@@ -364,6 +369,19 @@ mod tests {
         watch.connections[0].sender_failed = true;
         land(&mut watch, 0, 0, 128);
         assert_eq!(found(&mut watch), "");
+    }
+
+    #[test]
+    fn a_receive_follows_the_order_in_force_when_it_was_filled() {
+        let second_only = || Split::new([0, 1, 0, 0, 0, 0, 0, 0], 0b11, 0);
+        for (before, after) in [(second_only(), Split::free(0b11, 0)), (Split::free(0b11, 0), second_only())] {
+            let (mut watch, is_wrong) = (watching(&[256]), !before.is_free);
+            watch.connections[0].ordered(true, before);
+            watch.isend(0, 0, 0, 7, 256);
+            watch.connections[0].ordered(true, after);
+            land(&mut watch, 0, 0, 256);
+            assert_eq!(found(&mut watch).contains("a rail without weight"), is_wrong);
+        }
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub(crate) struct Split {
     weights: [u64; 8],
     /// True if a message may be split in any way between the rails that have a weight.
     pub(super) is_free: bool,
+    /// True if no rail that came up has a weight of its own.
+    pub(crate) is_void: bool,
     /// Messages below this size go over one rail.
     split_min: u64,
     carried: [u64; 8],
@@ -34,10 +36,11 @@ impl Split {
     pub(crate) fn new(mut weights: [u64; 8], usable: u8, split_min: u64) -> Self {
         weights.iter_mut().enumerate().filter(|(rail, _)| usable & 1 << rail == 0).for_each(|(_, weight)| *weight = 0);
         let first = usable.trailing_zeros() as usize;
-        if weights == [0; 8] && first < 8 {
+        let is_void = weights == [0; 8];
+        if is_void && first < 8 {
             weights[first] = 1;
         }
-        Self { weights, is_free: false, split_min, carried: [0; 8] }
+        Self { weights, is_free: false, is_void, split_min, carried: [0; 8] }
     }
 
     /// Returns the rules for rails that the adaptive policy uses as it likes, of which those in the mask `usable` came

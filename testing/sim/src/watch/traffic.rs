@@ -29,6 +29,10 @@ impl Traffic {
             true => [self.data_bytes, self.data_writes, 0, 0],
             false => [0, 0, self.cts, self.received_bytes],
         };
+        let in_flight = counters.in_flight();
+        if in_flight > 0 {
+            return Err((Checker::Counters, format!("{in_flight} bytes are said to be in flight")));
+        }
         if count == carried {
             return Ok(());
         }
