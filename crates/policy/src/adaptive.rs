@@ -56,8 +56,8 @@ const PROBE_PART_BITS: u32 = 5;
 
 const LEAST_PROBE: u64 = 2 << 10;
 
-/// The pause after a probe, as a multiple of its duration, and its limit in seconds, unless the rail was known to be that
-/// slow: a probe that was stuck for long must not keep its rail out of use for much longer.
+/// The pause after a probe, as a multiple of its duration, and its limit in seconds, unless the rail was known to be
+/// that slow: a probe that was stuck for long must not keep its rail out of use for much longer.
 const PROBE_PAUSE: u64 = 64;
 const LONGEST_PAUSE_S: u64 = 4;
 

@@ -60,7 +60,7 @@ impl Splitter {
     /// Follows another order, from the next message on.
     pub fn follow(&mut self, order: &Order) {
         if self.adapts {
-            // What travelled whole meanwhile is not due to the weights.
+            // Messages that travelled whole meanwhile are not due to the weights.
             self.weighted.forget_small();
         }
         (self.name, self.adapts, self.allowed) = (order.policy, order.policy == PolicyName::Adaptive, order.allowed);

@@ -152,8 +152,8 @@ impl Slots {
 
     /// Handles the immediate of the rail in `alone`, if it is one of several for a receive with one buffer, and carries
     /// the size, as for most messages that are split. Returns true if the slot then has all its immediates. Returns
-    /// `None` for any other immediate: then nothing has changed, and [`Self::handle_part`] must handle it. The rail must
-    /// send one immediate only; others may send one on each lane.
+    /// `None` for any other immediate: then nothing has changed, and [`Self::handle_part`] must handle it. The rail
+    /// must send one immediate only; others may send one on each lane.
     ///
     /// [`Self::handle_part`] could handle these too, for 60 instructions more each.
     #[inline(always)]

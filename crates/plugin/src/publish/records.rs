@@ -214,7 +214,7 @@ impl Records {
     /// Returns why a connection is broken, if nothing has noted that it is. It is about to have another state.
     fn find_broken(&self, place: usize) -> Option<String> {
         let is_open = self.state.connections[place].state == ConnectionState::Open;
-        self.entries[place].fate.broken().filter(|_| is_open).map(|error| error.to_string())
+        self.entries[place].fate.broken().filter(|_| is_open).map(ToString::to_string)
     }
 
     fn place(&self, number: u32) -> Option<usize> {
