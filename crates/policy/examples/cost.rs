@@ -1,6 +1,8 @@
 //! The time that the split of a message takes under fixed weights and under the policy `adaptive`, with what it is told
 //! of each piece: `cargo run --release -p railweave-policy --example cost`.
 
+#![expect(clippy::disallowed_types, clippy::print_stdout, reason = "it measures, and shows the figures")]
+
 use std::hint::black_box;
 use std::time::Instant;
 
