@@ -3,14 +3,15 @@
 mod common;
 
 use common::{
-    Buffer, Pair, TWO_RAILS, alone, each, in_namespace, listen, load, measures, noise, report, run_dir, start, until,
-    warnings, with_peer,
+    Buffer, Pair, Peer, TWO_RAILS, alone, each, in_namespace, listen, load, measures, noise, report, run_dir, start,
+    until, warnings, with_peer,
 };
 use railweave_nccl_host::net::{Comm, Handle, NetApi};
 use railweave_telemetry::{ConnectionState, Direction, EventKind, Policy, Presence, RailState, RunDir, Snapshot, read};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -168,72 +169,49 @@ fn an_idle_process_writes_every_five_seconds_and_a_removed_file_comes_back() {
     });
 }
 
+/// Opens a connection whose peer is then killed, and calls `see` once a call has failed. Closes the connection and ends
+/// in good order.
+fn outlive(mut peer: Peer, see: fn()) {
+    let (_plugin, net) = start();
+    let mut handle = Handle::default();
+    peer.link.read_exact(&mut handle.0).unwrap();
+    let send = common::connect(&net, 0, &handle);
+    once("a connection", |snapshot| snapshot.state.connections.len() == 1);
+    peer.kill();
+    let memory = Buffer::new(&net, Comm::Send(&send), 1000);
+    // SAFETY: the buffer stays until the connection is closed.
+    until("an error", || unsafe { net.isend(&send, memory.start(), 1000, 7, memory.registration()) }.err());
+    memory.release(&net, Comm::Send(&send));
+    see();
+    net.close_send(send).unwrap();
+    net.finalize().unwrap();
+    assert!(kinds(&only()).contains(&EventKind::FAILED), "the last state stays");
+}
+
+/// Listens until the process is killed.
+fn listen_for_good(mut link: UnixStream) {
+    let (_plugin, net) = start();
+    let (_listen, handle) = listen(&net, 0);
+    link.write_all(&handle.0).unwrap();
+    let _ = link.read(&mut [0]);
+}
+
 #[test]
 fn a_failed_connection_and_its_reason_stay_in_the_file_after_the_end() {
-    with_peer(
-        &[TWO_RAILS],
-        &[("RAILWEAVE_RUN_DIR", "none")],
-        |mut peer| {
-            let (_plugin, net) = start();
-            let mut handle = Handle::default();
-            peer.link.read_exact(&mut handle.0).unwrap();
-            let send = common::connect(&net, 0, &handle);
-            peer.kill();
-            let memory = Buffer::new(&net, Comm::Send(&send), 1000);
-            // SAFETY: the buffer stays until the connection is closed.
-            until("an error", || unsafe { net.isend(&send, memory.start(), 1000, 7, memory.registration()) }.err());
-            memory.release(&net, Comm::Send(&send));
-            let snapshot = once("a failed connection", |snapshot| {
-                snapshot.state.connections.iter().any(|record| record.state == ConnectionState::Failed)
-            });
-            assert!(
-                snapshot.state.rails.iter().all(|rail| rail.state == RailState::Down),
-                "{:?}",
-                snapshot.state.rails
-            );
-            let failed: Vec<_> = snapshot.events.iter().filter(|event| event.kind == EventKind::FAILED).collect();
-            assert!(failed.len() == 1 && failed[0].text.len() > 10 && failed[0].connection == Some(0), "{failed:?}");
-            net.close_send(send).unwrap();
-            net.finalize().unwrap();
-            assert!(kinds(&only()).contains(&EventKind::FAILED), "the last state stays");
-        },
-        |mut link| {
-            let (_plugin, net) = start();
-            let (_listen, handle) = listen(&net, 0);
-            link.write_all(&handle.0).unwrap();
-            let _ = link.read(&mut [0]);
-        },
-    );
+    let see = || {
+        let snapshot = once("a failed connection", |snapshot| {
+            snapshot.state.connections.iter().any(|record| record.state == ConnectionState::Failed)
+        });
+        assert!(snapshot.state.rails.iter().all(|rail| rail.state == RailState::Down), "{:?}", snapshot.state.rails);
+        let failed: Vec<_> = snapshot.events.iter().filter(|event| event.kind == EventKind::FAILED).collect();
+        assert!(failed.len() == 1 && failed[0].text.len() > 10 && failed[0].connection == Some(0), "{failed:?}");
+    };
+    with_peer(&[TWO_RAILS], &[("RAILWEAVE_RUN_DIR", "none")], |peer| outlive(peer, see), listen_for_good);
 }
 
 #[test]
 fn a_failed_connection_that_is_closed_at_once_is_in_the_file_too() {
-    with_peer(
-        &[TWO_RAILS],
-        &[("RAILWEAVE_RUN_DIR", "none")],
-        |mut peer| {
-            let (_plugin, net) = start();
-            let mut handle = Handle::default();
-            peer.link.read_exact(&mut handle.0).unwrap();
-            let send = common::connect(&net, 0, &handle);
-            once("a connection", |snapshot| snapshot.state.connections.len() == 1);
-            peer.kill();
-            let memory = Buffer::new(&net, Comm::Send(&send), 1000);
-            // SAFETY: the buffer stays until the connection is closed.
-            until("an error", || unsafe { net.isend(&send, memory.start(), 1000, 7, memory.registration()) }.err());
-            memory.release(&net, Comm::Send(&send));
-            net.close_send(send).unwrap();
-            net.finalize().unwrap();
-            let kinds = kinds(&only());
-            assert!(kinds.contains(&EventKind::FAILED), "{kinds:?}");
-        },
-        |mut link| {
-            let (_plugin, net) = start();
-            let (_listen, handle) = listen(&net, 0);
-            link.write_all(&handle.0).unwrap();
-            let _ = link.read(&mut [0]);
-        },
-    );
+    with_peer(&[TWO_RAILS], &[("RAILWEAVE_RUN_DIR", "none")], |peer| outlive(peer, || {}), listen_for_good);
 }
 
 #[test]
