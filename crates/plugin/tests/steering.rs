@@ -143,6 +143,12 @@ fn the_own_file_steers_a_running_transfer_and_its_removal_gives_the_settings_bac
         stream.until_split("both rails", is_on_both);
         order("any -> weights 1,0");
         stream.until_split("all on the first", |parts| parts == [1000, 0]);
+        until("the policy in the telemetry", || {
+            let file = RunDir::named(Some(&run_dir())).files().ok()?.pop()?;
+            let state = read(&file).ok()?.state;
+            let connections = state.connections.iter().all(|connection| connection.policy == Policy::Agent);
+            (connections && state.rails.iter().all(|rail| rail.policy == Policy::Agent)).then_some(())
+        });
         remove();
         stream.until_split("both rails", is_on_both);
         assert!(warnings().is_empty(), "{:?}", warnings());

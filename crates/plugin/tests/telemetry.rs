@@ -147,9 +147,10 @@ fn bytes_in_flight_are_gone_from_the_file_once_they_are_complete() {
         let receive = pair.irecv(&[to.part(7)]);
         let send = pair.isend(&from, 100_000, 7);
         once("bytes in flight", |snapshot| in_flight(snapshot) == 100_000);
-        // Later than the look after the last one that found a change.
+        until("the receive", || pair.test_recv(&receive).unwrap());
+        // Later than the look after the last one that found a change: at the sender, the end changes no counter.
         std::thread::sleep(Duration::from_millis(500));
-        pair.finish(&[send], &[receive]);
+        until("the send", || pair.test_send(&send).unwrap());
         once("nothing in flight", |snapshot| in_flight(snapshot) == 0);
     });
 }

@@ -443,6 +443,8 @@ mod tests {
             ("job=4711", "job=47"),
             ("job=1,47*", "job=1,48*"),
             ("rank=0,4-7", "rank=0-4,6"),
+            ("rank=3-5", "rank=6-7"),
+            ("rank=5-6", "rank=2-4"),
             ("peer=node3", "peer=node"),
             ("device=mlx5*", "device=mlx4*"),
             ("peer=node3 rank=5 device=mlx5_0 job=4711", "peer=node3 rank=5 device=mlx5_1 job=4711"),
