@@ -20,7 +20,7 @@ const DEFAULT_PERIOD: Duration = Duration::from_millis(500);
 #[derive(Args, Clone, Debug)]
 pub(crate) struct WatchArguments {
     /// Shows the rate and the share of each rail once in each period of this length, such as 100ms, while there is
-    /// traffic; 10ms to 60s
+    /// traffic, of the bytes that were handed to it; 10ms to 60s
     #[arg(long, value_name = "TIME", value_parser = span::period)]
     every: Option<Duration>,
     #[command(flatten)]

@@ -243,7 +243,10 @@ fn two_processes_have_a_file_each_and_that_of_a_killed_one_stays() {
         |mut link| {
             let (_plugin, net) = start();
             let _listening = listen(&net, 0);
-            only();
+            until("its own file", || {
+                let is_own = |snapshot: Snapshot| snapshot.state.process.pid == std::process::id();
+                files(&run_dir()).iter().any(|file| read(file).is_ok_and(is_own)).then_some(())
+            });
             link.write_all(&[1]).unwrap();
             let _ = link.read(&mut [0]);
         },

@@ -35,6 +35,10 @@ enum Trouble {
     Rule(#[from] RuleError),
 }
 
+/// The time after which a sentence is said again, if the file was right in between: a file that is written in place is
+/// wrong each time it is read halfway.
+const SAID_AGAIN: Duration = Duration::from_secs(60);
+
 /// The facts by which a file that changed is recognised.
 type Stamp = (u64, u64, u64, [i64; 4]);
 
@@ -53,12 +57,14 @@ pub struct PolicyFile {
     seen: Option<Stamp>,
     good: Option<Rules>,
     is_stale: bool,
+    /// True if something was wrong at the last read.
+    is_wrong: bool,
     /// True if the file that was seen may be read.
     is_readable: bool,
     /// The number of times that orders may have changed.
     revision: u64,
     /// The last complaint, which is not repeated.
-    said: Option<String>,
+    said: Option<(String, SystemTime)>,
     to_say: VecDeque<String>,
 }
 
@@ -71,6 +77,7 @@ impl PolicyFile {
             good: None,
             is_stale: false,
             is_readable: false,
+            is_wrong: false,
             revision: 0,
             said: None,
             to_say: VecDeque::new(),
@@ -84,7 +91,7 @@ impl PolicyFile {
             Err(Trouble::Unusable(Unusable::Missing)) => self.forget(),
             Err(trouble) => {
                 self.is_readable = !matches!(trouble, Trouble::Unusable(_) | Trouble::Folder(_));
-                self.report(&trouble);
+                self.report(&trouble, now);
             }
         }
         let now_s = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -131,16 +138,19 @@ impl PolicyFile {
         self.is_readable = false;
         self.seen = None;
         self.said = None;
+        self.is_wrong = false;
         self.revision += u64::from(self.good.take().is_some());
     }
 
-    fn report(&mut self, trouble: &Trouble) {
+    fn report(&mut self, trouble: &Trouble, now: SystemTime) {
         let rest = if self.good.is_some() { "the last good file holds" } else { "it orders nothing" };
         let sentence = format!("\"{}\" {trouble} ({rest})", self.path.display());
-        if self.said.as_ref() != Some(&sentence) {
-            self.said = Some(sentence.clone());
+        let is_recent = |at: SystemTime| now.duration_since(at).is_ok_and(|since| since < SAID_AGAIN);
+        if !self.said.as_ref().is_some_and(|(said, at)| *said == sentence && (self.is_wrong || is_recent(*at))) {
+            self.said = Some((sentence.clone(), now));
             self.to_say.push_back(sentence);
         }
+        self.is_wrong = true;
     }
 
     /// Whoever may write in the folder may put an old file of this user there.
@@ -154,13 +164,17 @@ impl PolicyFile {
 
     fn refresh(&mut self) -> Result<(), Trouble> {
         let facts = fs::symlink_metadata(&self.path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Unusable::Missing,
+            // Nothing counts in a folder of somebody else, which the lines about telemetry name.
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::PermissionDenied => {
+                Unusable::Missing
+            }
             _ => Unusable::Io(error),
         })?;
         if self.seen.replace(stamp(&facts)) == Some(stamp(&facts)) {
             return Ok(());
         }
-        self.check_folder()?;
+        // The folder may be mended without a change of the file.
+        self.check_folder().inspect_err(|_| self.seen = Some(Stamp::default()))?;
         let (file, facts) = trusted::open(&self.path).inspect_err(|unusable| {
             // Too many open files, for example: the next poll may be able to read it.
             if matches!(unusable, Unusable::Io(_)) {
@@ -177,7 +191,7 @@ impl PolicyFile {
         let filled = trusted::read(&file, &mut bytes).map_err(Unusable::Io)?;
         let text = std::str::from_utf8(&bytes[..filled]).map_err(|_| Trouble::NotText)?;
         let rules = Rules::parse(text)?;
-        self.said = None;
+        self.is_wrong = false;
         // A heartbeat alone changes no order.
         self.revision += u64::from(!self.good.as_ref().is_some_and(|good| good.orders_as(&rules)));
         self.good = Some(rules);

@@ -203,6 +203,26 @@ fn a_file_that_nobody_should_trust_orders_nothing() {
 }
 
 #[test]
+fn what_is_wrong_again_and_again_is_said_once_a_minute() {
+    let scratch = Scratch::new("again");
+    let path = scratch.path("policy");
+    let mut policy = PolicyFile::new(&path);
+    let mut said = 0;
+    // Files of different sizes, so that none of them is mistaken for the one before.
+    for second in 0..100_usize {
+        put(&path, &format!("railweave-policy 1\nttl forever\nany -> weights 1\n# {}\n", "x".repeat(second)));
+        said += usize::from(policy.poll(after(second as u64)).is_some());
+        put(&path, "railweave-policy 1\nttl forever\nany");
+        said += usize::from(policy.poll(after(second as u64)).is_some());
+    }
+    assert_eq!(said, 2);
+    fs::remove_file(&path).unwrap();
+    quiet(&mut policy, after(100));
+    put(&path, "railweave-policy 1\nttl forever\nany");
+    says(&mut policy, after(100), "; allowed: ");
+}
+
+#[test]
 fn a_file_in_a_folder_of_others_orders_nothing() {
     let scratch = Scratch::new("folder-of-others");
     let path = scratch.path("open/policy");
@@ -213,7 +233,6 @@ fn a_file_in_a_folder_of_others_orders_nothing() {
     says(&mut policy, after(0), "is in a folder that may be written by others (mode 0777)");
     assert_eq!((weights(&policy), policy.next_poll()), (None, Duration::from_secs(1)));
     fs::set_permissions(scratch.path("open"), fs::Permissions::from_mode(0o700)).unwrap();
-    put(&path, &text("any -> weights 1"));
     quiet(&mut policy, after(0));
     assert!(weights(&policy).is_some());
     assert_eq!(policy.next_poll(), Duration::from_millis(10));

@@ -193,6 +193,8 @@ pub(crate) fn with_peer<F: Fn(Peer)>(
                 };
             }
             let child = command.stdin(OwnedFd::from(theirs)).spawn();
+            // It has the peer's end of the link: the end of the peer must end the link.
+            drop(command);
             body(Peer { child: child.expect("this program can be started again"), link });
         },
     );
