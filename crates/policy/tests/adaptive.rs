@@ -269,3 +269,35 @@ fn what_travels_whole_while_the_split_adapts_is_not_due_to_weights() {
     splitter.split(0, 1 << 20, usable, &mut shares);
     assert_eq!(shares.bytes[..2], [1 << 19; 2]);
 }
+
+#[test]
+fn an_idle_rail_of_which_nothing_is_known_gets_the_first_message_that_tells_something() {
+    let mut policy = Adaptive::new(SPLIT_MIN, SECOND);
+    let usable = RailSet::first_of(2);
+    for (now, expected) in [(0, rail(0)), (1000, rail(1))] {
+        let shares = split(&mut policy, now, 4096, usable);
+        assert_eq!(shares.mask.first(), Some(expected));
+        policy.sent(now + 1, expected, &Sent { posted: now, bytes: 4096, pieces: 1, is_split: false });
+    }
+}
+
+#[test]
+fn short_messages_do_not_follow_a_probe_to_a_slow_rail() {
+    let mut policy = Adaptive::new(SPLIT_MIN, SECOND);
+    let (usable, mut now) = (RailSet::first_of(2), 0);
+    let whole = |policy: &mut Adaptive, now: &mut u64| {
+        let posted = *now;
+        let used = split(policy, posted, 4096, usable).mask.first().expect("it travels");
+        *now += if used == rail(0) { 1_000 } else { 1_000_000 };
+        policy.sent(*now, used, &Sent { posted, bytes: 4096, pieces: 1, is_split: false });
+        used
+    };
+    let mut probes = 0;
+    for _ in 0..100_000 {
+        if whole(&mut policy, &mut now) == rail(1) {
+            probes += 1;
+            assert_eq!(policy.whole(64, usable), None, "after probe {probes}");
+        }
+    }
+    assert!((2..100).contains(&probes), "{probes} messages on the slow rail");
+}

@@ -305,6 +305,9 @@ mod tests {
         assert!(image.set(&state));
         assert_eq!(ranges(image.changed(), &image), [(3, 3), (60, 1)]);
         assert_eq!(image.added().count(), 0);
+        image.written();
+        state.rails.pop();
+        assert!(image.set(&state), "there is one less");
     }
 
     #[test]

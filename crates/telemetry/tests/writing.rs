@@ -246,6 +246,7 @@ fn inside_a_full_disk() {
     publish(&mut publisher, &later, NOW + 20 * TICK);
     // A new file has no room either.
     publish(&mut publisher, &state(300), NOW + 40 * TICK);
+    assert_eq!(fs::read_dir(Path::new(&disk).join("run")).unwrap().count(), 1, "nothing unfinished is left");
     assert_eq!(read(publisher.path()).unwrap().state, state(30), "the last image stays");
     fs::remove_file(&filler).unwrap();
     let notice = publisher.publish(&later, NOW + 60 * TICK);

@@ -1,5 +1,5 @@
 //! The time that the split of a message takes under fixed weights and under the policy `adaptive`, with what it is told
-//! of each piece: `cargo run --release -p railweave-policy --example cost`.
+//! of each piece: `cargo run --release -p railweave-policy --example split_cost`.
 
 #![expect(clippy::disallowed_types, clippy::print_stdout, reason = "it measures, and shows the figures")]
 
