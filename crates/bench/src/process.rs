@@ -2,6 +2,7 @@
 //! thread.
 
 use std::fs;
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,8 @@ pub struct Held {
     pub memory: u64,
     /// Open descriptors.
     pub descriptors: usize,
+    /// Those of them that are sockets.
+    pub sockets: usize,
     /// Threads.
     pub threads: usize,
 }
@@ -31,7 +34,7 @@ impl Held {
     /// Returns the resources held now; zeros if /proc is missing.
     pub(crate) fn now() -> Self {
         let threads = fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
-        Self { memory: resident_bytes(), descriptors: descriptors(), threads }
+        Self { memory: resident_bytes(), descriptors: descriptors(), sockets: sockets(), threads }
     }
 }
 
@@ -47,6 +50,13 @@ pub fn resident_bytes() -> u64 {
 pub(crate) fn descriptors() -> usize {
     // One of the descriptors is that of the listing itself.
     fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count().saturating_sub(1))
+}
+
+/// Returns the number of sockets among them.
+fn sockets() -> usize {
+    let is_socket = |path: PathBuf| path.to_str().is_some_and(|path| path.starts_with("socket:"));
+    let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    entries.filter(|entry| fs::read_link(entry.path()).is_ok_and(is_socket)).count()
 }
 
 /// Leaves everything idle for `time` and returns the processor time of each thread meanwhile.

@@ -76,7 +76,7 @@ struct Outcome {
 struct Each {
     /// Lanes, over TCP, if the plugin reports them.
     lanes: Option<Spread>,
-    /// Control sessions, if the lanes are known: the descriptors opened after the last listen, less the lanes.
+    /// Control sessions, if the lanes are known: the sockets opened after the last listen, less the lanes.
     sessions: Option<Spread>,
     threads: Spread,
     descriptors: Spread,
@@ -146,7 +146,7 @@ impl OfRank {
     fn new<T>(subject: Subject, results: &Results<T>, lanes: Option<usize>) -> Self {
         let Results { set_up, messages, teardown, before, listening, connected, after, .. } = results;
         let more = |of: fn(&Held) -> f64| of(connected) - of(before);
-        let opened = connected.descriptors as f64 - listening.descriptors as f64;
+        let opened = connected.sockets as f64 - listening.sockets as f64;
         let left_over = |of: fn(&Held) -> usize| of(after).saturating_sub(of(before)) as f64;
         Self {
             subject,
