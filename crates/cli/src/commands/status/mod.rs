@@ -54,11 +54,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             thread::sleep(between);
         }
         let now = Readings::take(&dir)?;
+        let is_first = last.is_none();
         if let Some(last) = last.take() {
             before.advance(last, &now);
         }
         let view = View::new(&dir, &before, &now, SystemTime::now(), arguments.events);
-        let is_first = last.is_none();
         match (arguments.json, arguments.every) {
             (true, None) => print(serde_json::to_string_pretty(&view)?)?,
             (true, Some(_)) => print(serde_json::to_string(&view)?)?,
