@@ -5,7 +5,8 @@ mod common;
 
 use common::{
     Buffer, ONE_RAIL, Pair, Relay, Stranger, TWO_RAILS, accept, alone, connect, control_threads, descriptors, each,
-    heap_bytes, listen, load, noise, start, until, until_freed, warnings, warnings_with, with_peer,
+    heap_bytes, listen, load, noise, start, until, until_freed, until_heap_is_freed, warnings, warnings_with,
+    with_peer,
 };
 use railweave_fabric::{Fault, Step};
 use railweave_nccl_host::LoadedNet;
@@ -210,7 +211,7 @@ fn a_set_up_that_is_abandoned_at_any_step_is_freed_with_its_context_while_others
             until_freed("descriptors are closed", || descriptors() <= before + session_to_nobody);
             assert_eq!(control_threads(), 1);
             let limit = heap + SLACK_BYTES;
-            until_freed("memory is freed", || heap_bytes() <= limit);
+            until_heap_is_freed(limit);
             pair.close();
             other.finalize().unwrap();
             until_freed("all is closed", || control_threads() == 0);
@@ -234,7 +235,7 @@ fn a_connection_that_comes_and_goes_leaves_no_memory() {
         until_freed("closed connections are over", || descriptors() <= before);
         let heap = heap_bytes();
         (30..30 + 2 * times()).for_each(round);
-        until_freed("memory is freed", || heap_bytes() <= heap + SLACK_BYTES);
+        until_heap_is_freed(heap + SLACK_BYTES);
         keep.exchange(1, 1000);
         keep.close();
         assert_eq!(warnings(), Vec::<String>::new());
@@ -253,7 +254,7 @@ fn a_session_that_comes_and_goes_leaves_no_memory() {
         let limit = heap_bytes() + SLACK_BYTES;
         (0..5 * times()).for_each(round);
         until_freed("their sockets are closed", || descriptors() <= before);
-        until_freed("memory is freed", || heap_bytes() <= limit);
+        until_heap_is_freed(limit);
     });
 }
 

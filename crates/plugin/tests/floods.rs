@@ -6,7 +6,7 @@ mod common;
 
 use common::{
     Buffer, OUR_VERSIONS, Pair, Stranger, TWO_RAILS, accept, connect, descriptors, each, heap_bytes, listen, noise,
-    start, until_freed, warnings,
+    start, until_freed, until_heap_is_freed, warnings,
 };
 use railweave_fabric::LinkLayer;
 use railweave_nccl_host::LoadedNet;
@@ -515,7 +515,7 @@ fn whatever_a_flood_sends_the_process_stays_small_and_nobody_else_waits() {
             };
             eprintln!("{}: {}", case.name, cost.row());
             until_freed("its sockets are closed", || descriptors() <= files);
-            until_freed("its memory is freed", || heap_bytes() <= heap + SLACK_BYTES);
+            until_heap_is_freed(heap + SLACK_BYTES);
             honest.busy.exchange(2, 100_000);
             honest.owed();
             // A shared machine may miss these limits once: `cargo xtask test` repeats a test that only ran out of time.

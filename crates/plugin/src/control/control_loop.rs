@@ -1,7 +1,7 @@
 //! The thread's loop: sockets, commands and deadlines, each passed to its handler.
 #![allow(clippy::disallowed_types, reason = "this is the control thread")]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -40,7 +40,7 @@ const WAKER: PollToken = PollToken(0);
 const LISTENER: PollToken = PollToken(1);
 const FIRST: usize = 2;
 
-/// Maps keep room for this many entries when they shrink.
+/// Queues keep room for this many entries when they shrink.
 const FEW_ENTRIES: usize = 32;
 
 /// The limit of newcomers, which are accepted sockets on which no connection has begun. It is at most a quarter of all
@@ -120,7 +120,9 @@ pub(super) struct ControlLoop {
     /// The configuration of all sessions.
     pub(super) sessions: Arc<SessionConfig>,
     pub(super) key: Option<Key>,
-    pub(super) entries: HashMap<usize, Entry>,
+    /// A tree gives back the memory of entries that are gone. A `HashMap` would have to be shrunk, and its capacity
+    /// does not count the places that removed entries leave behind.
+    pub(super) entries: BTreeMap<usize, Entry>,
     /// The entries that may have changed since their places in `deadlines` and `newcomers` were updated.
     touched: Vec<usize>,
     /// The time at which each entry has something to do.
@@ -197,7 +199,7 @@ impl ControlLoop {
             congestion: config.congestion,
             sessions: Arc::new(sessions),
             key: config.key,
-            entries: HashMap::new(),
+            entries: BTreeMap::new(),
             touched: Vec::new(),
             deadlines: Agenda::default(),
             newcomers: Agenda::default(),
@@ -293,7 +295,7 @@ impl ControlLoop {
         self.begin_waiting_setups();
         self.look_at_telemetry();
         self.update_touched_entries();
-        self.shrink_collections();
+        self.shrink_unclaimed_connects();
         true
     }
 
@@ -449,14 +451,11 @@ impl ControlLoop {
         }
     }
 
-    /// Shrinks collections after a burst of connections.
-    fn shrink_collections(&mut self) {
-        let is_much = |length: usize, capacity: usize| capacity > FEW_ENTRIES && length < capacity / 8;
-        if is_much(self.entries.len(), self.entries.capacity()) {
-            self.entries.shrink_to(self.entries.len() * 2);
-        }
-        if is_much(self.unclaimed_connects.len(), self.unclaimed_connects.capacity()) {
-            self.unclaimed_connects.shrink_to(self.unclaimed_connects.len() * 2);
+    /// Shrinks the queue after a burst of connects.
+    fn shrink_unclaimed_connects(&mut self) {
+        let (length, capacity) = (self.unclaimed_connects.len(), self.unclaimed_connects.capacity());
+        if capacity > FEW_ENTRIES && length < capacity / 8 {
+            self.unclaimed_connects.shrink_to(length * 2);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The connections that are open, as the telemetry file shows them.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use railweave_fabric::{PolicyName, RailId, RailSet};
@@ -73,7 +73,7 @@ pub(super) struct Records {
     /// The [`activity`] of each at the last look. Both lists are dense, because a look at many idle connections finds
     /// nothing in the caches.
     activity: Vec<u64>,
-    numbers: HashMap<Route, u32>,
+    numbers: BTreeMap<Route, u32>,
     next_number: u32,
     /// The process's network, and TCP for peers that RDMA does not reach.
     networks: Vec<Arc<dyn Network>>,
@@ -101,7 +101,7 @@ impl Records {
             entries: Vec::new(),
             counters: Vec::new(),
             activity: Vec::new(),
-            numbers: HashMap::new(),
+            numbers: BTreeMap::new(),
             next_number: 0,
             networks,
             has_gone: false,
@@ -247,9 +247,6 @@ impl Records {
         shrink(&mut self.entries);
         shrink(&mut self.counters);
         shrink(&mut self.activity);
-        if self.numbers.capacity() > 2 * self.numbers.len().max(FEW) {
-            self.numbers.shrink_to(self.numbers.len().max(FEW));
-        }
     }
 
     /// Returns true if a counter has changed since the last call.

@@ -15,7 +15,7 @@ mod relay;
 mod stranger;
 
 pub(crate) use buffer::Buffer;
-pub(crate) use heap::heap_bytes;
+pub(crate) use heap::{heap_bytes, until_heap_is_freed};
 pub(crate) use logs::{info_lines, trace_lines, warnings, warnings_with};
 pub(crate) use namespace::{in_namespace, ip};
 pub(crate) use pair::{Pair, Received, accept, connect, listen};
