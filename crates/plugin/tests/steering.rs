@@ -182,7 +182,7 @@ fn settings_that_name_a_policy_read_no_file() {
     each(
         &cases,
         |case| vec![TWO_RAILS, *case],
-        |_| {
+        |(name, _)| {
             order("any -> weights 0,1");
             let (plugin, net) = start();
             let pair = Pair::open(&net, &net, 0);
@@ -191,6 +191,9 @@ fn settings_that_name_a_policy_read_no_file() {
             put("nonsense");
             Stream::new(&plugin, &pair).stays_unsteered(Duration::from_millis(1500));
             assert!(warnings().is_empty(), "{:?}", warnings());
+            let said: Vec<_> =
+                info_lines().into_iter().filter(|line| line.contains("/policy\" steers nothing")).collect();
+            assert_eq!(said.len(), usize::from(*name != "RAILWEAVE_RUN_DIR"), "{said:?}");
         },
     );
 }

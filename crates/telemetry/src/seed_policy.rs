@@ -177,8 +177,13 @@ impl SeedPolicy {
     fn report(&mut self, trouble: &Trouble) {
         if self.said & trouble.kind() == 0 {
             self.said |= trouble.kind();
-            self.to_say
-                .push_back(format!("\"{}\" {trouble} (the last good weights hold; said once)", self.path.display()));
+            let rest = match trouble {
+                Trouble::Weight { rank, .. } if self.weight(*rank as u32).is_none() => "the rank has no weight",
+                Trouble::Weight { .. } => "the rank's last good weight holds",
+                _ if self.weights.iter().all(Option::is_none) => "it orders nothing",
+                _ => "the last good weights hold",
+            };
+            self.to_say.push_back(format!("\"{}\" {trouble} ({rest}; said once)", self.path.display()));
         }
     }
 

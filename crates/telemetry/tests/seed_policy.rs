@@ -184,7 +184,10 @@ fn each_weight_that_is_wrong_leaves_the_last_good_one() {
         let mut policy = good(&scratch);
         set_weight(policy.path(), 0, weight);
         overwrite(policy.path(), 16, &0.75_f32.to_le_bytes());
-        says(&mut policy, "for rank 0; allowed: 0 (all on the first rail) to 1");
+        says(
+            &mut policy,
+            "for rank 0; allowed: 0 (all on the first rail) to 1 (all on the second); try 0.5 (the rank's last good weight holds; said once)",
+        );
         assert_eq!((policy.weight(0), policy.weight(1)), (Some(0.25), Some(0.75)), "{weight}");
         // Another one is not said again, and a good one counts.
         set_weight(policy.path(), 1, weight);
@@ -203,6 +206,11 @@ fn a_table_that_is_cut_off_leaves_the_last_good_weights() {
         OpenOptions::new().write(true).open(policy.path()).unwrap().set_len(size).unwrap();
         says(&mut policy, &format!("has {size} bytes, too few"));
         still_good(&policy);
+        let mut new = SeedPolicy::new(policy.path());
+        says(
+            &mut new,
+            if size < 16 { "(it orders nothing; said once)" } else { "(the last good weights hold; said once)" },
+        );
     }
     let scratch = Scratch::new("cut-new");
     let path = scratch.path("policy");
@@ -253,6 +261,11 @@ fn other_contents_leave_the_last_good_weights() {
     fs::write(policy.path(), "abcdefgh").unwrap();
     says(&mut policy, "begins with 0x64636261");
     assert_eq!(policy.weight(0), None, "there was no good one since the file was gone");
+    fs::write(policy.path(), table(&[(7.0, 1), (0.5, 1)])).unwrap();
+    says(
+        &mut policy,
+        "for rank 0; allowed: 0 (all on the first rail) to 1 (all on the second); try 0.5 (the rank has no weight",
+    );
 }
 
 #[test]

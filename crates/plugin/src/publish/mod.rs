@@ -118,12 +118,27 @@ impl Publish {
         if !std::mem::replace(&mut self.is_swept, true) {
             // Without the folder there is nothing to sweep, which is said already.
             let _ = sweep(&self.dir, SystemTime::now());
+            self.tell_unread_policies();
         }
         if self.next_poll_ns <= now_ns {
             self.poll_policies(now_ns);
         }
         if self.next_ns <= now_ns {
             self.write(now_ns);
+        }
+    }
+
+    /// Says which policy files are there and steer nothing, because the settings name a policy.
+    fn tell_unread_policies(&self) {
+        if self.orders.is_some() {
+            return;
+        }
+        for path in [self.dir.policy_file(), SEED_POLICY_PATH.into()].iter().filter(|path| path.exists()) {
+            log::info(&format!(
+                "\"{}\" steers nothing here, because RAILWEAVE_POLICY or RAILWEAVE_WEIGHTS decides; \
+                 RAILWEAVE_POLICY=agent lets it steer",
+                path.display()
+            ));
         }
     }
 

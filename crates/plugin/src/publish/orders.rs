@@ -118,7 +118,7 @@ impl Group {
             device: record.device,
             direction: record.direction,
             count: 1,
-            text: describe(&entry.given, entry.given == entry.own),
+            text: describe(&entry.given, entry.given == entry.own, entry.up),
         }
     }
 
@@ -173,15 +173,21 @@ fn order(found: Option<FileOrder>, own: &Order, weights: &OwnWeights) -> Order {
     Order { allowed: RailSet::from_bits(!drained), ..order }
 }
 
-/// Returns the words for an order; `is_own` if the settings would give the same.
-fn describe(order: &Order, is_own: bool) -> String {
+/// Returns the words for an order of a connection with these rails; `is_own` if the settings would give the same.
+fn describe(order: &Order, is_own: bool, up: RailSet) -> String {
     let policy = order.policy.name();
     if is_own {
         return format!("no policy file orders anything else, so the settings hold: {policy}");
     }
     let drained: Vec<_> =
         (0..8).filter(|rail| order.allowed.bits() & 1 << rail == 0).map(|rail| rail.to_string()).collect();
-    let drained = if drained.is_empty() { String::new() } else { format!(", without rail {}", drained.join(" and ")) };
+    let drained = match drained.join(" and ") {
+        rails if rails.is_empty() => rails,
+        rails if (up & order.allowed).is_empty() => {
+            format!(", without rail {rails}: no other is up, so that they carry the data all the same")
+        }
+        rails => format!(", without rail {rails}"),
+    };
     if order.policy == PolicyName::Agent {
         let used = order.weights.iter().rposition(|weight| *weight > 0).map_or(1, |last| last + 1);
         let weights: Vec<_> = order.weights[..used].iter().map(u32::to_string).collect();
@@ -219,7 +225,10 @@ mod tests {
     fn a_drained_rail_leaves_the_policy_as_it_is() {
         let drained = order(file(None, 0b10), &own(), &WEIGHTS);
         assert_eq!((drained.policy, drained.allowed.bits()), (PolicyName::Adaptive, 0b1111_1101));
-        assert_eq!(describe(&drained, false), "a policy file orders the policy adaptive, without rail 1");
+        let text = "a policy file orders the policy adaptive, without rail 1";
+        assert_eq!(describe(&drained, false, RailSet::from_bits(0b11)), text);
+        let text = format!("{text}: no other is up, so that they carry the data all the same");
+        assert_eq!(describe(&drained, false, RailSet::from_bits(0b10)), text);
     }
 
     #[test]
@@ -227,7 +236,8 @@ mod tests {
         let given = FileOrder { weights: Some([80, 20, 0, 0, 0, 0, 0, 0]), policy: None, drained: 0 };
         let given = order(Some(given), &own(), &WEIGHTS);
         assert_eq!((given.policy, given.weights[..2].to_vec()), (PolicyName::Agent, vec![80, 20]));
-        assert_eq!(describe(&given, false), "a policy file orders the weights 80,20");
-        assert!(describe(&own(), true).starts_with("no policy file"));
+        let both = RailSet::from_bits(0b11);
+        assert_eq!(describe(&given, false, both), "a policy file orders the weights 80,20");
+        assert!(describe(&own(), true, both).starts_with("no policy file"));
     }
 }

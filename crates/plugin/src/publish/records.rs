@@ -50,6 +50,8 @@ pub(super) struct Entry {
     fate: Arc<Fate>,
     /// The number of its rails, those that did not come up included.
     rails: usize,
+    /// The rails that came up.
+    pub(super) up: RailSet,
     /// The names of this end's ports, by the rails' numbers; empty if not known.
     pub(super) ports: Vec<String>,
     /// The order that it began with, which is that of the settings.
@@ -178,6 +180,7 @@ impl Records {
             steering: Arc::clone(opened.steering),
             fate: Arc::clone(opened.fate),
             rails: self.counters.len() - first_rail,
+            up: opened.rails.iter().filter_map(|rail| RailId::new(rail.index)).collect(),
             ports,
             own,
             given: own,
