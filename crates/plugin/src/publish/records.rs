@@ -421,3 +421,136 @@ fn devices(network: &dyn Network) -> impl Iterator<Item = Device> {
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use railweave_topology::ChosenPort;
+    use railweave_transport::{Offer, OwnWeights, Token};
+
+    use crate::devices::Devices;
+    use crate::network::{AnyHandshake, HandshakeParams, To};
+
+    /// A network without devices.
+    struct Empty(Devices);
+
+    impl Network for Empty {
+        fn devices(&self) -> &Devices {
+            &self.0
+        }
+
+        fn ports(&self) -> &[ChosenPort] {
+            &[]
+        }
+
+        fn may_block(&self) -> bool {
+            false
+        }
+
+        fn port_name(&self, _: usize, _: usize) -> Option<String> {
+            None
+        }
+
+        fn connect(&self, _: usize, _: To<'_>, _: HandshakeParams) -> Box<dyn AnyHandshake> {
+            unreachable!("nothing is connected here")
+        }
+
+        fn accept(&self, _: usize, _: &Offer, _: bool, _: Token, _: HandshakeParams) -> Box<dyn AnyHandshake> {
+            unreachable!("nothing is accepted here")
+        }
+    }
+
+    const WEIGHTS: OwnWeights = OwnWeights { speed: [1; 8], fixed: None };
+
+    fn route(connection: u32) -> Route {
+        Route { session: 1, connection }
+    }
+
+    fn name(rail: usize) -> RailName {
+        RailName { local: format!("here{rail}"), remote: format!("there{rail}") }
+    }
+
+    /// Opens a connection with these rails, of which some did not come up. Returns its steering.
+    fn open(records: &mut Records, number: u32, up: &[usize], never_up: &[usize]) -> Arc<Steering> {
+        let info = |rail: &usize| RailInfo {
+            index: *rail,
+            local_port: *rail,
+            name: name(*rail),
+            speed_mbps: None,
+            lanes: 1,
+            counters: Arc::default(),
+        };
+        let steering = Arc::new(Steering::new(&WEIGHTS.order(PolicyName::Adaptive), WEIGHTS));
+        records.open(
+            &Opened {
+                route: route(number),
+                direction: Direction::Send,
+                network: &Empty(Devices::new(Vec::new(), None)),
+                device: 0,
+                fate: &Arc::default(),
+                steering: &steering,
+                rails: &up.iter().map(info).collect::<Vec<_>>(),
+                left_out: &never_up.iter().map(|rail| (RailId::new(*rail).unwrap(), name(*rail))).collect::<Vec<_>>(),
+                peer: Peer::default(),
+            },
+            7,
+        );
+        steering
+    }
+
+    /// Orders the connections from this place on to leave out these rails. Returns the numbers of those that changed.
+    fn drain(records: &mut Records, from: usize, rails: u8) -> Vec<u32> {
+        let order = Order { allowed: RailSet::from_bits(!rails), ..WEIGHTS.order(PolicyName::Adaptive) };
+        let mut changed = Vec::new();
+        records.order(from, 8, |_, _, _| order, |record, _| changed.push(record.number));
+        changed
+    }
+
+    /// Returns the connection, number, state and change of each rail.
+    fn states(records: &Records) -> Vec<(u32, u8, RailState, u64)> {
+        records.state.rails.iter().map(|rail| (rail.connection, rail.number, rail.state, rail.since_ns)).collect()
+    }
+
+    #[test]
+    fn an_order_changes_the_rails_of_its_connections_that_are_up() {
+        use RailState::{Drained, NeverUp, Up};
+        let mut records = Records::new(Process::default(), Vec::new());
+        let first = open(&mut records, 0, &[0, 1, 2], &[]);
+        let second = open(&mut records, 1, &[0], &[1]);
+        let third = open(&mut records, 2, &[1], &[0]);
+        assert_eq!(drain(&mut records, 1, 1), [1, 2], "those from the second on");
+        // The second has no rail but the one that it is to leave out.
+        let expected = [(0, 0, Up, 7), (0, 1, Up, 7), (0, 2, Up, 7)].to_vec();
+        let others = [(1, 0, Up, 7), (1, 1, NeverUp, 7), (2, 0, NeverUp, 7), (2, 1, Up, 7)];
+        assert_eq!(states(&records), [&expected[..], &others].concat());
+        assert_eq!(first.current().allowed.bits(), 0xff);
+        assert_eq!([second, third].map(|steering| steering.current().allowed.bits()), [0xfe; 2]);
+
+        assert_eq!(drain(&mut records, 0, 0b10), [0, 1, 2]);
+        let expected = [(0, 0, Up, 7), (0, 1, Drained, 8), (0, 2, Up, 7)].to_vec();
+        assert_eq!(states(&records), [&expected[..], &others].concat());
+        assert_eq!(drain(&mut records, 0, 0b10), [0; 0], "they have that order");
+        assert_eq!(drain(&mut records, 0, 0), [0, 1, 2]);
+        assert_eq!(states(&records)[1], (0, 1, Up, 8), "and it may be used again");
+    }
+
+    #[test]
+    fn a_connection_that_is_gone_takes_its_rails_with_it() {
+        let mut records = Records::new(Process::default(), Vec::new());
+        open(&mut records, 0, &[0, 1, 2], &[3]);
+        let second = open(&mut records, 1, &[0], &[]);
+        open(&mut records, 2, &[0, 1], &[]);
+        assert_eq!(records.forget(route(0)), None);
+        assert_eq!(drain(&mut records, 0, 1), [1, 2], "one that is gone is ordered nothing");
+        records.refresh(9, false);
+        let rails: Vec<_> = records.state.rails.iter().map(|rail| (rail.connection, rail.number)).collect();
+        assert_eq!(rails, [(1, 0), (2, 0), (2, 1)]);
+        assert_eq!((records.counters.len(), records.activity.len(), records.entries.len()), (3, 3, 2));
+        assert_eq!((records.number(route(0)), records.number(route(2))), (None, Some(2)));
+        assert_eq!(drain(&mut records, 1, 0b10), [2]);
+        assert_eq!(second.current().allowed.bits(), 0xfe);
+        let states: Vec<_> = records.state.rails.iter().map(|rail| rail.state).collect();
+        assert_eq!(states, [RailState::Up, RailState::Up, RailState::Drained]);
+    }
+}
