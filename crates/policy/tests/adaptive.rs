@@ -301,3 +301,88 @@ fn short_messages_do_not_follow_a_probe_to_a_slow_rail() {
     }
     assert!((2..100).contains(&probes), "{probes} messages on the slow rail");
 }
+
+#[test]
+fn a_latency_that_was_measured_too_high_is_corrected_by_a_piece() {
+    let (mut policy, mut now) = (Adaptive::new(SPLIT_MIN, SECOND), 0);
+    (0..3).for_each(|_| policy.note_ping(rail(0), 0, 1_000_000));
+    let shares = play(&mut policy, &mut now, 1 << 20, &[10, 10], 20).map_shares();
+    assert!((48..=52).contains(&shares[19]), "{shares:?}");
+}
+
+#[test]
+fn a_slower_empty_write_does_not_raise_the_latency() {
+    let played = |pings: &[u64]| {
+        let (mut policy, mut now) = (Adaptive::new(SPLIT_MIN, SECOND), 0);
+        pings.iter().for_each(|ticks| policy.note_ping(rail(0), 0, *ticks));
+        play(&mut policy, &mut now, 1 << 16, &[10, 10], 1);
+        policy.note_ping(rail(0), now, *pings.last().expect("some pings"));
+        play(&mut policy, &mut now, 1 << 20, &[10, 10], 1)
+    };
+    assert_eq!(played(&[500, 9_000]), played(&[500, 500]));
+    assert_ne!(played(&[500, 500]), played(&[100, 100]), "the latency counts");
+}
+
+#[test]
+fn a_piece_behind_an_empty_write_does_not_begin_in_the_future() {
+    let mut policy = Adaptive::new(SPLIT_MIN, SECOND);
+    policy.note_ping(rail(0), 0, 1_000_000);
+    let shares = split(&mut policy, 1_000_000, 1 << 20, RailSet::first_of(2));
+    // The second empty write, posted just before the piece, tells a shorter latency.
+    policy.note_ping(rail(0), 1_000_000, 100);
+    for piece in shares.pieces() {
+        let now = 1_000_000 + piece.bytes / GRANULE * 10;
+        policy.sent(now, piece.rail, &Sent { posted: 1_000_000, bytes: piece.bytes, pieces: 1, is_split: true });
+    }
+    let mut now = 2_000_000;
+    let share = play(&mut policy, &mut now, 1 << 20, &[10, 10], 1).map_shares()[0];
+    assert!((48..=52).contains(&share), "{share} %");
+}
+
+#[test]
+fn what_was_measured_before_a_pause_counts_for_less() {
+    let after = |pause: u64| {
+        let (mut policy, mut now) = (Adaptive::new(SPLIT_MIN, SECOND), 0);
+        play(&mut policy, &mut now, 1 << 20, &[10, 40], 40);
+        now += pause;
+        play(&mut policy, &mut now, 1 << 20, &[40, 40], 3).map_shares()[2]
+    };
+    let (at_once, soon, late) = (after(0), after(SECOND / 2), after(2 * SECOND));
+    assert_eq!(at_once, soon, "a second is no pause");
+    assert!(late + 5 < soon, "{late} % after a pause, and {soon} % without");
+}
+
+#[test]
+fn a_rail_is_probed_only_after_thirty_two_messages_without_it() {
+    let (mut policy, mut now) = (Adaptive::new(SPLIT_MIN, SECOND), 0);
+    play(&mut policy, &mut now, 1 << 20, &[10, 10_000], 20);
+    // It is fast again, so that no pause after a probe delays the next one: the messages without it do.
+    let used = play(&mut policy, &mut now, 1 << 20, &[10, 1], 400);
+    let used: Vec<_> = (0..).zip(&used).filter(|(_, bytes)| bytes[1] > 0).map(|(message, _)| message).collect();
+    let gaps: Vec<_> = used.windows(2).map(|pair| pair[1] - pair[0]).take_while(|gap| *gap > 1).collect();
+    assert!(!gaps.is_empty() && gaps.iter().all(|gap| *gap == 32), "{gaps:?}");
+}
+
+#[test]
+fn shares_are_as_exact_after_all_rails_became_far_slower() {
+    let (mut policy, mut now) = (Adaptive::new(SPLIT_MIN, u64::MAX), 0);
+    play(&mut policy, &mut now, 1 << 20, &[1, 1], 10);
+    let shares = play(&mut policy, &mut now, 1 << 20, &[1_000_000, 4_000_000], 60).map_shares();
+    assert!((79..=81).contains(&shares[59]), "{shares:?}");
+}
+
+#[test]
+fn a_probe_leaves_every_other_piece_worth_its_write() {
+    let (mut policy, mut now) = (Adaptive::new(SPLIT_MIN, SECOND), 0);
+    // A seventh of such a message is less than a probe, a third is more.
+    for (ticks, is_probed) in [(&[10, 10, 10, 10, 10, 10, 10, 5_000][..], false), (&[10, 10, 10, 5_000][..], true)] {
+        play(&mut policy, &mut now, 1 << 20, ticks, 20);
+        let messages = play(&mut policy, &mut now, SPLIT_MIN, ticks, 20_000);
+        let last = ticks.len() - 1;
+        assert_eq!(messages.iter().any(|bytes| bytes[last] > 0), is_probed);
+        for bytes in messages {
+            let pieces = &bytes[..ticks.len()];
+            assert!(pieces[..last].iter().all(|piece| *piece >= 512), "{pieces:?}");
+        }
+    }
+}

@@ -200,6 +200,12 @@ fn describe(order: &Order, is_own: bool, up: RailSet) -> String {
 mod tests {
     use super::*;
 
+    use std::fs;
+    use std::os::unix::fs::DirBuilderExt;
+
+    use crate::publish::Peer;
+    use crate::publish::records::tests::open_to;
+
     const WEIGHTS: OwnWeights = OwnWeights { speed: [3, 1, 0, 0, 0, 0, 0, 0], fixed: Some([1, 4, 0, 0, 0, 0, 0, 0]) };
 
     fn own() -> Order {
@@ -229,6 +235,42 @@ mod tests {
         assert_eq!(describe(&drained, false, RailSet::from_bits(0b11)), text);
         let text = format!("{text}: no other is up, so that they carry the data all the same");
         assert_eq!(describe(&drained, false, RailSet::from_bits(0b10)), text);
+    }
+
+    #[test]
+    fn changed_orders_are_said_in_three_lines_a_second_one_for_each_peer() {
+        let folder = std::env::temp_dir().join(format!("railweave-orders-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
+        let path = folder.join("policy");
+        let write = |weights: &str| {
+            fs::write(folder.join("new"), format!("railweave-policy 1\nttl forever\nany -> weights {weights}\n"))
+                .unwrap();
+            fs::rename(folder.join("new"), &path).unwrap();
+        };
+        let mut records = Records::new(Process::default(), Vec::new());
+        for number in 0..10 {
+            let peer = Peer { host: "node1".to_owned(), rank: number as i32 / 2, ..Peer::default() };
+            open_to(peer, &mut records, number, &[0, 1], &[]);
+        }
+        let mut orders = Orders::new(Steering::new(&path, folder.join("none")));
+        let mut follow = |weights: &str, millis: u64| {
+            write(weights);
+            assert_eq!(orders.poll(SystemTime::now()), (Vec::new(), true));
+            let (lines, warning) = orders.apply(&mut records, 0, 1_000_000 * millis);
+            assert_eq!(warning, None);
+            lines
+        };
+        let line = |rank: u32, weights: &str| {
+            format!("connections that send to node1 rank {rank} by ? (2): a policy file orders the weights {weights}")
+        };
+        assert_eq!(follow("0,1", 10_000), [0, 1, 2].map(|rank| line(rank, "0,1")));
+        assert_eq!(follow("1,0", 10_999), [""; 0], "in the same second");
+        let mut expected = [0, 1, 2].map(|rank| line(rank, "1,1"));
+        // Four of the first time, and all of the second.
+        expected[0] += " (before it, 14 connections changed without a line)";
+        assert_eq!(follow("1,1", 11_000), expected);
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -423,7 +423,7 @@ fn devices(network: &dyn Network) -> impl Iterator<Item = Device> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     use railweave_topology::ChosenPort;
@@ -471,8 +471,18 @@ mod tests {
         RailName { local: format!("here{rail}"), remote: format!("there{rail}") }
     }
 
-    /// Opens a connection with these rails, of which some did not come up. Returns its steering.
     fn open(records: &mut Records, number: u32, up: &[usize], never_up: &[usize]) -> Arc<Steering> {
+        open_to(Peer::default(), records, number, up, never_up)
+    }
+
+    /// Opens a connection with these rails, of which some did not come up. Returns its steering.
+    pub(in super::super) fn open_to(
+        peer: Peer,
+        records: &mut Records,
+        number: u32,
+        up: &[usize],
+        never_up: &[usize],
+    ) -> Arc<Steering> {
         let info = |rail: &usize| RailInfo {
             index: *rail,
             local_port: *rail,
@@ -492,7 +502,7 @@ mod tests {
                 steering: &steering,
                 rails: &up.iter().map(info).collect::<Vec<_>>(),
                 left_out: &never_up.iter().map(|rail| (RailId::new(*rail).unwrap(), name(*rail))).collect::<Vec<_>>(),
-                peer: Peer::default(),
+                peer,
             },
             7,
         );
