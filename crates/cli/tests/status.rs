@@ -6,6 +6,7 @@ use railweave_telemetry::{
 };
 use serde_json::Value;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -161,6 +162,33 @@ fn rails_of_a_process_that_runs_are_shown_with_their_rates() {
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }
+}
+
+#[test]
+fn tables_that_are_shown_again_and_again_are_a_line_apart() {
+    let scratch = Scratch::new("again");
+    let dir = scratch.run_dir();
+    write(&dir, 1, |_| {}, now_ns());
+    let mut child = Command::new(env!("CARGO_BIN_EXE_railweave"));
+    let child = child.args(["status", "--every", "10ms", "--run-dir"]).arg(dir.path()).stdout(Stdio::piped());
+    let mut child = child.spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap).take(500);
+    let mut tables = vec![Vec::new()];
+    for line in lines {
+        if line.is_empty() {
+            tables.push(Vec::new());
+        } else {
+            tables.last_mut().unwrap().push(line);
+        }
+        if tables.len() == 4 {
+            break;
+        }
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let heads: Vec<_> =
+        tables[..3].iter().map(|table| table.iter().filter(|line| line.starts_with("node7 ")).count()).collect();
+    assert_eq!(heads, [1; 3], "{tables:?}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Returns the telemetry files in a folder.
 fn files(dir: &Path) -> Vec<PathBuf> {
@@ -167,6 +167,27 @@ fn an_idle_process_writes_every_five_seconds_and_a_removed_file_comes_back() {
         fs::remove_file(&file).unwrap();
         until("the file", || file.exists().then_some(()));
         assert!(warnings().is_empty());
+    });
+}
+
+#[test]
+fn a_busy_process_goes_on_writing_several_times_a_second() {
+    alone(&[TWO_RAILS], || {
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        let busy = |time: Duration| {
+            let begin = Instant::now();
+            while begin.elapsed() < time {
+                traffic(&pair, 10, 1000);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            only().generation
+        };
+        busy(Duration::from_secs(2));
+        until("five writes in a second", || {
+            let before = only().generation;
+            (busy(Duration::from_secs(1)) >= before + 5).then_some(())
+        });
     });
 }
 
@@ -400,7 +421,7 @@ fn the_cost_of_500_connection_ends() {
         let seconds = Duration::from_secs(20);
         let part = |work: &dyn Fn()| {
             std::thread::sleep(Duration::from_secs(3));
-            let (begin, before) = (std::time::Instant::now(), control_time());
+            let (begin, before) = (Instant::now(), control_time());
             while begin.elapsed() < seconds {
                 work();
             }

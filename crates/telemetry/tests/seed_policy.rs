@@ -246,6 +246,15 @@ fn no_table_is_advised_that_cannot_be_made() {
         assert_eq!(steering.decide(&subject), None);
         let said = steering.poll(UNIX_EPOCH).concat();
         assert!(said.contains(words), "{said}");
+        assert_eq!(steering.decide(&subject), None);
+        assert!(steering.poll(UNIX_EPOCH).is_empty(), "it is said once");
+        // And once more for another table.
+        fs::rename(&table, scratch.path("moved")).unwrap();
+        assert!(steering.poll(UNIX_EPOCH).is_empty());
+        fs::rename(scratch.path("moved"), &table).unwrap();
+        assert!(steering.poll(UNIX_EPOCH).is_empty());
+        assert_eq!(steering.decide(&subject), None);
+        assert_eq!(steering.poll(UNIX_EPOCH), [said]);
     }
 }
 
