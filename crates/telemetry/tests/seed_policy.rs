@@ -186,7 +186,8 @@ fn each_weight_that_is_wrong_leaves_the_last_good_one() {
         overwrite(policy.path(), 16, &0.75_f32.to_le_bytes());
         says(
             &mut policy,
-            "for rank 0; allowed: 0 (all on the first rail) to 1 (all on the second); try 0.5 (the rank's last good weight holds; said once)",
+            "for rank 0; allowed: 0 (all on the first rail) to 1 (all on the second); try 0.5 (the rank's last good \
+             weight holds; said once)",
         );
         assert_eq!((policy.weight(0), policy.weight(1)), (Some(0.25), Some(0.75)), "{weight}");
         // Another one is not said again, and a good one counts.

@@ -15,8 +15,12 @@ mod owing;
 mod per_process;
 #[path = "../../../crates/plugin/src/shares.rs"]
 mod shares;
+#[path = "../../../crates/transport/src/steering.rs"]
+#[allow(dead_code, unreachable_pub)] // as above
+mod steering;
 
 pub mod connections;
+pub mod orders;
 pub mod process;
 pub mod registrations;
 mod sync;

@@ -4,7 +4,7 @@ use std::sync::{Mutex, OnceLock};
 
 pub(crate) use loom::sync::Arc;
 pub(crate) use loom::sync::atomic::AtomicPtr as AtomicLink;
-pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 pub(crate) use loom::thread::yield_now;
 
 type Pointer = loom::sync::atomic::AtomicPtr<()>;

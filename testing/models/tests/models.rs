@@ -1,6 +1,6 @@
 //! Runs the models.
 
-use railweave_models::{connections, process, registrations};
+use railweave_models::{connections, orders, process, registrations};
 
 #[test]
 fn a_pin_never_sees_another_registration() {
@@ -30,6 +30,11 @@ fn a_debt_is_settled_by_one_thread_at_a_time() {
 #[test]
 fn connections_left_with_debts_are_looked_after() {
     connections::connections_left_with_debts_are_looked_after();
+}
+
+#[test]
+fn an_order_whose_number_is_seen_is_seen_whole() {
+    orders::an_order_whose_number_is_seen_is_seen_whole();
 }
 
 #[test]
