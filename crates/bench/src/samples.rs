@@ -66,8 +66,9 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Starts to call `read` once in each period of `every`, and hands each sample to `send`, the first at once. If the
-    /// thread is late, it leaves periods out: rates are those of the time that has really passed.
+    /// Starts to call `read` once in each period of `every`, and hands each sample to `send`, the first at once. Rates
+    /// are those of the time that has really passed. If the thread is late, the next period is shorter, but at least
+    /// half as long: a message that is handed over in a shorter one would seem to have any rate.
     ///
     /// # Errors
     /// If no thread can be started.
@@ -98,7 +99,9 @@ impl Sampler {
                     return;
                 }
                 (before, since) = (after, now);
-                due = (due + every).max(now);
+                while due < now + every / 2 {
+                    due += every;
+                }
             }
         })?;
         Ok(Self { stop: Some(stop), thread: Some(thread) })
@@ -137,6 +140,29 @@ mod tests {
 
     fn figures(rails: &[Traffic]) -> Vec<(&str, u64, f64, f64)> {
         rails.iter().map(|rail| (&*rail.local, rail.bytes, rail.megabits_per_second, rail.share)).collect()
+    }
+
+    #[test]
+    fn a_period_after_a_late_sample_has_at_least_half_of_its_length() {
+        const EVERY: Duration = Duration::from_millis(20);
+        let (reads, periods) = (AtomicU64::new(0), Arc::new(Mutex::new(Vec::new())));
+        let read = move || {
+            let number = reads.fetch_add(1, Ordering::Relaxed);
+            // Every other one takes nearly a period.
+            std::thread::sleep(EVERY * 19 / 20 * (number % 2) as u32);
+            Some(vec![count("a", number * 10_000_000)])
+        };
+        let seen = Arc::clone(&periods);
+        let sampler = Sampler::start(EVERY, read, move |sample| {
+            if let Sample::Period(rails) = sample {
+                seen.lock().unwrap().push(rails[0].bytes as f64 * 8e-6 / rails[0].megabits_per_second);
+            }
+        });
+        until("periods", || (periods.lock().unwrap().len() >= 10).then_some(()));
+        drop(sampler.unwrap());
+        // All but the last, which ends with the measurement.
+        let periods = &periods.lock().unwrap()[..10];
+        assert!(periods.iter().all(|seconds| *seconds >= 0.0099), "{periods:?}");
     }
 
     #[test]

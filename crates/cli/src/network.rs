@@ -37,7 +37,7 @@ pub(crate) struct NetworkArguments {
     /// unless RAILWEAVE_FABRIC or RAILWEAVE_RAILS is set]
     #[arg(long, value_name = "LIST")]
     rails: Option<String>,
-    /// The weights by which the rails share the traffic, such as 80,20 [default: by the rates at which the rails carry]
+    /// The weights by which the rails share the traffic, such as 80,20 [default: by the rates that the rails reach]
     #[arg(long, value_name = "LIST")]
     weights: Option<String>,
     /// A command that starts each rank, with {rank} for its number, such as "ip netns exec host{rank}"
@@ -67,7 +67,8 @@ struct Inside {
 const INTERFACES: [&str; 2] = ["NCCL_SOCKET_IFNAME", "RAILWEAVE_OOB_IF"];
 
 /// Variables that choose the rails and their split.
-const CHOICES: [&str; 4] = ["RAILWEAVE_FABRIC", "RAILWEAVE_RAILS", "RAILWEAVE_MODE", "RAILWEAVE_WEIGHTS"];
+const CHOICES: [&str; 5] =
+    ["RAILWEAVE_FABRIC", "RAILWEAVE_RAILS", "RAILWEAVE_MODE", "RAILWEAVE_WEIGHTS", "RAILWEAVE_POLICY"];
 
 /// The origin of the plugin.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -168,7 +169,7 @@ impl NetworkArguments {
         }
         if let Some(Inside { rails, .. }) = &self.inside {
             variables.extend([("RAILWEAVE_FABRIC", "tcp".to_owned()), ("RAILWEAVE_RAILS", rails.clone())]);
-            variables.extend(self.weights.clone().map(|weights| ("RAILWEAVE_WEIGHTS", weights)));
+            variables.extend(self.split());
             return variables;
         }
         let fabric_is_ours = !is_set("RAILWEAVE_FABRIC");
@@ -182,10 +183,16 @@ impl NetworkArguments {
             }
             None => {}
         }
-        if let Some(weights) = &self.weights {
-            variables.push(("RAILWEAVE_WEIGHTS", weights.clone()));
-        }
+        variables.extend(self.split());
         variables
+    }
+
+    /// Returns the variables of `--weights`. The policy is one of them, because another one in the user's environment
+    /// would not let the weights count.
+    fn split(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let weights = self.weights.clone().map(|weights| ("RAILWEAVE_WEIGHTS", weights));
+        let policy = weights.is_some().then(|| ("RAILWEAVE_POLICY", "static".to_owned()));
+        weights.into_iter().chain(policy)
     }
 }
 
@@ -262,7 +269,8 @@ mod tests {
         assert_eq!(variables(&[], &["RAILWEAVE_FABRIC"]), []);
         let weights = ("RAILWEAVE_WEIGHTS", "80,20".to_owned());
         let given = variables(&["--rails", "::1, eth0,10.0.0.0/8", "--weights", "80,20"], &["RAILWEAVE_RAILS"]);
-        assert_eq!(given, [tcp, rails("::1, eth0,10.0.0.0/8"), weights]);
+        let policy = ("RAILWEAVE_POLICY", "static".to_owned());
+        assert_eq!(given, [tcp, rails("::1, eth0,10.0.0.0/8"), weights, policy]);
         let level = |level: &str| ("NCCL_DEBUG", level.to_owned());
         assert_eq!(variables(&["--nccl", "x"], &[]), [level("WARN")]);
         assert_eq!(variables(&["--nccl", "x", "--verbose"], &[]), [level("INFO")]);

@@ -11,6 +11,8 @@ use std::time::Duration;
 const MAX_RAILS: usize = 8;
 /// The highest speed of a rail in Mbit/s.
 const MAX_SPEED: u32 = 100_000;
+/// The latest time of a change.
+const LATEST_CHANGE: Duration = Duration::from_secs(86_400);
 
 /// The arguments about slowed rails.
 #[derive(Args, Clone, Debug)]
@@ -118,7 +120,11 @@ impl FromStr for Change {
         let Some((after, shape)) = text.split_once(':') else {
             return Err(format!("{text:?} is not a change; allowed: a time, a colon and speeds, such as 5s:20,20"));
         };
-        Ok(Self { after: span::parse(after)?, shape: shape.parse()? })
+        let (after, shape) = (span::parse(after)?, shape.parse()?);
+        if after > LATEST_CHANGE {
+            return Err(format!("a change after {after:?} is not possible; allowed: up to {LATEST_CHANGE:?}, a day"));
+        }
+        Ok(Self { after, shape })
     }
 }
 
@@ -187,6 +193,8 @@ mod tests {
         for (then, words) in [
             (&["5s"][..], "is not a change; allowed: a time, a colon and speeds, such as 5s:20,20"),
             (&["soon:20,20"], "is not a time; allowed"),
+            (&["86401s:20,20"], "a change after 86401s is not possible; allowed: up to 86400s"),
+            (&["1e19s:20,20"], "is not possible; allowed: up to 86400s"),
             (&["5s:20"], "--then 5s has 1 speeds; allowed: 2, one for each rail of --shape 80,20"),
             (&["0s:20,20"], "not later than 0ns; allowed: changes in order of time"),
             (&["5s:20,20", "4s:80,20"], "--then 4s is not later than 5s; allowed"),

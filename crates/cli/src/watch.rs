@@ -19,8 +19,8 @@ const DEFAULT_PERIOD: Duration = Duration::from_millis(500);
 /// The arguments about the view of a measurement.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct WatchArguments {
-    /// Shows the rate and the share of each rail once in each period of this length, such as 100ms, while there is
-    /// traffic, of the bytes that were handed to it; 10ms to 60s
+    /// While there is traffic, shows the rate and the share of each rail once in each period of this length, such as
+    /// 100ms, counted when data is handed to the rail; 10ms to 60s
     #[arg(long, value_name = "TIME", value_parser = span::period)]
     every: Option<Duration>,
     #[command(flatten)]
@@ -83,7 +83,7 @@ pub(crate) struct Watch {
 struct Changes {
     /// Dropped to end the thread.
     stop: Sender<()>,
-    thread: JoinHandle<Result<(), String>>,
+    thread: JoinHandle<Result<Vec<Change>, String>>,
 }
 
 impl Watch {
@@ -121,7 +121,11 @@ impl Watch {
     pub(crate) fn finish(self) -> Result<Vec<Period>, Box<dyn Error>> {
         if let Some(Changes { stop, thread }) = self.changes {
             drop(stop);
-            thread.join().map_err(|_| "the thread that changes speeds panicked; this is a bug of railweave")??;
+            let left =
+                thread.join().map_err(|_| "the thread that changes speeds panicked; this is a bug of railweave")??;
+            for Change { after, .. } in left {
+                say(self.json, format!("the change of --then {after:?} was not made: the traffic had ended"))?;
+            }
         }
         match self.error {
             Some(error) => Err(error.into()),
@@ -140,15 +144,15 @@ impl Watch {
         let (namespaces, changes) = (Arc::clone(namespaces), changes.clone());
         let (stop, stopped) = channel::<()>();
         let thread = Builder::new().name("speeds".to_owned()).spawn(move || {
-            for Change { after, shape } in changes {
-                let wait = (begin + after).saturating_duration_since(Instant::now());
+            for (number, Change { after, shape }) in changes.iter().enumerate() {
+                let wait = (begin + *after).saturating_duration_since(Instant::now());
                 if !matches!(stopped.recv_timeout(wait), Err(RecvTimeoutError::Timeout)) {
-                    return Ok(());
+                    return Ok(changes[number..].to_vec());
                 }
-                namespaces.reshape(&shape)?;
-                say(json, speeds(begin.elapsed().as_secs_f64(), &shape)).map_err(|error| error.to_string())?;
+                namespaces.reshape(shape)?;
+                say(json, speeds(begin.elapsed().as_secs_f64(), shape)).map_err(|error| error.to_string())?;
             }
-            Ok(())
+            Ok(Vec::new())
         });
         let thread = thread.map_err(|error| format!("the thread that changes speeds cannot be started: {error}"))?;
         self.changes = Some(Changes { stop, thread });

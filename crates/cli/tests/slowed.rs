@@ -105,7 +105,8 @@ fn several_pairs_share_slowed_rails() {
         return;
     }
     let wanted = ["bench", "--shape", "100,100", "--pairs", "3", "--sizes", "64KiB", "--seconds", "1.5"];
-    let (results, _) = results(&wanted);
+    let (results, text) = results(&[&wanted[..], &["--then", "600s:50,50"]].concat());
+    assert!(text.contains("the change of --then 600s was not made: the traffic had ended"), "{text}");
     let rate = results["bandwidth"][0]["gigabits_per_second"].as_f64().unwrap();
     assert!(rate > 0.0 && rate < 0.26, "three pairs over 200 Mbit/s: {results}");
     assert_eq!(results["shape"].to_string(), "[100,100]");

@@ -259,7 +259,7 @@ fn a_benchmark_that_runs_is_shown_and_leaves_no_file() {
     let library = std::env::var_os("RAILWEAVE_TEST_LIB")
         .map_or_else(|| std::env::current_exe().unwrap().with_file_name("libnccl_net_railweave.so"), PathBuf::from);
     let mut command = Command::new(env!("CARGO_BIN_EXE_railweave"));
-    command.args(["bench", "--connections", "3", "--idle", "4", "--rails", "127.0.0.1,127.0.0.2", "--json", "--lib"]);
+    command.args(["bench", "--connections", "3", "--idle", "8", "--rails", "127.0.0.1,127.0.0.2", "--json", "--lib"]);
     command.arg(library).env("RAILWEAVE_RUN_DIR", dir.path()).env_remove("RAILWEAVE_RAILS");
     let mut bench = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let group = railweave_patience::until("both ranks, with connections that have carried something", || {

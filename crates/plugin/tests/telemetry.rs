@@ -127,6 +127,12 @@ fn a_sender_is_sampled_while_it_moves_and_counts_messages_that_wait_for_cts() {
         once("two waits", |snapshot| {
             snapshot.state.connections.iter().map(|connection| connection.waited_for_cts).sum::<u64>() == 2
         });
+        // One that waits while nothing moves, as in a job that hangs.
+        std::thread::sleep(Duration::from_millis(1500));
+        assert!(pair.try_isend(&from, 100_000, 7).unwrap().is_none(), "no receive is posted");
+        once("three waits", |snapshot| {
+            snapshot.state.connections.iter().map(|connection| connection.waited_for_cts).sum::<u64>() == 3
+        });
         until("latencies", || {
             pair.transfer(&from, 100_000, &to);
             let snapshot = only();

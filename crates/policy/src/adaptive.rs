@@ -261,14 +261,11 @@ impl Adaptive {
     #[inline]
     fn pour(&self, bytes: u64, active: RailSet, all: &Vessels, shares: &mut Shares) -> u64 {
         let whole = bytes & !(GRANULE - 1);
-        // More than that is never in flight, unless a rail is stuck.
-        let level = ((all.filled + whole).min(MOST_BYTES) << WIDTH_BITS) / all.width;
+        let level = all.level(whole);
         shares.mask = active;
         let (mut left, mut least, mut most, mut largest) = (whole, u64::MAX, 0, RailId::default());
         for id in active {
-            let rail = &self.rails[id];
-            let surface = ((u128::from(level) * u128::from(rail.width)) >> WIDTH_BITS) as u64;
-            let share = surface.saturating_sub(rail.filled);
+            let share = self.rails[id].room(level);
             least = least.min(share);
             let share = (share + GRANULE / 2) & !(GRANULE - 1);
             shares.bytes[id] = share;
@@ -291,18 +288,15 @@ impl Adaptive {
     fn pour_into_some(&mut self, now: u64, bytes: u64, least: u64, shares: &mut Shares) {
         let (mut active, mut smallest) = (self.usable, 0);
         while smallest < least && !active.is_single() {
-            let dry: RailSet = active.iter().filter(|id| shares.bytes[*id] < GRANULE).collect();
+            // Not by the shares: the largest of them lacks what the vessels that stand out have too much.
+            let level = self.vessels_of(active).level(bytes & !(GRANULE - 1));
+            let dry: RailSet = active.iter().filter(|id| self.rails[*id].room(level) < GRANULE / 2).collect();
             active = match active.iter().min_by_key(|id| shares.bytes[*id]) {
                 Some(smallest) if dry.is_empty() || dry == active => active.without(smallest),
                 _ => RailSet::from_bits(active.bits() & !dry.bits()),
             };
-            let mut all = Vessels { width: 0, filled: 0 };
-            for id in active {
-                all.width += self.rails[id].width;
-                all.filled += self.rails[id].filled;
-            }
             *shares = Shares::default();
-            smallest = self.pour(bytes, active, &all, shares);
+            smallest = self.pour(bytes, active, &self.vessels_of(active), shares);
         }
         self.count_skipped(active);
         let Some(probe) = self.due_probe(now, active) else { return };
@@ -318,6 +312,12 @@ impl Adaptive {
             shares.bytes[shares.mask.last().unwrap_or_default()] += tail;
             self.probe(now, probe);
         }
+    }
+
+    /// Returns the vessels of these rails together.
+    fn vessels_of(&self, active: RailSet) -> Vessels {
+        let sum = |of: fn(&Rail) -> u64| active.iter().map(|id| of(&self.rails[id])).sum();
+        Vessels { width: sum(|rail| rail.width), filled: sum(|rail| rail.filled) }
     }
 
     /// Returns an idle rail outside `active` that has not been used for long and may be probed.
@@ -397,7 +397,23 @@ impl Adaptive {
     }
 }
 
+impl Vessels {
+    /// Returns the height of the surface, in bytes of a vessel of width 2^24, with `bytes` more in the vessels.
+    #[inline]
+    fn level(&self, bytes: u64) -> u64 {
+        // More than that is never in flight, unless a rail is stuck.
+        ((self.filled + bytes).min(MOST_BYTES) << WIDTH_BITS) / self.width
+    }
+}
+
 impl Rail {
+    /// Returns the bytes that fit into the rail's vessel below a surface at this height.
+    #[inline]
+    fn room(&self, level: u64) -> u64 {
+        let surface = ((u128::from(level) * u128::from(self.width)) >> WIDTH_BITS) as u64;
+        surface.saturating_sub(self.filled)
+    }
+
     /// Returns the bytes that the rail has to do at `now`, or that its latency hides.
     #[inline]
     fn filled_at(&self, now: u64) -> u64 {

@@ -28,8 +28,8 @@ impl Order {
 
 /// The policy in force for the messages of one connection, in one direction.
 ///
-/// The rates of the rails are measured under every policy, so that [`PolicyName::Adaptive`] knows them when its turn
-/// comes.
+/// The rates of the rails are measured under every policy while messages are split, so that [`PolicyName::Adaptive`]
+/// knows them when its turn comes.
 #[derive(Debug, Clone)]
 pub struct Splitter {
     adapts: bool,

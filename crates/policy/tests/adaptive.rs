@@ -302,6 +302,18 @@ fn short_messages_do_not_follow_a_probe_to_a_slow_rail() {
     assert!((2..100).contains(&probes), "{probes} messages on the slow rail");
 }
 
+/// The rail with the largest share takes what rounding leaves. It stays in use if another one has too much to do.
+#[test]
+fn no_rail_is_left_out_because_another_has_more_to_do_than_its_part() {
+    for flight in (120 << 10..140 << 10).step_by(64) {
+        let (mut policy, mut now) = (Adaptive::new(SPLIT_MIN, SECOND), 0);
+        play(&mut policy, &mut now, 3 << 20, &[10, 10, 10], 40);
+        policy.posted(now, rail(2), flight);
+        let shares = split(&mut policy, now, 64 << 10, RailSet::first_of(3));
+        assert_eq!(shares.bytes[..3], [32 << 10, 32 << 10, 0], "with {flight} bytes in flight");
+    }
+}
+
 #[test]
 fn a_latency_that_was_measured_too_high_is_corrected_by_a_piece() {
     let (mut policy, mut now) = (Adaptive::new(SPLIT_MIN, SECOND), 0);

@@ -39,6 +39,9 @@ enum Trouble {
 /// wrong each time it is read halfway.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
 
+/// The most sentences about the file in that time. A file may be wrong in another way each time it is read.
+const MOST_SENTENCES: u32 = 5;
+
 /// The facts by which a file that changed is recognised.
 type Stamp = (u64, u64, u64, [i64; 4]);
 
@@ -65,6 +68,10 @@ pub struct PolicyFile {
     revision: u64,
     /// The last complaint, which is not repeated.
     said: Option<(String, SystemTime)>,
+    /// The beginning of the present minute, and the number of sentences in it.
+    minute: (SystemTime, u32),
+    /// The last sentence that was left out in it.
+    unsaid: Option<String>,
     to_say: VecDeque<String>,
 }
 
@@ -80,6 +87,8 @@ impl PolicyFile {
             is_wrong: false,
             revision: 0,
             said: None,
+            minute: (UNIX_EPOCH, 0),
+            unsaid: None,
             to_say: VecDeque::new(),
         }
     }
@@ -99,7 +108,14 @@ impl PolicyFile {
         if self.is_stale != staleness.is_some() {
             self.is_stale = staleness.is_some();
             self.revision += 1;
-            self.to_say.extend(staleness.map(|sentence| format!("\"{}\" {sentence}", self.path.display())));
+            if let Some(sentence) = staleness {
+                self.say(format!("\"{}\" {sentence}", self.path.display()), now);
+            }
+        }
+        if self.is_in_force() && !self.is_wrong {
+            self.unsaid = None;
+        } else if let Some(sentence) = self.unsaid.take() {
+            self.say(sentence, now);
         }
         self.to_say.pop_front()
     }
@@ -138,19 +154,33 @@ impl PolicyFile {
         self.is_readable = false;
         self.seen = None;
         self.said = None;
+        self.unsaid = None;
         self.is_wrong = false;
         self.revision += u64::from(self.good.take().is_some());
     }
 
     fn report(&mut self, trouble: &Trouble, now: SystemTime) {
-        let rest = if self.good.is_some() { "the last good file holds" } else { "it orders nothing" };
+        let rest = if self.is_in_force() { "the last good file holds" } else { "it orders nothing" };
         let sentence = format!("\"{}\" {trouble} ({rest})", self.path.display());
         let is_recent = |at: SystemTime| now.duration_since(at).is_ok_and(|since| since < SAID_AGAIN);
         if !self.said.as_ref().is_some_and(|(said, at)| *said == sentence && (self.is_wrong || is_recent(*at))) {
             self.said = Some((sentence.clone(), now));
-            self.to_say.push_back(sentence);
+            self.say(sentence, now);
         }
         self.is_wrong = true;
+    }
+
+    /// Says a sentence, unless there were too many in this minute: then it is said in the next one, if it still holds.
+    fn say(&mut self, sentence: String, now: SystemTime) {
+        if !now.duration_since(self.minute.0).is_ok_and(|since| since < SAID_AGAIN) {
+            self.minute = (now, 0);
+        }
+        if self.minute.1 == MOST_SENTENCES {
+            self.unsaid = Some(sentence);
+        } else {
+            self.minute.1 += 1;
+            self.to_say.push_back(sentence);
+        }
     }
 
     /// Whoever may write in the folder may put an old file of this user there.

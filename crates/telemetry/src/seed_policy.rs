@@ -180,6 +180,8 @@ impl SeedPolicy {
             let rest = match trouble {
                 Trouble::Weight { rank, .. } if self.weight(*rank as u32).is_none() => "the rank has no weight",
                 Trouble::Weight { .. } => "the rank's last good weight holds",
+                Trouble::Ranks(_) => "the other ranks are not steered",
+                Trouble::Short { ranks: Some(_), .. } => "ranks that are cut off keep the weights that they had",
                 _ if self.weights.iter().all(Option::is_none) => "it orders nothing",
                 _ => "the last good weights hold",
             };
@@ -290,13 +292,10 @@ pub fn create_seed_policy(path: &Path, ranks: u32) -> Result<(), CreateError> {
     bytes[4..HEAD].copy_from_slice(&ranks.to_le_bytes());
     // It is left from a process of the same id that was killed, if there is one.
     let _ = fs::remove_file(&unfinished);
-    let write = || {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
-        file.write_all(&bytes)?;
-        // Unlike rename(2), link(2) replaces nothing.
-        fs::hard_link(&unfinished, path)
-    };
-    let result = write();
+    let write = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?.write_all(&bytes);
+    write().map_err(|error| CreateError::Io { path: unfinished.clone(), error })?;
+    // Unlike rename(2), link(2) replaces nothing.
+    let result = fs::hard_link(&unfinished, path);
     let _ = fs::remove_file(&unfinished);
     result.map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => CreateError::Exists(path.to_owned()),

@@ -83,7 +83,8 @@ impl Steering {
             ),
             None => format!(
                 "\"{path}\" does not steer the peer on {host}, whose rank is not known; allowed: ranks below {ranks}; \
-                 try RANK, or a rule with peer={host} in Railweave's own policy file (said once)"
+                 try setting RANK in the processes of that host, or a rule with peer={host} in Railweave's own policy \
+                 file (said once)"
             ),
         });
     }

@@ -13,14 +13,24 @@ use rustix::io::Errno;
 pub(crate) enum Unusable {
     #[error("is missing")]
     Missing,
-    #[error("is a symbolic link; allowed: a regular file of this user or root; try `cp` or `mv` to put a file there")]
+    #[error(
+        "is a symbolic link; allowed: a regular file of this user or root; try removing it, and writing a file there"
+    )]
     Link,
     #[error("is not a regular file; allowed: a regular file of this user or root; try removing it")]
     NotRegular,
     #[error("belongs to user {owner}; allowed: a file of this user ({user}) or root; try making it as one of them")]
     Owner { owner: u32, user: u32 },
-    #[error("cannot be read: {0}; allowed: a file that this user can read; try `chmod` or `chown`")]
+    #[error("cannot be read: {0}; allowed: a file that this user can read; try {remedy}", remedy = remedy(.0))]
     Io(#[from] io::Error),
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE | Errno::NFILE) => "a higher limit of open files (`ulimit -n`)",
+        Some(Errno::ACCESS | Errno::PERM) => "`chmod` or `chown`",
+        _ => "writing it again",
+    }
 }
 
 /// Opens a regular file of this user or root to read it. Follows no symbolic link, and does not block on a pipe.

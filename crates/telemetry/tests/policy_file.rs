@@ -223,6 +223,39 @@ fn what_is_wrong_again_and_again_is_said_once_a_minute() {
 }
 
 #[test]
+fn what_is_wrong_in_ever_new_ways_is_said_five_times_a_minute() {
+    let scratch = Scratch::new("ever-new");
+    let path = scratch.path("policy");
+    let mut policy = PolicyFile::new(&path);
+    let mut said = Vec::new();
+    for second in 0..60 {
+        put(&path, &format!("railweave-policy 1\nttl forever\nany -> weights {}\n", "x".repeat(second + 1)));
+        said.extend(policy.poll(after(second as u64)));
+    }
+    assert_eq!(said.len(), 5, "{said:?}");
+    // The last of them is said in the next minute, because it still holds.
+    says(&mut policy, after(60), &format!("\"{}\"", "x".repeat(60)));
+    assert_eq!(weights(&policy), None);
+    put(&path, "railweave-policy 1\nttl forever\nany -> weights 1\n");
+    quiet(&mut policy, after(61));
+}
+
+#[test]
+fn a_file_that_is_stale_again_and_again_is_named_five_times_a_minute() {
+    let scratch = Scratch::new("stale-again");
+    let path = scratch.path("policy");
+    let mut policy = PolicyFile::new(&path);
+    let mut said = 0;
+    for second in (0..120).step_by(4) {
+        let written = after(second).duration_since(UNIX_EPOCH).unwrap().as_secs();
+        put(&path, &format!("railweave-policy 1\nwritten {written}\nttl 1\nany -> weights 1\n"));
+        quiet(&mut policy, after(second));
+        said += usize::from(policy.poll(after(second + 2)).is_some());
+    }
+    assert_eq!(said, 10);
+}
+
+#[test]
 fn a_file_in_a_folder_of_others_orders_nothing() {
     let scratch = Scratch::new("folder-of-others");
     let path = scratch.path("open/policy");

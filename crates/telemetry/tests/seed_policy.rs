@@ -208,10 +208,8 @@ fn a_table_that_is_cut_off_leaves_the_last_good_weights() {
         says(&mut policy, &format!("has {size} bytes, too few"));
         still_good(&policy);
         let mut new = SeedPolicy::new(policy.path());
-        says(
-            &mut new,
-            if size < 16 { "(it orders nothing; said once)" } else { "(the last good weights hold; said once)" },
-        );
+        let rest = if size < 8 { "it orders nothing" } else { "ranks that are cut off keep the weights that they had" };
+        says(&mut new, &format!("({rest}; said once)"));
     }
     let scratch = Scratch::new("cut-new");
     let path = scratch.path("policy");
@@ -329,6 +327,6 @@ fn a_table_of_too_many_ranks_is_read_up_to_the_bound() {
     assert_eq!((policy.ranks(), policy.weight(1)), (MOST_RANKS, Some(0.25)));
     // A huge file: only the bound is read.
     OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
-    says(&mut policy, "of which the first 65536 are read");
+    says(&mut policy, "of which the first 65536 are read; allowed: up to 65536; try fewer (the other ranks are not");
     assert_eq!((policy.ranks(), policy.weight(1), policy.weight(MOST_RANKS)), (MOST_RANKS, Some(0.25), None));
 }

@@ -181,19 +181,19 @@ fn describe(order: &Order, is_own: bool, up: RailSet) -> String {
     }
     let drained: Vec<_> =
         (0..8).filter(|rail| order.allowed.bits() & 1 << rail == 0).map(|rail| rail.to_string()).collect();
-    let drained = match drained.join(" and ") {
-        rails if rails.is_empty() => rails,
-        rails if (up & order.allowed).is_empty() => {
-            format!(", without rail {rails}: no other is up, so that they carry the data all the same")
-        }
-        rails => format!(", without rail {rails}"),
+    let drained = match &drained[..] {
+        [] => String::new(),
+        [rail] => format!(", without rail {rail}"),
+        [rails @ .., last] => format!(", without rails {} and {last}", rails.join(", ")),
     };
+    let vain =
+        if (up & order.allowed).is_empty() { ": no other is up, so that the data goes there all the same" } else { "" };
     if order.policy == PolicyName::Agent {
         let used = order.weights.iter().rposition(|weight| *weight > 0).map_or(1, |last| last + 1);
         let weights: Vec<_> = order.weights[..used].iter().map(u32::to_string).collect();
-        return format!("a policy file orders the weights {}{drained}", weights.join(","));
+        return format!("a policy file orders the weights {}{drained}{vain}", weights.join(","));
     }
-    format!("a policy file orders the policy {policy}{drained}")
+    format!("a policy file orders the policy {policy}{drained}{vain}")
 }
 
 #[cfg(test)]
@@ -233,8 +233,11 @@ mod tests {
         assert_eq!((drained.policy, drained.allowed.bits()), (PolicyName::Adaptive, 0b1111_1101));
         let text = "a policy file orders the policy adaptive, without rail 1";
         assert_eq!(describe(&drained, false, RailSet::from_bits(0b11)), text);
-        let text = format!("{text}: no other is up, so that they carry the data all the same");
+        let text = format!("{text}: no other is up, so that the data goes there all the same");
         assert_eq!(describe(&drained, false, RailSet::from_bits(0b10)), text);
+        let three = order(file(None, 0b1011), &own(), &WEIGHTS);
+        let text = "a policy file orders the policy adaptive, without rails 0, 1 and 3";
+        assert_eq!(describe(&three, false, RailSet::from_bits(0b100)), text);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(super) fn show(view: &View, gone: bool) -> io::Result<()> {
     for damaged in &view.damaged {
         print(format_args!("skipped: {}", damaged.reason))?;
     }
-    if view.processes.is_empty() {
+    if view.processes.is_empty() && view.damaged.is_empty() {
         let others = others(Path::new(&view.run_dir));
         let others = if others.is_empty() { String::new() } else { format!(" (there are {})", others.join(", ")) };
         return print(printable(&format!(
