@@ -60,8 +60,7 @@ impl Steering {
         self.change();
     }
 
-    /// Asks for the time that the next message takes. The answer is in the [`RailCounters`](crate::RailCounters) of the
-    /// rails that carry it.
+    /// Asks for the time that the next message takes. The answer is in the `RailCounters` of the rails that carry it.
     pub fn ask_for_sample(&self) {
         self.change();
     }
