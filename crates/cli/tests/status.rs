@@ -213,6 +213,29 @@ fn processes_that_are_gone_or_silent_are_marked() {
 }
 
 #[test]
+fn what_runs_comes_first_and_of_what_is_gone_the_latest() {
+    let scratch = Scratch::new("order");
+    let dir = scratch.run_dir();
+    let before = |seconds: u64| now_ns() - seconds * 1_000_000_000;
+    for id in 1..=6 {
+        write(&dir, id, |process| process.start_ticks = Some(1), before(600 * u64::from(id)));
+    }
+    write(&dir, 7, |_| {}, now_ns());
+    let heads = |arguments: &[&str]| -> Vec<String> {
+        let text = stdout(&status(&dir, arguments));
+        text.lines()
+            .filter(|line| line.starts_with("node7 ") || line.contains(" more are gone"))
+            .map(str::to_owned)
+            .collect()
+    };
+    let few = heads(&[]);
+    assert!(!few[0].contains("GONE") && few[1].contains("10 min ago") && few[4].contains("40 min ago"), "{few:?}");
+    assert_eq!(few[5..], ["2 more are gone; --gone shows all, with the last state of their connections"]);
+    let all = heads(&["--gone"]);
+    assert!(all.len() == 7 && all[6].contains("GONE, its last write was 1.0 h ago"), "{all:?}");
+}
+
+#[test]
 fn a_damaged_file_is_named_and_the_others_are_shown() {
     let scratch = Scratch::new("damaged");
     let dir = scratch.run_dir();

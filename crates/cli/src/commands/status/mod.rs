@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     /// Shows the status again and again, with the rates of this time, such as 1s, until it is interrupted; 10ms to 60s
     #[arg(long, value_name = "TIME", value_parser = span::period)]
     every: Option<Duration>,
-    /// Also shows the connections of processes that are gone
+    /// Shows all processes that are gone, and their connections as they were
     #[arg(long)]
     gone: bool,
     /// The number of each process's last events to show

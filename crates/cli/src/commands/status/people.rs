@@ -10,6 +10,9 @@ use std::{fs, io};
 const HEADER: [&str; 11] =
     ["peer", "connections", "rail", "state", "policy", "share", "rate", "in flight", "p50", "p99", "CTS waits"];
 
+/// The most processes that are gone and shown without `--gone`.
+const MOST_GONE: usize = 4;
+
 /// Returns the folders of other users next to this one.
 fn others(run_dir: &Path) -> Vec<String> {
     let siblings = run_dir.parent().and_then(|parent| fs::read_dir(parent).ok());
@@ -23,7 +26,8 @@ fn others(run_dir: &Path) -> Vec<String> {
     others
 }
 
-/// Prints the status; with `gone`, also the connections of processes that are gone.
+/// Prints the status: the processes that run first, and then those that are gone, the latest first. With `gone`, all of
+/// these, and their connections.
 pub(super) fn show(view: &View, gone: bool) -> io::Result<()> {
     for damaged in &view.damaged {
         print(format_args!("skipped: {}", damaged.reason))?;
@@ -37,7 +41,12 @@ pub(super) fn show(view: &View, gone: bool) -> io::Result<()> {
             view.run_dir
         )));
     }
-    for (index, process) in view.processes.iter().enumerate() {
+    let (mut over, mut shown): (Vec<_>, Vec<_>) =
+        view.processes.iter().partition(|process: &&ProcessView| process.presence == "gone");
+    over.sort_by(|one, other| one.written_s_ago.total_cmp(&other.written_s_ago));
+    let most = if gone { over.len() } else { MOST_GONE };
+    shown.extend(over.iter().take(most));
+    for (index, process) in shown.iter().enumerate() {
         if index > 0 {
             print("")?;
         }
@@ -49,7 +58,12 @@ pub(super) fn show(view: &View, gone: bool) -> io::Result<()> {
             print(format_args!("  {}", printable(&event_line(event))))?;
         }
     }
-    Ok(())
+    match over.len().saturating_sub(most) {
+        0 => Ok(()),
+        more => {
+            print(format_args!("\n{more} more are gone; --gone shows all, with the last state of their connections"))
+        }
+    }
 }
 
 /// Returns a process's line.
