@@ -103,6 +103,18 @@ fn remove() {
     fs::remove_file(run_dir().join("policy")).unwrap();
 }
 
+/// Waits until the telemetry shows this policy for every connection and rail. The split alone does not tell which one
+/// holds: the adaptive policy may give everything to one rail too.
+fn until_policy(policy: Policy) {
+    until("the policy in the telemetry", || {
+        let file = RunDir::named(Some(&run_dir())).files().ok()?.pop()?;
+        let state = read(&file).ok()?.state;
+        let connections = state.connections.iter().all(|connection| connection.policy == policy);
+        let rails = state.rails.iter().all(|rail| rail.policy == policy);
+        (!state.connections.is_empty() && connections && rails).then_some(())
+    });
+}
+
 fn is_on_both(parts: [u64; 2]) -> bool {
     parts.iter().all(|part| *part > 0)
 }
@@ -115,6 +127,7 @@ fn the_own_file_steers_a_running_transfer_and_its_removal_gives_the_settings_bac
         let stream = Stream::new(&plugin, &pair);
         stream.until_split("both rails", is_on_both);
         order("job=4711 rank=2 -> weights 0,1");
+        until_policy(Policy::Agent);
         stream.until_split("all on the second", |parts| parts == [0, 1000]);
         order("any -> weights 3,1");
         stream.until_split("the weights", |parts| (740..=760).contains(&parts[0]));
@@ -143,12 +156,7 @@ fn the_own_file_steers_a_running_transfer_and_its_removal_gives_the_settings_bac
         stream.until_split("both rails", is_on_both);
         order("any -> weights 1,0");
         stream.until_split("all on the first", |parts| parts == [1000, 0]);
-        until("the policy in the telemetry", || {
-            let file = RunDir::named(Some(&run_dir())).files().ok()?.pop()?;
-            let state = read(&file).ok()?.state;
-            let connections = state.connections.iter().all(|connection| connection.policy == Policy::Agent);
-            (connections && state.rails.iter().all(|rail| rail.policy == Policy::Agent)).then_some(())
-        });
+        until_policy(Policy::Agent);
         remove();
         stream.until_split("both rails", is_on_both);
         assert!(warnings().is_empty(), "{:?}", warnings());
@@ -165,6 +173,7 @@ fn a_new_connection_follows_the_file_from_its_first_message_on() {
         order("any -> weights 0,1");
         let (plugin, net) = start();
         let first = Pair::open(&net, &net, 0);
+        until_policy(Policy::Agent);
         Stream::new(&plugin, &first).until_split("the file was read", |parts| parts == [0, 1000]);
         let pair = Pair::open(&net, &net, 0);
         assert_eq!(Stream::new(&plugin, &pair).send()[0], [0, 1000]);
@@ -221,8 +230,10 @@ fn static_without_weights_is_adaptive_and_said_once() {
         let stream = Stream::new(&plugin, &pair);
         for _ in 0..2 {
             order("any -> weights 1,0");
+            until_policy(Policy::Agent);
             stream.until_split("the weights", |parts| parts == [1000, 0]);
             order("any -> policy static");
+            until_policy(Policy::Adaptive);
             stream.until_split("adaptive", is_on_both);
         }
         let said = warnings_with(&["RAILWEAVE_WEIGHTS is not set"]);
@@ -323,6 +334,7 @@ fn the_own_file_comes_before_the_table_and_a_peer_without_a_rank_is_not_in_it() 
                     until("a warning", || warnings_with(&["rank is not known"]).pop());
                     return stream.stays_unsteered(Duration::from_millis(200));
                 }
+                until_policy(Policy::Agent);
                 stream.until_split("the table", |parts| parts == [0, 1000]);
                 order("any -> weights 1,0");
                 stream.until_split("the own file", |parts| parts == [1000, 0]);
