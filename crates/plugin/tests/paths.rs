@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{Pair, alone, each, in_namespace, info_lines, ip, noise, start, until, warnings, warnings_with};
+use common::{
+    Pair, alone, each, in_namespace, info_lines, ip, noise, start, until, until_carrier, warnings, warnings_with,
+};
 use railweave_abi::NcclResult;
 use railweave_nccl_host::NetError;
 use std::net::{Ipv6Addr, TcpListener};
@@ -49,7 +51,9 @@ fn two_interfaces() -> bool {
         "-6 addr add fd77:2::1/64 dev rw1 nodad",
     ];
     let all = made.into_iter().all(ip);
-    if !all {
+    if all {
+        ["rw0", "rw1"].into_iter().for_each(until_carrier);
+    } else {
         eprintln!("skipped: this machine has no veth interfaces with IPv6");
     }
     all

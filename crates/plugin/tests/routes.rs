@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{alone, in_namespace, ip};
+use common::{alone, in_namespace, ip, until_carrier};
 use railweave_discovery::Routes;
 use railweave_fabric::Route::{self, Elsewhere, Leaves};
 use railweave_fabric::{LinkLayer, PointerSupport, PortFacts};
@@ -18,7 +18,9 @@ fn two_cables() -> bool {
         all &= ip(&format!("addr add fd77:{number}::1/64 dev {cable} nodad"));
         all &= ip(&format!("link set {cable} up")) && ip(&format!("link set {cable}far up"));
     }
-    if !all {
+    if all {
+        ["rw0", "rw1"].into_iter().for_each(until_carrier);
+    } else {
         eprintln!("skipped: this machine cannot make cables (ip link add type veth)");
     }
     all

@@ -17,7 +17,7 @@ mod stranger;
 pub(crate) use buffer::Buffer;
 pub(crate) use heap::{heap_bytes, until_heap_is_freed};
 pub(crate) use logs::{info_lines, trace_lines, warnings, warnings_with};
-pub(crate) use namespace::{in_namespace, ip};
+pub(crate) use namespace::{in_namespace, ip, until_carrier};
 pub(crate) use pair::{Pair, Received, accept, connect, listen};
 pub(crate) use process::{Peer, UNSET, alone, each, run_dir, with_peer};
 pub(crate) use railweave_patience::{in_time, until, until_freed, until_within};

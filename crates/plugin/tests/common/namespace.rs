@@ -29,6 +29,14 @@ pub(crate) fn in_namespace(kind: &str, body: impl FnOnce()) {
     assert!(status.success(), "{followed}in its namespace: {status}");
 }
 
+/// Waits until this interface has a carrier, which the kernel notes some time after both ends of its cable are up.
+pub(crate) fn until_carrier(interface: &str) {
+    railweave_patience::until("a carrier", || {
+        let output = Command::new("ip").args(["-oneline", "link", "show", "dev", interface]).output().ok()?;
+        String::from_utf8_lossy(&output.stdout).contains("state UP").then_some(())
+    });
+}
+
 /// Runs ip(8) with these words. Returns true if it succeeded.
 pub(crate) fn ip(words: &str) -> bool {
     let status = Command::new("ip").args(words.split_whitespace()).status();

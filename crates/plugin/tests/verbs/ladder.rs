@@ -6,7 +6,9 @@ use railweave_abi::net::PTR_HOST;
 use railweave_fabric_verbs::sys;
 use railweave_nccl_host::net::NetApi;
 
-use crate::common::{Pair, alone, each, in_namespace, info_lines, ip, listen, start, until, warnings, warnings_with};
+use crate::common::{
+    Pair, alone, each, in_namespace, info_lines, ip, listen, start, until, until_carrier, warnings, warnings_with,
+};
 use crate::machine::{EVEN, FUSED, ONE_PORT, ROCE, finish, machine, strict, with};
 
 /// A machine with two ports, of which those named here connect no queue pair.
@@ -211,7 +213,9 @@ fn cable(name: &str, address: &str) -> bool {
         && ip(&format!("addr add {address}/24 dev {name}"))
         && ip(&format!("link set {name} up"))
         && ip(&format!("link set {name}far up"));
-    if !is_made {
+    if is_made {
+        until_carrier(name);
+    } else {
         eprintln!("skipped: this machine cannot make cables (ip link add type veth)");
     }
     is_made
