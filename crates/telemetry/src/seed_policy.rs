@@ -293,7 +293,11 @@ pub fn create_seed_policy(path: &Path, ranks: u32) -> Result<(), CreateError> {
     // It is left from a process of the same id that was killed, if there is one.
     let _ = fs::remove_file(&unfinished);
     let write = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?.write_all(&bytes);
-    write().map_err(|error| CreateError::Io { path: unfinished.clone(), error })?;
+    write().map_err(|error| {
+        // It may be half written: the disk may be full.
+        let _ = fs::remove_file(&unfinished);
+        CreateError::Io { path: unfinished.clone(), error }
+    })?;
     // Unlike rename(2), link(2) replaces nothing.
     let result = fs::hard_link(&unfinished, path);
     let _ = fs::remove_file(&unfinished);

@@ -4,7 +4,8 @@ mod common;
 
 use common::{ID, NOW, Scratch, state};
 use railweave_telemetry::{
-    Damage, Event, EventKind, IDLE_NS, MOST_EVENTS, Notice, Publisher, ReadError, RunDir, State, read,
+    Damage, Event, EventKind, IDLE_NS, MOST_EVENTS, Notice, Publisher, ReadError, RunDir, State, create_seed_policy,
+    read,
 };
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::PermissionsExt;
@@ -248,6 +249,9 @@ fn inside_a_full_disk() {
     publish(&mut publisher, &state(300), NOW + 40 * TICK);
     assert_eq!(fs::read_dir(Path::new(&disk).join("run")).unwrap().count(), 1, "nothing unfinished is left");
     assert_eq!(read(publisher.path()).unwrap().state, state(30), "the last image stays");
+    let refused = create_seed_policy(&Path::new(&disk).join("table"), 65_536).unwrap_err().to_string();
+    assert!(refused.contains("cannot be made"), "{refused}");
+    assert_eq!(fs::read_dir(&disk).unwrap().count(), 2, "and nothing of the table");
     fs::remove_file(&filler).unwrap();
     let notice = publisher.publish(&later, NOW + 60 * TICK);
     assert!(matches!(notice, Some(Notice::Recovered(_))), "{notice:?}");
