@@ -3,7 +3,7 @@
 //! A process of its own removes them when this one ends, even by a signal: it waits for the end of a pipe. Names hold
 //! the id of the process that made the namespaces, so that those which a dead process left behind are recognised.
 
-use crate::shape::Shape;
+use crate::shape::{Course, Shape};
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -25,16 +25,18 @@ const UP_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Namespaces {
     names: [String; 2],
-    rails: usize,
+    /// The highest speed of each rail in the whole course.
+    highest: Vec<u32>,
     remover: Child,
 }
 
 impl Namespaces {
-    /// Makes the namespaces, with cables of these speeds. Removes first the namespaces that dead processes left behind.
+    /// Makes the namespaces, with cables of the course's first speeds. Removes first the namespaces that dead processes
+    /// left behind.
     ///
     /// # Errors
     /// If this process is not root, iproute2 is missing, or the kernel refuses something.
-    pub(crate) fn make(shape: &Shape) -> Result<Self, String> {
+    pub(crate) fn make(course: &Course) -> Result<Self, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("slowed rails need root, to make network namespaces; try the same command with sudo".into());
         }
@@ -43,13 +45,13 @@ impl Namespaces {
         }
         let owner = std::process::id();
         let names = [0, 1].map(|side| format!("{PREFIX}{owner}-{side}"));
-        let namespaces = Self { names, rails: shape.speeds().len(), remover: remover(owner)? };
+        let namespaces = Self { names, highest: course.highest(), remover: remover(owner)? };
         for name in &namespaces.names {
             command("ip", &["netns", "add", name])?;
             command("ip", &["-n", name, "link", "set", "lo", "up"])?;
         }
         let [first, second] = &namespaces.names;
-        for rail in 0..namespaces.rails {
+        for rail in 0..namespaces.highest.len() {
             let cable = cable(rail);
             let ends = ["link", "add", &cable, "mtu", MTU, "netns", first, "type", "veth"];
             let peer = ["peer", "name", &cable, "mtu", MTU, "netns", second];
@@ -60,7 +62,7 @@ impl Namespaces {
                 command("ip", &["-n", name, "link", "set", &cable, "up"])?;
             }
         }
-        namespaces.slow("add", shape)?;
+        namespaces.slow("add", &course.first)?;
         namespaces.wait()?;
         Ok(namespaces)
     }
@@ -71,7 +73,7 @@ impl Namespaces {
         for name in &self.names {
             loop {
                 let cables = command("ip", &["-n", name, "-o", "link", "show", "type", "veth"])?;
-                if cables.lines().filter(|line| line.contains("state UP")).count() == self.rails {
+                if cables.lines().filter(|line| line.contains("state UP")).count() == self.highest.len() {
                     break;
                 }
                 if begin.elapsed() > UP_LIMIT {
@@ -93,7 +95,7 @@ impl Namespaces {
 
     /// Returns the addresses of the rails, as a list of ranges with commas between.
     pub(crate) fn ranges(&self) -> String {
-        (0..self.rails).map(|rail| format!("10.231.{rail}.0/30")).collect::<Vec<_>>().join(",")
+        (0..self.highest.len()).map(|rail| format!("10.231.{rail}.0/30")).collect::<Vec<_>>().join(",")
     }
 
     /// Gives the cables other speeds.
@@ -106,8 +108,8 @@ impl Namespaces {
 
     /// Slows both ends of each cable.
     fn slow(&self, action: &str, shape: &Shape) -> Result<(), String> {
-        for (rail, speed) in shape.speeds().iter().enumerate() {
-            let (cable, [rate, burst, limit]) = (cable(rail), shaper(*speed));
+        for (rail, (speed, highest)) in shape.speeds().iter().zip(&self.highest).enumerate() {
+            let (cable, [rate, burst, limit]) = (cable(rail), shaper(*speed, *highest));
             for name in &self.names {
                 let place = ["-n", name, "qdisc", action, "dev", &cable, "root", "tbf"];
                 let values = ["rate", &rate, "burst", &burst, "limit", &limit];
@@ -131,13 +133,14 @@ fn cable(rail: usize) -> String {
     format!("rail{rail}")
 }
 
-/// Returns the rate, the burst and the limit of a token bucket (tc-tbf(8)) for a speed in Mbit/s. The burst lasts 1 ms,
-/// which timers can keep up with, but has at least 32 KiB. The queue holds 100 ms more, and at least 128 KiB: TCP gives
-/// it packets of up to 64 KiB.
-fn shaper(speed: u32) -> [String; 3] {
-    let bytes_per_ms = u64::from(speed) * 1_000_000 / 8 / 1000;
-    let burst = bytes_per_ms.max(32 << 10);
-    let limit = burst + (100 * bytes_per_ms).max(128 << 10);
+/// Returns the rate, the burst and the limit of a token bucket (tc-tbf(8)) for a speed in Mbit/s of a rail that has
+/// this highest speed. The burst lasts 1 ms at that speed, which timers can keep up with, but has at least 32 KiB. It
+/// stays as it is when the speed changes: a packet in the queue that is larger than the burst never leaves it. The
+/// queue holds 100 ms more, and at least 128 KiB: TCP gives it packets of up to 64 KiB.
+fn shaper(speed: u32, highest: u32) -> [String; 3] {
+    let bytes_per_ms = |speed: u32| u64::from(speed) * 1_000_000 / 8 / 1000;
+    let burst = bytes_per_ms(highest).max(32 << 10);
+    let limit = burst + (100 * bytes_per_ms(speed)).max(128 << 10);
     [format!("{speed}mbit"), burst.to_string(), limit.to_string()]
 }
 
@@ -219,9 +222,10 @@ mod tests {
 
     #[test]
     fn a_shaper_has_a_short_burst_and_a_queue_of_a_tenth_of_a_second() {
-        assert_eq!(shaper(800), ["800mbit", "100000", "10100000"]);
-        assert_eq!(shaper(80), ["80mbit", "32768", "1032768"]);
-        assert_eq!(shaper(1), ["1mbit", "32768", "163840"]);
-        assert_eq!(shaper(100_000), ["100000mbit", "12500000", "1262500000"]);
+        assert_eq!(shaper(800, 800), ["800mbit", "100000", "10100000"]);
+        assert_eq!(shaper(200, 800), ["200mbit", "100000", "2600000"]);
+        assert_eq!(shaper(80, 80), ["80mbit", "32768", "1032768"]);
+        assert_eq!(shaper(1, 80), ["1mbit", "32768", "163840"]);
+        assert_eq!(shaper(100_000, 100_000), ["100000mbit", "12500000", "1262500000"]);
     }
 }

@@ -134,6 +134,15 @@ impl Course {
         Self { first, changes: Vec::new() }
     }
 
+    /// Returns the highest speed of each rail in Mbit/s.
+    pub(crate) fn highest(&self) -> Vec<u32> {
+        let mut highest = self.first.speeds().to_vec();
+        for change in &self.changes {
+            highest.iter_mut().zip(change.shape.speeds()).for_each(|(most, speed)| *most = (*most).max(*speed));
+        }
+        highest
+    }
+
     /// Returns the time of the last change; 0 if there is none.
     pub(crate) fn last_change(&self) -> Duration {
         self.changes.last().map_or(Duration::ZERO, |change| change.after)
@@ -178,6 +187,7 @@ mod tests {
         assert_eq!((found.first.speeds(), found.first.sum().to_bits()), (&[80, 20][..], 100.0_f64.to_bits()));
         let ms = Duration::from_millis;
         assert_eq!(found.last_change(), ms(7500));
+        assert_eq!(found.highest(), [80, 100_000]);
         let stages = found.stages(ms(9000)).into_iter().map(|(begin, end, shape)| (begin, end, shape.to_string()));
         let expected = [(0, 5000, "80,20"), (5000, 7500, "20,20"), (7500, 9000, "1,100000")];
         assert_eq!(stages.collect::<Vec<_>>(), expected.map(|(begin, end, shape)| (ms(begin), ms(end), shape.into())));

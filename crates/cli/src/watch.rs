@@ -60,7 +60,7 @@ impl Prepared {
         let Some(course) = course else {
             return Ok(Self { network: network.clone(), watch: Watch::new(json, None) });
         };
-        let namespaces = Arc::new(Namespaces::make(&course.first)?);
+        let namespaces = Arc::new(Namespaces::make(course)?);
         let network = network.inside(&namespaces);
         Ok(Self { network, watch: Watch::new(json, Some((namespaces, course.clone()))) })
     }

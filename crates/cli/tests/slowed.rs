@@ -99,6 +99,17 @@ fn the_demo_shows_the_split_over_rails_whose_speeds_change() {
     assert!(text.lines().any(|line| line.contains("rank 0   10.231.0.1 - 10.231.0.2 ")), "{text}");
 }
 
+/// The queue of a cable empties after the change too.
+#[test]
+fn traffic_goes_on_when_a_fast_rail_becomes_slow() {
+    if !can_slow() {
+        return;
+    }
+    let (results, text) = results(&["demo", "--shape", "800,200", "--then", "1s:200,200", "--seconds", "3"]);
+    let reached = results["stages"][1]["mbit_per_second"].as_f64().unwrap();
+    assert!(reached > 50.0, "{reached} of 400 Mbit/s: {text}");
+}
+
 #[test]
 fn several_pairs_share_slowed_rails() {
     if !can_slow() {
