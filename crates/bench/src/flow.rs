@@ -1,5 +1,6 @@
-//! Messages of one size from one rank to another for a given time, for one pair of ranks or several at once. Receives
-//! are posted ahead of their sends; both ends yield the processor when idle, as NCCL's progress threads do.
+//! Messages of one size, or small ones and large ones in turn, from one rank to another for a given time, for one pair
+//! of ranks or several at once. Receives are posted ahead of their sends; both ends yield the processor when idle, as
+//! NCCL's progress threads do.
 //!
 //! Rank 0 sends to rank 1, rank 2 to rank 3, and so on. When the time is over the sender sends one empty message for
 //! each receive that may be waiting, which tells the receiver to stop.
@@ -23,6 +24,8 @@ pub struct Settings {
     pub device: i32,
     /// The size of a message in bytes, at least 1.
     pub message_bytes: usize,
+    /// The number of messages of [`SMALL_BYTES`] before each message of `message_bytes`.
+    pub small: usize,
     /// Messages in flight, 1 to 32; fewer for sizes at which this many would need more than 256 MiB.
     pub in_flight: usize,
     /// The time at the beginning that is not measured.
@@ -40,7 +43,7 @@ pub struct Settings {
 pub struct Results {
     /// Messages in flight.
     pub in_flight: usize,
-    /// The messages that this rank sent or received, without the empty ones at the end.
+    /// The messages of every size that this rank sent or received, without the empty ones at the end.
     pub messages: usize,
     /// On a receiver, the bytes that came in each [`BIN`] since the beginning, the warm-up included.
     pub bins: Vec<u64>,
@@ -51,6 +54,21 @@ pub struct Results {
 
 /// The length of a bin of [`Results`].
 pub const BIN: Duration = Duration::from_millis(100);
+
+/// The size of a small message in bytes: a flag or a counter that another message follows.
+pub const SMALL_BYTES: usize = 8;
+
+impl Settings {
+    /// Returns the size of the message with this number, counted from 0.
+    fn bytes_of(&self, index: usize) -> usize {
+        if index % (self.small + 1) == self.small { self.message_bytes } else { SMALL_BYTES }
+    }
+
+    /// Returns the size of the largest message.
+    fn largest(&self) -> usize {
+        if self.small > 0 { self.message_bytes.max(SMALL_BYTES) } else { self.message_bytes }
+    }
+}
 
 /// Runs the measurement; all ranks of `link` call this together. `begin` is called when all connections are set up.
 ///
@@ -68,7 +86,7 @@ pub fn run<N: NetApi>(
         let what = format!("a flow of messages of {message_bytes} bytes between {} ranks", link.ranks());
         return Err(CommunicatorError::Usage { what, allowed: "1 byte and more, and an even number of ranks" });
     }
-    let in_flight = (MAX_BUFFER_BYTES / message_bytes).clamp(1, settings.in_flight.max(1));
+    let in_flight = (MAX_BUFFER_BYTES / settings.largest()).clamp(1, settings.in_flight.max(1));
     let settings = &Settings { in_flight, ..settings.clone() };
     let abort = link.abort_flag();
     let mut patience = Patience::new(link.rank(), stall, &abort);
@@ -84,7 +102,7 @@ pub fn run<N: NetApi>(
     let ends = Ends::open(net, device, listens, handles, &mut patience, |_, _| {
         format!("the connection between ranks {rank} and {peer}")
     })?;
-    let shape = StepShape { slice_bytes: message_bytes.next_multiple_of(4), in_flight };
+    let shape = StepShape { slice_bytes: settings.largest().next_multiple_of(4), in_flight };
     link.barrier()?;
     begin(link);
     let since = Instant::now();
@@ -113,7 +131,7 @@ fn send<N: NetApi>(
     since: Instant,
     patience: &mut Patience<'_>,
 ) -> Result<Results, CommunicatorError> {
-    let Settings { message_bytes, in_flight, .. } = *settings;
+    let Settings { in_flight, .. } = *settings;
     let mut requests: VecDeque<Request> = VecDeque::with_capacity(in_flight);
     // The number of messages with bytes, once the last of them is posted.
     let mut last: Option<usize> = None;
@@ -125,12 +143,12 @@ fn send<N: NetApi>(
         }
         let all = last.map(|last| last + in_flight);
         if requests.len() < in_flight && all != Some(posted) {
-            let bytes = if last.is_none() { message_bytes } else { 0 };
+            let bytes = if last.is_none() { settings.bytes_of(posted) } else { 0 };
             let (slot, registration) = to.slot(posted);
             if settings.checked && filled == posted && bytes > 0 {
                 // SAFETY: the slot has this many aligned numbers, because its size is a multiple of 4, and no transfer
                 // uses it: at most `in_flight` requests are pending.
-                let slot = unsafe { std::slice::from_raw_parts_mut(slot.cast::<f32>().as_ptr(), message_bytes / 4) };
+                let slot = unsafe { std::slice::from_raw_parts_mut(slot.cast::<f32>().as_ptr(), bytes / 4) };
                 numbers::fill(slot, to.peer(), posted as u64, 0);
                 filled += 1;
             }
@@ -163,7 +181,7 @@ fn receive<N: NetApi>(
     since: Instant,
     patience: &mut Patience<'_>,
 ) -> Result<Results, CommunicatorError> {
-    let Settings { message_bytes, in_flight, warm_up, time, .. } = *settings;
+    let Settings { in_flight, warm_up, time, .. } = *settings;
     let mut requests: VecDeque<Request> = VecDeque::with_capacity(in_flight);
     let (mut posted, mut done, mut messages) = (0, 0, 0);
     let (mut bins, mut window) = (Vec::new(), Window::default());
@@ -173,7 +191,7 @@ fn receive<N: NetApi>(
         let all = (done > messages).then_some(messages + in_flight);
         if requests.len() < in_flight && all.is_none_or(|all| posted < all) {
             let (data, registration) = from.slot(posted);
-            let part = Part { data, bytes: message_bytes, tag: 0, registration };
+            let part = Part { data, bytes: settings.bytes_of(posted), tag: 0, registration };
             // SAFETY: the message lies inside the registered slot, which is not touched until the request is done.
             if let Some(request) = unsafe { net.irecv(from.side(), &[part], false) }? {
                 requests.push_back(request);
@@ -188,20 +206,20 @@ fn receive<N: NetApi>(
         {
             requests.pop_front();
             moved = true;
-            let (bytes, expected) = (i64::from(sizes[0]), if all.is_none() { message_bytes } else { 0 });
+            let (bytes, expected) = (i64::from(sizes[0]), if all.is_none() { settings.bytes_of(done) } else { 0 });
             if bytes != expected as i64 && bytes != 0 {
                 return Err(CommunicatorError::WrongSize { peer: from.peer(), index: done, bytes, expected });
             }
             if bytes != 0 {
                 if settings.checked {
-                    check(from, done, message_bytes)?;
+                    check(from, done, expected)?;
                 }
                 let now = since.elapsed();
                 let bin = (now.as_nanos() / BIN.as_nanos()) as usize;
                 bins.resize((bin + 1).max(bins.len()), 0);
-                bins[bin] += message_bytes as u64;
+                bins[bin] += expected as u64;
                 if now >= warm_up && now < warm_up + time {
-                    window.add(now, message_bytes);
+                    window.add(now, expected);
                 }
                 messages += 1;
             }

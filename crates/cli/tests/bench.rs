@@ -116,6 +116,12 @@ fn several_pairs_send_over_the_same_rails_at_once() {
         assert_eq!(of_size["rails"][0]["share"], 1.0);
     }
     assert!(error(&["--pairs", "2", "--sizes", "0"]).contains("allowed: 1 byte and more"));
+    let mixed = ["--pairs", "1", "--small", "3", "--seconds", "0.2", "--sizes", "64KiB", "--rails", "127.0.0.1"];
+    let results = self::results(&mixed);
+    assert_eq!(results["small"], 3);
+    assert!(results["bandwidth"][0]["gigabits_per_second"].as_f64().unwrap() > 0.0, "{results}");
+    let text = String::from_utf8(bench(&mixed).stdout).unwrap();
+    assert!(text.contains(" 3 x 8 B, 64 KiB "), "{text}");
 }
 
 #[test]

@@ -67,6 +67,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=64))]
     #[arg(conflicts_with_all = ["connections", "sweep", "raw", "connects"])]
     pairs: Option<u32>,
+    /// With --pairs: sends this many messages of 8 bytes before each message of a size
+    #[arg(long, value_name = "COUNT", requires = "pairs", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=1000))]
+    small: u32,
     #[command(flatten)]
     watch: WatchArguments,
     #[command(flatten)]
@@ -177,6 +181,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             device: arguments.device.clone(),
             pairs: count as usize,
             sizes: arguments.sizes.iter().map(|size| size.0).collect(),
+            small: arguments.small as usize,
             in_flight: arguments.in_flight as usize,
             seconds: arguments.seconds,
             warm_up: arguments.warm_up,

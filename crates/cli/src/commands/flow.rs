@@ -20,6 +20,8 @@ pub(crate) struct Job {
     pub(crate) device: Device,
     /// The sizes of messages in bytes, one after the other.
     pub(crate) sizes: Vec<usize>,
+    /// The number of small messages before each message.
+    pub(crate) small: usize,
     /// Messages in flight.
     pub(crate) in_flight: usize,
     /// The time that is measured at each size.
@@ -66,6 +68,7 @@ pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
         let settings = Settings {
             device,
             message_bytes: *bytes,
+            small: job.small,
             in_flight: job.in_flight,
             warm_up: Duration::from_secs_f64(job.warm_up),
             time: Duration::from_secs_f64(job.seconds),

@@ -10,6 +10,7 @@ use crate::over_time::{Period, RailShare};
 use crate::shape::Shape;
 use crate::size::Size;
 use crate::watch::{Prepared, WatchArguments};
+use railweave_bench::flow::SMALL_BYTES;
 use serde::Serialize;
 use std::error::Error;
 
@@ -18,6 +19,7 @@ pub(crate) struct Wanted {
     pub(crate) device: Device,
     pub(crate) pairs: usize,
     pub(crate) sizes: Vec<usize>,
+    pub(crate) small: usize,
     pub(crate) in_flight: usize,
     pub(crate) seconds: f64,
     pub(crate) warm_up: f64,
@@ -31,6 +33,8 @@ struct Outcome {
     subject: Subject,
     /// The number of senders, and of receivers.
     pairs: usize,
+    /// The number of messages of 8 bytes before each message of a size.
+    small: usize,
     /// One entry for each size.
     bandwidth: Vec<OfSize>,
     /// The speeds of slowed rails in Mbit/s, at the beginning; with `--shape`.
@@ -54,11 +58,12 @@ struct OfSize {
 
 /// Runs the measurement and prints the results.
 pub(crate) fn run(network: &NetworkArguments, watch: &WatchArguments, wanted: Wanted) -> Result<(), Box<dyn Error>> {
-    let Wanted { device, pairs, sizes, in_flight, seconds, warm_up, json } = wanted;
+    let Wanted { device, pairs, sizes, small, in_flight, seconds, warm_up, json } = wanted;
     let course = watch.course()?;
     let every = watch.every(course.is_some());
     let Prepared { network, mut watch } = Prepared::new(network, course.as_ref(), json)?;
-    let job = Job { network: network.network()?, device, sizes, in_flight, seconds, warm_up, checked: false, every };
+    let job =
+        Job { network: network.network()?, device, sizes, small, in_flight, seconds, warm_up, checked: false, every };
     let ranks: Vec<OfRank> = measurement::watched(&network, 2 * pairs, Part::Flow, &job, &mut watch)?;
     let over_time = watch.finish()?;
     let of_size = |(index, bytes): (usize, &usize)| {
@@ -76,7 +81,7 @@ pub(crate) fn run(network: &NetworkArguments, watch: &WatchArguments, wanted: Wa
     // If the speeds changed, no sum of them is that of a size.
     let sum = course.as_ref().filter(|course| course.changes.is_empty()).map(|course| course.first.sum());
     let Some(OfRank { subject, .. }) = ranks.into_iter().next() else { unreachable!("there are at least two ranks") };
-    let outcome = Outcome { subject, pairs, bandwidth, shape: course.map(|course| course.first), over_time };
+    let outcome = Outcome { subject, pairs, small, bandwidth, shape: course.map(|course| course.first), over_time };
     print_as(&outcome, json, |outcome| show(outcome, sum))
 }
 
@@ -93,7 +98,11 @@ fn show(outcome: &Outcome, sum: Option<f64>) -> std::io::Result<()> {
         let least = pair_mbit_per_second.iter().copied().fold(f64::INFINITY, f64::min);
         let most = pair_mbit_per_second.iter().copied().fold(0.0, f64::max);
         let shares: Vec<String> = rails.iter().map(|rail| format!("{:.1} %", rail.share * 100.0)).collect();
-        let mut row = vec![Size(*bytes).to_string(), in_flight.to_string(), format!("{rate:.3}")];
+        let message = match outcome.small {
+            0 => Size(*bytes).to_string(),
+            small => format!("{small} x {}, {}", Size(SMALL_BYTES), Size(*bytes)),
+        };
+        let mut row = vec![message, in_flight.to_string(), format!("{rate:.3}")];
         row.extend(sum.map(|sum| format!("{:.1} %", rate * 1000.0 * 100.0 / sum)));
         row.extend([format!("{:.3}", least / 1000.0), format!("{:.3}", most / 1000.0), shares.join(", ")]);
         rates.add_row(row);

@@ -79,6 +79,7 @@ pub(crate) fn run(prepared: Prepared, wanted: Wanted<'_>) -> Result<Outcome, Box
         network: network.network()?,
         device: Device::first(fuse),
         sizes: vec![MESSAGE_BYTES],
+        small: 0,
         in_flight: IN_FLIGHT,
         seconds: time.as_secs_f64(),
         warm_up: 0.0,
