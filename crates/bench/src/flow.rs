@@ -103,19 +103,22 @@ pub fn run<N: NetApi>(
         format!("the connection between ranks {rank} and {peer}")
     })?;
     let shape = StepShape { slice_bytes: settings.largest().next_multiple_of(4), in_flight };
+    // The memory is there before the time begins.
+    let sends =
+        ends.sends.into_iter().map(|comm| Connection::new(net, comm, peer, shape)).collect::<Result<Vec<_>, _>>()?;
+    let recvs =
+        ends.recvs.into_iter().map(|comm| Connection::new(net, comm, peer, shape)).collect::<Result<Vec<_>, _>>()?;
     link.barrier()?;
     begin(link);
     let since = Instant::now();
     let mut results = Results::default();
-    for comm in ends.sends {
-        let to = Connection::new(net, comm, peer, shape)?;
+    for to in sends {
         results = send(net, &to, settings, since, &mut patience)?;
         // A rank that closes early could cut off data that its peer still waits for.
         link.barrier()?;
         to.close()?;
     }
-    for comm in ends.recvs {
-        let from = Connection::new(net, comm, peer, shape)?;
+    for from in recvs {
         results = receive(net, &from, settings, since, &mut patience)?;
         link.barrier()?;
         from.close()?;

@@ -122,6 +122,10 @@ fn several_pairs_send_over_the_same_rails_at_once() {
     assert!(results["bandwidth"][0]["gigabits_per_second"].as_f64().unwrap() > 0.0, "{results}");
     let text = String::from_utf8(bench(&mixed).stdout).unwrap();
     assert!(text.contains(" 3 x 8 B, 64 KiB "), "{text}");
+    // Two messages in the time that is measured would be 100 Gb/s.
+    let short = ["--pairs", "1", "--seconds", "0.01", "--sizes", "64MiB", "--rails", "127.0.0.1"];
+    let text = String::from_utf8(bench(&short).stderr).unwrap();
+    assert!(text.contains("fewer than two messages of 64 MiB") && text.contains("a longer --seconds"), "{text}");
 }
 
 #[test]

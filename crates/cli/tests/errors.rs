@@ -85,6 +85,7 @@ fn periods_and_speeds_that_are_not_allowed_are_refused_with_those_that_are() {
     assert!(error(&["bench", "--connections", "1", "--every", "1s"], 2).contains("cannot be used with"));
     assert!(error(&["bench", "--pairs", "0"], 2).contains("1..=64"));
     assert!(error(&["bench", "--small", "1"], 2).contains("--pairs <COUNT>"));
+    assert!(error(&["bench", "--small", "1", "--connections", "1"], 2).contains("cannot be used with"));
     assert!(error(&["bench", "--pairs", "2", "--small", "1001"], 2).contains("0..=1000"));
     assert!(error(&["bench", "--pairs", "2", "--raw"], 2).contains("cannot be used with"));
 }

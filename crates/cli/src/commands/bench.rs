@@ -69,6 +69,7 @@ pub(crate) struct Arguments {
     pairs: Option<u32>,
     /// With --pairs: sends this many messages of 8 bytes before each message of a size
     #[arg(long, value_name = "COUNT", requires = "pairs", default_value_t = 0)]
+    #[arg(conflicts_with_all = ["connections", "sweep"])]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=1000))]
     small: u32,
     #[command(flatten)]

@@ -69,6 +69,13 @@ pub(crate) fn run(network: &NetworkArguments, watch: &WatchArguments, wanted: Wa
     let of_size = |(index, bytes): (usize, &usize)| {
         let of_pairs = ranks.chunks(2).map(|pair| (&pair[0].flows[index], &pair[1].flows[index]));
         let rates: Vec<f64> = of_pairs.clone().map(|(_, receiver)| receiver.mbit_per_second).collect();
+        if rates.iter().any(|rate| *rate <= 0.0) {
+            eprintln!(
+                "railweave: fewer than two messages of {} reached a receiver in the {seconds} s that are measured, so \
+                 its rate is shown as 0; try a longer --seconds",
+                Size(*bytes)
+            );
+        }
         OfSize {
             bytes: *bytes,
             in_flight: ranks[0].flows[index].in_flight,
