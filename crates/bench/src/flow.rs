@@ -24,7 +24,8 @@ pub struct Settings {
     pub device: i32,
     /// The size of a message in bytes, at least 1.
     pub message_bytes: usize,
-    /// The number of messages of [`SMALL_BYTES`] before each message of `message_bytes`.
+    /// The number of messages of [`SMALL_BYTES`] before each message of `message_bytes`. They count among those in
+    /// flight, so 7 of 8 are small ones with 7 or more.
     pub small: usize,
     /// Messages in flight, 1 to 32; fewer for sizes at which this many would need more than 256 MiB.
     pub in_flight: usize,
@@ -47,8 +48,8 @@ pub struct Results {
     pub messages: usize,
     /// On a receiver, the bytes that came in each [`BIN`] since the beginning, the warm-up included.
     pub bins: Vec<u64>,
-    /// On a receiver, the rate in megabits (10^6) per second of the measured time, from the end of its first message to
-    /// that of its last; 0 if fewer than two messages came in it.
+    /// On a receiver, the rate in megabits (10^6) per second of the measured time, from the end of its first message of
+    /// [`Settings::message_bytes`] to that of its last, small ones included; 0 if fewer than two of them came in it.
     pub megabits_per_second: f64,
 }
 
@@ -61,7 +62,11 @@ pub const SMALL_BYTES: usize = 8;
 impl Settings {
     /// Returns the size of the message with this number, counted from 0.
     fn bytes_of(&self, index: usize) -> usize {
-        if index % (self.small + 1) == self.small { self.message_bytes } else { SMALL_BYTES }
+        if self.is_small(index) { SMALL_BYTES } else { self.message_bytes }
+    }
+
+    fn is_small(&self, index: usize) -> bool {
+        index % (self.small + 1) != self.small
     }
 
     /// Returns the size of the largest message.
@@ -222,7 +227,7 @@ fn receive<N: NetApi>(
                 bins.resize((bin + 1).max(bins.len()), 0);
                 bins[bin] += expected as u64;
                 if now >= warm_up && now < warm_up + time {
-                    window.add(now, expected);
+                    window.add(now, expected, settings.is_small(done));
                 }
                 messages += 1;
             }
@@ -254,19 +259,27 @@ fn check<N: NetApi>(
 /// The messages that came in the measured time.
 #[derive(Debug, Default)]
 struct Window {
+    /// The times of the first and the last message that is not small.
     first: Option<Duration>,
     last: Duration,
-    /// The bytes that came after the first message.
+    /// The bytes that came after the first of them, until the last.
     bytes: usize,
+    /// The bytes that came after the last.
+    small_bytes: usize,
 }
 
 impl Window {
-    fn add(&mut self, now: Duration, bytes: usize) {
-        match self.first {
-            None => self.first = Some(now),
-            Some(_) => self.bytes += bytes,
+    fn add(&mut self, now: Duration, bytes: usize, is_small: bool) {
+        self.small_bytes += bytes;
+        if is_small {
+            return;
         }
-        self.last = now;
+        if self.first.is_some() {
+            self.bytes += self.small_bytes;
+        } else {
+            self.first = Some(now);
+        }
+        (self.last, self.small_bytes) = (now, 0);
     }
 
     fn megabits_per_second(&self) -> f64 {
@@ -284,8 +297,22 @@ mod tests {
         let mut window = Window::default();
         assert_eq!(window.megabits_per_second().to_bits(), 0.0_f64.to_bits());
         for ms in [1000, 1100, 1200] {
-            window.add(Duration::from_millis(ms), 1_000_000);
+            window.add(Duration::from_millis(ms), 1_000_000, false);
         }
         assert!((window.megabits_per_second() - 80.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn small_messages_count_between_large_ones_only() {
+        let mut window = Window::default();
+        for ms in [900, 950] {
+            window.add(Duration::from_millis(ms), 500_000, true);
+        }
+        window.add(Duration::from_millis(1000), 1_000_000, false);
+        window.add(Duration::from_millis(1050), 500_000, true);
+        assert_eq!(window.megabits_per_second().to_bits(), 0.0_f64.to_bits());
+        window.add(Duration::from_millis(1100), 1_000_000, false);
+        window.add(Duration::from_millis(9000), 500_000, true);
+        assert!((window.megabits_per_second() - 120.0).abs() < 1e-9);
     }
 }

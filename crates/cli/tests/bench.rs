@@ -123,9 +123,12 @@ fn several_pairs_send_over_the_same_rails_at_once() {
     let text = String::from_utf8(bench(&mixed).stdout).unwrap();
     assert!(text.contains(" 3 x 8 B, 64 KiB "), "{text}");
     // Two messages in the time that is measured would be 100 Gb/s.
-    let short = ["--pairs", "1", "--seconds", "0.01", "--sizes", "64MiB", "--rails", "127.0.0.1"];
-    let text = String::from_utf8(bench(&short).stderr).unwrap();
-    assert!(text.contains("fewer than two messages of 64 MiB") && text.contains("a longer --seconds"), "{text}");
+    for small in ["0", "9"] {
+        let short = ["--pairs", "1", "--small", small, "--seconds", "0.01", "--sizes", "64MiB"];
+        let text = String::from_utf8(bench(&[&short[..], &["--rails", "127.0.0.1"]].concat()).stderr).unwrap();
+        assert!(text.contains("1 of 1 receivers got fewer than two messages of 64 MiB"), "{text}");
+        assert!(text.contains("try a longer --seconds"), "{text}");
+    }
 }
 
 #[test]

@@ -20,10 +20,11 @@
 //!   share. A rail whose share is not worth a piece (less than 512 bytes, or 1/128 of the message) gets none.
 //! * **A rail that is not used** for 32 measured messages gets a probe: a 32nd of a split message, 2 KiB or more, or a
 //!   whole message. After that it is left alone for 64 times as long as the probe took, so that probes cost less than
-//!   2 %. If the probe was stuck, that is 64 times as long as was to be expected, or 4 s. The sums before it count for
-//!   a quarter, so that a rail that was a thousand times slower is back after five probes.
+//!   2 %. If the probe was stuck, that is at most 4 s, or 64 times as long as was to be expected if this is longer. The
+//!   sums before it count for a quarter, so that a rail that was a thousand times slower is back after five probes.
 //! * **Messages that travel whole** go to the rail that finishes first. They say little of a rate. So those below
-//!   [`MEASURED_FROM`] are not measured at all, and others count only until a piece of a split message has.
+//!   [`MEASURED_FROM`] are not measured at all, and all go where the first of them went, until a longer message is
+//!   split. Others count only until a piece of a split message has, or as probes.
 //! * **The latency** is 15/16 of the shortest time of an empty write, or of a piece on an idle rail: twice too high
 //!   costs 19 % of the bandwidth at worst, half of it 12 %. One that is too short makes a rail look slow while there is
 //!   little on it.

@@ -67,7 +67,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=64))]
     #[arg(conflicts_with_all = ["connections", "sweep", "raw", "connects"])]
     pairs: Option<u32>,
-    /// With --pairs: sends this many messages of 8 bytes before each message of a size
+    /// With --pairs: sends this many messages of 8 bytes before each message of a size; they count among those in
+    /// flight
     #[arg(long, value_name = "COUNT", requires = "pairs", default_value_t = 0)]
     #[arg(conflicts_with_all = ["connections", "sweep"])]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=1000))]

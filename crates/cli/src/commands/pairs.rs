@@ -69,10 +69,11 @@ pub(crate) fn run(network: &NetworkArguments, watch: &WatchArguments, wanted: Wa
     let of_size = |(index, bytes): (usize, &usize)| {
         let of_pairs = ranks.chunks(2).map(|pair| (&pair[0].flows[index], &pair[1].flows[index]));
         let rates: Vec<f64> = of_pairs.clone().map(|(_, receiver)| receiver.mbit_per_second).collect();
-        if rates.iter().any(|rate| *rate <= 0.0) {
+        let without_rate = rates.iter().filter(|rate| **rate <= 0.0).count();
+        if without_rate > 0 {
             eprintln!(
-                "railweave: fewer than two messages of {} reached a receiver in the {seconds} s that are measured, so \
-                 its rate is shown as 0; try a longer --seconds",
+                "railweave: {without_rate} of {pairs} receivers got fewer than two messages of {} in the {seconds} s \
+                 that are measured; a rate needs two, and is shown as 0 for fewer; try a longer --seconds",
                 Size(*bytes)
             );
         }
