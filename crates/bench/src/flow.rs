@@ -189,14 +189,13 @@ fn receive<N: NetApi>(
     since: Instant,
     patience: &mut Patience<'_>,
 ) -> Result<Results, CommunicatorError> {
-    let Settings { in_flight, warm_up, time, .. } = *settings;
+    let Settings { in_flight, .. } = *settings;
     let mut requests: VecDeque<Request> = VecDeque::with_capacity(in_flight);
-    let (mut posted, mut done, mut messages) = (0, 0, 0);
-    let (mut bins, mut window) = (Vec::new(), Window::default());
+    let (mut posted, mut done, mut arrivals) = (0, 0, Arrivals::default());
     loop {
         let mut moved = false;
         // The first empty message says that `in_flight` - 1 more follow.
-        let all = (done > messages).then_some(messages + in_flight);
+        let all = (done > arrivals.messages).then_some(arrivals.messages + in_flight);
         if requests.len() < in_flight && all.is_none_or(|all| posted < all) {
             let (data, registration) = from.slot(posted);
             let part = Part { data, bytes: settings.bytes_of(posted), tag: 0, registration };
@@ -222,18 +221,12 @@ fn receive<N: NetApi>(
                 if settings.checked {
                     check(from, done, expected)?;
                 }
-                let now = since.elapsed();
-                let bin = (now.as_nanos() / BIN.as_nanos()) as usize;
-                bins.resize((bin + 1).max(bins.len()), 0);
-                bins[bin] += expected as u64;
-                if now >= warm_up && now < warm_up + time {
-                    window.add(now, expected, settings.is_small(done));
-                }
-                messages += 1;
+                arrivals.add(settings, since.elapsed());
             }
             done += 1;
         }
-        if done == messages + in_flight {
+        if done == arrivals.messages + in_flight {
+            let Arrivals { messages, bins, window } = arrivals;
             return Ok(Results { in_flight, messages, bins, megabits_per_second: window.megabits_per_second() });
         }
         patience.after_round(moved, || format!("a flow: {posted} receives posted, {done} done"))?;
@@ -254,6 +247,29 @@ fn check<N: NetApi>(
     let own = from.peer() ^ 1;
     numbers::check(slot, own..own + 1, index as u64, 0)
         .map_err(|mismatch| CommunicatorError::WrongData { connections: 1, mismatch })
+}
+
+/// The messages that came.
+#[derive(Debug, Default)]
+struct Arrivals {
+    messages: usize,
+    /// The bytes that came in each [`BIN`].
+    bins: Vec<u64>,
+    window: Window,
+}
+
+impl Arrivals {
+    /// Counts the next message, which came at `now`, the time since the beginning.
+    fn add(&mut self, settings: &Settings, now: Duration) {
+        let (bytes, is_small) = (settings.bytes_of(self.messages), settings.is_small(self.messages));
+        let bin = (now.as_nanos() / BIN.as_nanos()) as usize;
+        self.bins.resize((bin + 1).max(self.bins.len()), 0);
+        self.bins[bin] += bytes as u64;
+        if now >= settings.warm_up && now < settings.warm_up + settings.time {
+            self.window.add(now, bytes, is_small);
+        }
+        self.messages += 1;
+    }
 }
 
 /// The messages that came in the measured time.
@@ -303,16 +319,28 @@ mod tests {
     }
 
     #[test]
-    fn small_messages_count_between_large_ones_only() {
-        let mut window = Window::default();
-        for ms in [900, 950] {
-            window.add(Duration::from_millis(ms), 500_000, true);
-        }
-        window.add(Duration::from_millis(1000), 1_000_000, false);
-        window.add(Duration::from_millis(1050), 500_000, true);
-        assert_eq!(window.megabits_per_second().to_bits(), 0.0_f64.to_bits());
-        window.add(Duration::from_millis(1100), 1_000_000, false);
-        window.add(Duration::from_millis(9000), 500_000, true);
-        assert!((window.megabits_per_second() - 120.0).abs() < 1e-9);
+    fn the_warm_up_counts_in_bins_only_and_small_messages_between_large_ones_only() {
+        let settings = Settings {
+            device: 0,
+            message_bytes: 1_000_000,
+            small: 1,
+            in_flight: 1,
+            warm_up: Duration::from_secs(1),
+            time: Duration::from_secs(1),
+            checked: false,
+            stall: Duration::from_secs(1),
+        };
+        let mut arrivals = Arrivals::default();
+        let mut come = |millis: &[u64]| {
+            millis.iter().for_each(|millis| arrivals.add(&settings, Duration::from_millis(*millis)));
+            let rate = arrivals.window.megabits_per_second();
+            (arrivals.bins.iter().map(|bytes| *bytes as usize).sum::<usize>(), (rate * 1e6).round() as u64)
+        };
+        // Every other one is small, and the first.
+        assert_eq!(come(&[0, 10, 990, 999, 1000, 1000]), (3 * 1_000_008, 0));
+        assert_eq!(come(&[1200, 1500]).1, 16_000_128);
+        assert_eq!(come(&[1600, 1990]).1, 16_161_745);
+        assert_eq!(come(&[1999, 2000, 2001, 2500]), (7 * 1_000_008, 16_161_745));
+        assert_eq!((arrivals.bins.len(), arrivals.bins[0], arrivals.bins[12]), (26, 1_000_008, 8));
     }
 }

@@ -89,7 +89,7 @@ fn write(dir: &RunDir, id: u8, change: impl FnOnce(&mut Process), time_ns: u64) 
     let mut state = state(process, 1 << 30);
     state.process.job_variable = "SLURM_JOB_ID".into();
     let mut publisher = Publisher::new(dir.clone(), [id; 16]);
-    let text = "rail 1 is \u{1b}[31mleft out".to_owned();
+    let text = "rail 1 is \u{1b}[31mleft\u{202e} out".to_owned();
     publisher.add(&Event { time_ns, kind: EventKind::RAIL_LEFT_OUT, connection: Some(1), text, ..Event::default() });
     assert!(publisher.publish(&state, time_ns).is_none());
     (publisher, state)
@@ -158,7 +158,7 @@ fn rails_of_a_process_that_runs_are_shown_with_their_rates() {
         "75 %",
         "adaptive",
         "3 MiB",
-        "rail-left-out: connection 1: rail 1 is \u{fffd}[31mleft out",
+        "rail-left-out: connection 1: rail 1 is \u{fffd}[31mleft\u{fffd} out",
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }

@@ -181,6 +181,29 @@ fn a_new_connection_follows_the_file_from_its_first_message_on() {
 }
 
 #[test]
+fn the_order_that_holds_is_named_even_if_many_came_within_a_second() {
+    alone(&[TWO_RAILS], || {
+        order("any -> weights 1,1");
+        let (plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        let stream = Stream::new(&plugin, &pair);
+        for first in [9_u64, 8, 7, 6, 4, 3, 2, 1] {
+            order(&format!("any -> weights {first},{}", 10 - first));
+            stream.until_split("the weights", |parts| (100 * first - 9..=100 * first + 9).contains(&parts[0]));
+        }
+        until("the last order in the log and in the telemetry", || {
+            let lines = info_lines();
+            let last = lines.iter().rfind(|line| line.contains("a policy file orders"))?;
+            let file = RunDir::named(Some(&run_dir())).files().ok()?.pop()?;
+            let events = read(&file).ok()?.events;
+            let event = events.iter().rfind(|event| event.text.contains("a policy file orders"))?;
+            (last.contains("weights 1,9") && event.text.contains("weights 1,9")).then_some(())
+        });
+        pair.close();
+    });
+}
+
+#[test]
 fn settings_that_name_a_policy_read_no_file() {
     let cases = [
         ("RAILWEAVE_POLICY", "adaptive"),

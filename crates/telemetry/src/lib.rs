@@ -32,7 +32,7 @@ pub use latencies::{BUCKETS, Latencies};
 pub use layout::{LARGEST_FILE, MAJOR, MINOR, MOST_CONNECTIONS, MOST_DEVICES, MOST_EVENTS, MOST_RAILS};
 pub use policy_file::{LARGEST_POLICY, PolicyFile};
 pub use process::{Presence, Process};
-pub use read::{Damage, ReadError, decode, read};
+pub use read::{Damage, ReadError, decode, read, read_each};
 pub use rules::{MOST_RULES, Order, RAILS, Subject};
 pub use run_dir::{RunDir, RunDirError};
 pub use seed_policy::{CreateError, MOST_RANKS, SEED_POLICY_MAGIC, SEED_POLICY_PATH, SeedPolicy, create_seed_policy};

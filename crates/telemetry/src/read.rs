@@ -1,6 +1,7 @@
 //! The reading of a telemetry file.
 
 use std::fs::{File, OpenOptions};
+use std::hash::{DefaultHasher, Hasher};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -83,47 +84,91 @@ pub enum Damage {
 /// # Errors
 /// If it cannot be read, is damaged, has another version of the layout, or is being written all the time.
 pub fn read(path: &Path) -> Result<Snapshot, ReadError> {
-    let refused = |reason: String| ReadError::Refused { path: path.to_owned(), reason };
-    let failed = |error| ReadError::File { path: path.to_owned(), error };
-    let mut first = Vec::new();
+    let mut last = Err(ReadError::BeingWritten { path: path.to_owned() });
+    read_each(std::slice::from_ref(&path), |_, result| last = result);
+    last
+}
+
+/// Reads telemetry files as [`read`] does, and calls `take` with the place of each in `paths` and its result. All that
+/// are being written, or are damaged, are read again in common rounds, so that many take no longer than one.
+pub fn read_each<P: AsRef<Path>>(paths: &[P], mut take: impl FnMut(usize, Result<Snapshot, ReadError>)) {
     let mut bytes = Vec::new();
-    let mut is_the_same = true;
-    let mut last = Damage::Checksum;
+    let mut unread: Vec<Unread> = (0..paths.len()).map(Unread::new).collect();
     for attempt in 0..ATTEMPTS {
-        if attempt > 0 {
+        if attempt > 0 && !unread.is_empty() {
             thread::sleep(LONGEST_PAUSE.min(Duration::from_millis(attempt as u64)));
         }
-        // Without O_NONBLOCK, opening a pipe that has no writer would wait forever. Opened each time, because the
-        // writer may replace the file.
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
-        let file = OpenOptions::new().read(true).custom_flags(flags as i32).open(path).map_err(failed)?;
-        let facts = file.metadata().map_err(failed)?;
-        if !facts.is_file() {
-            return Err(refused("is not a regular file".to_owned()));
+        unread.retain_mut(|file| match file.attempt(paths[file.place].as_ref(), &mut bytes) {
+            Some(result) => {
+                take(file.place, result);
+                false
+            }
+            None => true,
+        });
+    }
+    for Unread { place, is_the_same, last, .. } in unread {
+        let path = paths[place].as_ref().to_owned();
+        // The same bytes each time: nobody is writing, or the writer has stopped in the middle.
+        take(
+            place,
+            Err(if is_the_same { ReadError::Content { path, damage: last } } else { ReadError::BeingWritten { path } }),
+        );
+    }
+}
+
+/// A file that could not be read yet.
+struct Unread {
+    place: usize,
+    /// The hash of the bytes that were read first, and true if all others were the same.
+    first: Option<u64>,
+    is_the_same: bool,
+    last: Damage,
+}
+
+impl Unread {
+    fn new(place: usize) -> Self {
+        Self { place, first: None, is_the_same: true, last: Damage::Checksum }
+    }
+
+    /// Reads the file into `bytes`, whose room is used again. Returns `None` if it may be being written.
+    fn attempt(&mut self, path: &Path, bytes: &mut Vec<u8>) -> Option<Result<Snapshot, ReadError>> {
+        if let Err(error) = read_file(path, bytes) {
+            return Some(Err(error));
         }
-        if facts.len() > LARGEST_FILE {
-            return Err(refused(format!("has {} bytes; allowed: up to {LARGEST_FILE}", facts.len())));
-        }
-        read_all(&file, facts.len() as usize, &mut bytes).map_err(failed)?;
-        match decode(&bytes) {
-            Ok(snapshot) => return Ok(snapshot),
+        match decode(bytes) {
+            Ok(snapshot) => Some(Ok(snapshot)),
             Err(damage @ (Damage::Magic | Damage::Version(_))) => {
-                return Err(ReadError::Content { path: path.to_owned(), damage });
+                Some(Err(ReadError::Content { path: path.to_owned(), damage }))
             }
             // A file that grows may also be shorter than the header that was read a moment later says.
             Err(damage) => {
-                last = damage;
-                if attempt == 0 {
-                    std::mem::swap(&mut bytes, &mut first);
-                } else {
-                    is_the_same &= bytes == first;
-                }
+                self.last = damage;
+                let mut hasher = DefaultHasher::new();
+                hasher.write(bytes);
+                let hash = hasher.finish();
+                self.is_the_same &= *self.first.get_or_insert(hash) == hash;
+                None
             }
         }
     }
-    let path = path.to_owned();
-    // The same bytes each time: nobody is writing, or the writer has stopped in the middle.
-    Err(if is_the_same { ReadError::Content { path, damage: last } } else { ReadError::BeingWritten { path } })
+}
+
+/// Reads all bytes of a file.
+fn read_file(path: &Path, bytes: &mut Vec<u8>) -> Result<(), ReadError> {
+    let refused = |reason: String| ReadError::Refused { path: path.to_owned(), reason };
+    let failed = |error| ReadError::File { path: path.to_owned(), error };
+    // Without O_NONBLOCK, opening a pipe that has no writer would wait forever. Opened each time, because the writer
+    // may replace the file.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+    let file = OpenOptions::new().read(true).custom_flags(flags as i32).open(path).map_err(failed)?;
+    let facts = file.metadata().map_err(failed)?;
+    if !facts.is_file() {
+        return Err(refused("is not a regular file".to_owned()));
+    }
+    if facts.len() > LARGEST_FILE {
+        return Err(refused(format!("has {} bytes; allowed: up to {LARGEST_FILE}", facts.len())));
+    }
+    read_all(&file, facts.len() as usize, bytes).map_err(failed)
 }
 
 /// Reads the header first and the rest after it. As the header is written last, no record is older than the header.

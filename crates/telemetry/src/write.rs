@@ -24,8 +24,9 @@ pub enum WriteError {
     RunDir(#[from] RunDirError),
     /// The file cannot be written.
     #[error(
-        "no telemetry for now: \"{}\" cannot be written: {error}; allowed: a folder with room; try to make room there, \
-         or another RAILWEAVE_RUN_DIR (the job goes on, and so does its telemetry once there is room)", path.display()
+        "no telemetry for now: \"{}\" cannot be written: {error}; allowed: a folder that this process can write, \
+         with room; try to make that so, or another RAILWEAVE_RUN_DIR (the job goes on, and so does its telemetry once \
+         the file can be written)", path.display()
     )]
     File {
         /// The file.

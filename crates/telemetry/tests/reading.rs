@@ -4,11 +4,12 @@ mod common;
 
 use common::{ID, NOW, Scratch, python, state};
 use proptest::prelude::*;
-use railweave_telemetry::{Damage, Event, EventKind, Publisher, ReadError, Snapshot, decode, read};
+use railweave_telemetry::{Damage, Event, EventKind, Publisher, ReadError, Snapshot, decode, read, read_each};
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
+use std::time::{Duration, Instant};
 
 /// The bytes of a file with three connections and two events.
 static FILE: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -282,4 +283,28 @@ proptest! {
 fn an_error_of_reading_is_one_kind_of_error() {
     let error = read(Path::new("/nowhere/file")).unwrap_err();
     assert!(matches!(error, ReadError::File { .. }), "{error}");
+}
+
+#[test]
+fn many_damaged_files_take_no_longer_than_one() {
+    let scratch = Scratch::new("many");
+    let good = written(&scratch).path().to_owned();
+    let mut bytes = FILE.clone();
+    bytes[16] ^= 1;
+    let mut paths: Vec<PathBuf> = (0..50).map(|number| scratch.path(&format!("damaged{number}"))).collect();
+    paths.iter().for_each(|path| fs::write(path, &bytes).unwrap());
+    paths.insert(20, good);
+    paths.push(scratch.path("none"));
+    let (mut results, begin) = ([const { None }; 52], Instant::now());
+    read_each(&paths, |place, result| assert!(results[place].replace(result).is_none()));
+    // One after the other, they would wait for ten seconds.
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    for (place, (path, result)) in paths.iter().zip(results).enumerate() {
+        match (place, result.unwrap()) {
+            (20, Ok(snapshot)) => assert_eq!(snapshot, decode(&FILE).unwrap()),
+            (51, Err(ReadError::File { path: named, .. })) => assert_eq!(&named, path),
+            (_, Err(ReadError::Content { path: named, damage: Damage::Checksum })) => assert_eq!(&named, path),
+            (_, result) => panic!("{}: {result:?}", path.display()),
+        }
+    }
 }

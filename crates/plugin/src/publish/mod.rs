@@ -152,6 +152,8 @@ impl Publish {
         if is_changed {
             self.follow_orders(0);
             self.hurry();
+        } else {
+            self.tell_orders();
         }
     }
 
@@ -160,11 +162,21 @@ impl Publish {
         let Some(orders) = &mut self.orders else {
             return;
         };
-        let (lines, warning) = orders.apply(&mut self.records, from, time_ns());
-        warning.iter().for_each(|warning| log::warn(warning));
-        for line in lines {
+        if let Some(warning) = orders.apply(&mut self.records, from, time_ns()) {
+            log::warn(&warning);
+        }
+        self.tell_orders();
+    }
+
+    /// Says which orders have changed.
+    fn tell_orders(&mut self) {
+        let Some(orders) = &mut self.orders else {
+            return;
+        };
+        for line in orders.lines(&mut self.records, time_ns()) {
             log::info(&line);
             self.add(EventKind::POLICY, None, None, line);
+            self.hurry();
         }
     }
 

@@ -25,8 +25,8 @@ pub(super) struct Orders {
     is_static_said: bool,
     window_ns: u64,
     lines: usize,
-    /// The connections whose changes were not said.
-    unsaid: usize,
+    /// True if the order of a connection has changed, and no line has named it yet.
+    has_untold: bool,
 }
 
 /// Connections to one peer by one device in one direction, which change their order together.
@@ -41,7 +41,7 @@ struct Group {
 
 impl Orders {
     pub(super) fn new(files: Steering) -> Self {
-        Self { files, followed: 0, is_static_said: false, window_ns: 0, lines: 0, unsaid: 0 }
+        Self { files, followed: 0, is_static_said: false, window_ns: 0, lines: 0, has_untold: false }
     }
 
     /// Returns the time until the next look at the files, in nanoseconds.
@@ -56,57 +56,57 @@ impl Orders {
         (sentences, std::mem::replace(&mut self.followed, revision) != revision)
     }
 
-    /// Orders the connections from this place on. Returns the lines about those whose orders changed, and a warning if
-    /// an order cannot be followed.
-    pub(super) fn apply(&mut self, records: &mut Records, from: usize, time_ns: u64) -> (Vec<String>, Option<String>) {
+    /// Orders the connections from this place on. Returns a warning if an order cannot be followed.
+    pub(super) fn apply(&mut self, records: &mut Records, from: usize, time_ns: u64) -> Option<String> {
         let process = records.state.process.clone();
-        let (mut groups, mut others, mut lacks_weights) = (Vec::new(), 0, false);
+        let mut lacks_weights = false;
         let files = &mut self.files;
-        records.order(
-            from,
-            time_ns,
-            |record, entry, devices| {
-                let found = decide(files, &process, record, entry, devices);
-                lacks_weights |= found.is_some_and(|found| found.policy == Some(Policy::Static))
-                    && entry.steering.own_weights().fixed.is_none();
-                order(found, &entry.own, entry.steering.own_weights())
-            },
-            |record, entry| {
-                if let Some(group) = groups.iter_mut().find(|group: &&mut Group| group.holds(record)) {
-                    group.count += 1;
-                } else if groups.len() < MOST_LINES {
-                    groups.push(Group::new(record, entry));
-                } else {
-                    others += 1;
-                }
-            },
-        );
-        let mut warning = None;
+        self.has_untold |= records.order(from, time_ns, |record, entry, devices| {
+            let found = decide(files, &process, record, entry, devices);
+            lacks_weights |= found.is_some_and(|found| found.policy == Some(Policy::Static))
+                && entry.steering.own_weights().fixed.is_none();
+            order(found, &entry.own, entry.steering.own_weights())
+        });
         if lacks_weights && !std::mem::replace(&mut self.is_static_said, true) {
-            warning = Some(
+            return Some(
                 "a policy file orders the policy static, but RAILWEAVE_WEIGHTS is not set, so adaptive replaces it; \
                  allowed: static in jobs with RAILWEAVE_WEIGHTS; try weights in the rule (said once)"
                     .to_owned(),
             );
         }
-        let mut lines = Vec::new();
-        if time_ns.abs_diff(self.window_ns) >= WINDOW_NS && !groups.is_empty() {
+        None
+    }
+
+    /// Returns the lines about connections whose orders have changed, which name their present orders. If too many were
+    /// returned within a second, the others wait for a later call.
+    pub(super) fn lines(&mut self, records: &mut Records, time_ns: u64) -> Vec<String> {
+        if !self.has_untold {
+            return Vec::new();
+        }
+        if time_ns.abs_diff(self.window_ns) >= WINDOW_NS {
             (self.window_ns, self.lines) = (time_ns, 0);
         }
-        for group in &groups {
-            if self.lines == MOST_LINES {
-                self.unsaid += group.count;
-                continue;
-            }
-            self.lines += 1;
-            let unsaid = match std::mem::take(&mut self.unsaid) {
-                0 => String::new(),
-                count => format!(" (before it, {count} connections changed without a line)"),
-            };
-            lines.push(format!("{}{unsaid}", group.line(&records.state.devices)));
+        let room = MOST_LINES - self.lines;
+        if room == 0 {
+            return Vec::new();
         }
-        self.unsaid += others;
-        (lines, warning)
+        let (mut groups, mut others) = (Vec::<Group>::new(), 0);
+        records.tell_orders(|record, entry| {
+            if let Some(group) = groups.iter_mut().find(|group| group.holds(record)) {
+                group.count += 1;
+            } else if groups.len() < room {
+                groups.push(Group::new(record, entry));
+            } else {
+                others += 1;
+            }
+        });
+        self.has_untold = false;
+        self.lines += groups.len();
+        let mut lines: Vec<_> = groups.iter().map(|group| group.line(&records.state.devices)).collect();
+        if let Some(last) = lines.last_mut().filter(|_| others > 0) {
+            *last += &format!(" (so have the orders of {others} other connections changed)");
+        }
+        lines
     }
 }
 
@@ -257,22 +257,26 @@ mod tests {
             open_to(peer, &mut records, number, &[0, 1], &[]);
         }
         let mut orders = Orders::new(Steering::new(&path, folder.join("none")));
-        let mut follow = |weights: &str, millis: u64| {
+        let follow = |orders: &mut Orders, records: &mut Records, weights: &str, millis: u64| {
             write(weights);
             assert_eq!(orders.poll(SystemTime::now()), (Vec::new(), true));
-            let (lines, warning) = orders.apply(&mut records, 0, 1_000_000 * millis);
-            assert_eq!(warning, None);
-            lines
+            assert_eq!(orders.apply(records, 0, 1_000_000 * millis), None);
+            orders.lines(records, 1_000_000 * millis)
         };
         let line = |rank: u32, weights: &str| {
             format!("connections that send to node1 rank {rank} by ? (2): a policy file orders the weights {weights}")
         };
-        assert_eq!(follow("0,1", 10_000), [0, 1, 2].map(|rank| line(rank, "0,1")));
-        assert_eq!(follow("1,0", 10_999), [""; 0], "in the same second");
-        let mut expected = [0, 1, 2].map(|rank| line(rank, "1,1"));
-        // Four of the first time, and all of the second.
-        expected[0] += " (before it, 14 connections changed without a line)";
-        assert_eq!(follow("1,1", 11_000), expected);
+        let three = |weights: &str| {
+            let mut lines = [0, 1, 2].map(|rank| line(rank, weights));
+            lines[2] += " (so have the orders of 4 other connections changed)";
+            lines
+        };
+        assert_eq!(follow(&mut orders, &mut records, "0,1", 10_000), three("0,1"));
+        assert_eq!(follow(&mut orders, &mut records, "1,0", 10_500), [""; 0], "in the same second");
+        assert_eq!(follow(&mut orders, &mut records, "1,1", 10_999), [""; 0]);
+        assert_eq!(orders.lines(&mut records, 10_999_999_999), [""; 0]);
+        assert_eq!(orders.lines(&mut records, 11_000_000_000), three("1,1"), "the order that holds");
+        assert_eq!(orders.lines(&mut records, 13_000_000_000), [""; 0], "each order once");
         fs::remove_dir_all(&folder).unwrap();
     }
 

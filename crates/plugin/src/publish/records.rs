@@ -58,6 +58,8 @@ pub(super) struct Entry {
     pub(super) own: Order,
     /// The order that was given last.
     pub(super) given: Order,
+    /// True if the order has changed since a line named it.
+    pub(super) is_untold: bool,
     is_fallback: bool,
     /// True if a sample was asked for at the last look.
     is_sampled: bool,
@@ -184,6 +186,7 @@ impl Records {
             ports,
             own,
             given: own,
+            is_untold: false,
             is_fallback,
             is_sampled: false,
             is_gone: false,
@@ -305,22 +308,30 @@ impl Records {
         moved
     }
 
-    /// Gives each connection from this place on the order that `decide` returns, and shows it. Calls `changed` for each
-    /// that had another order before.
+    /// Gives each connection from this place on the order that `decide` returns, and shows it. Returns true if one of
+    /// them had another order before.
     pub(super) fn order(
         &mut self,
         from: usize,
         time_ns: u64,
         mut decide: impl FnMut(&Connection, &Entry, &[Device]) -> Order,
-        mut changed: impl FnMut(&Connection, &Entry),
-    ) {
+    ) -> bool {
+        let mut is_changed = false;
         let mut first_rail = self.entries[..from].iter().map(|entry| entry.rails).sum();
         for place in from..self.entries.len() {
             let order = decide(&self.state.connections[place], &self.entries[place], &self.state.devices);
-            if self.give(place, first_rail, order, time_ns) {
-                changed(&self.state.connections[place], &self.entries[place]);
-            }
+            is_changed |= self.give(place, first_rail, order, time_ns);
             first_rail += self.entries[place].rails;
+        }
+        is_changed
+    }
+
+    /// Calls `tell` for each connection whose order has changed since the last call.
+    pub(super) fn tell_orders(&mut self, mut tell: impl FnMut(&Connection, &Entry)) {
+        for (record, entry) in self.state.connections.iter().zip(&mut self.entries) {
+            if std::mem::take(&mut entry.is_untold) && !entry.is_gone {
+                tell(record, entry);
+            }
         }
     }
 
@@ -330,7 +341,7 @@ impl Records {
         if entry.given == order || entry.is_gone {
             return false;
         }
-        entry.given = order;
+        (entry.given, entry.is_untold) = (order, true);
         entry.steering.order(&order);
         self.state.connections[place].policy = policy(order.policy);
         let rails = &mut self.state.rails[first_rail..][..entry.rails];
@@ -513,7 +524,9 @@ pub(super) mod tests {
     fn drain(records: &mut Records, from: usize, rails: u8) -> Vec<u32> {
         let order = Order { allowed: RailSet::from_bits(!rails), ..WEIGHTS.order(PolicyName::Adaptive) };
         let mut changed = Vec::new();
-        records.order(from, 8, |_, _, _| order, |record, _| changed.push(record.number));
+        let is_changed = records.order(from, 8, |_, _, _| order);
+        records.tell_orders(|record, _| changed.push(record.number));
+        assert_eq!(is_changed, !changed.is_empty());
         changed
     }
 

@@ -173,9 +173,16 @@ fn ago(seconds: f64) -> String {
     }
 }
 
-/// Replaces control characters, which a file may hold, and which a terminal would obey.
+/// Replaces control characters, which a file may hold and a terminal would obey, and those that break lines or change
+/// the direction of writing.
 fn printable(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter }).collect()
+    let is_obeyed = |letter: char| {
+        let changes_lines = matches!(letter, '\u{2028}' | '\u{2029}');
+        let changes_direction =
+            matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        letter.is_control() || changes_lines || changes_direction
+    };
+    text.chars().map(|letter| if is_obeyed(letter) { char::REPLACEMENT_CHARACTER } else { letter }).collect()
 }
 
 fn event_line(event: &EventView) -> String {

@@ -1,6 +1,6 @@
 //! All files of a run dir, read once.
 
-use railweave_telemetry::{Presence, ReadError, RunDir, RunDirError, Snapshot, read};
+use railweave_telemetry::{Presence, ReadError, RunDir, RunDirError, Snapshot, read_each};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -38,17 +38,17 @@ impl Readings {
     /// If the folder cannot be read. A missing folder has no files.
     pub(super) fn take(dir: &RunDir) -> Result<Self, RunDirError> {
         let mut readings = Self { processes: BTreeMap::new(), damaged: Vec::new() };
-        for path in dir.files()? {
-            match read(&path) {
-                Ok(snapshot) => {
-                    let presence = snapshot.state.process.presence();
-                    readings.processes.insert(path, Reading { snapshot, presence });
-                }
-                // It was removed meanwhile.
-                Err(ReadError::File { error, .. }) if error.kind() == ErrorKind::NotFound => {}
-                Err(error) => readings.damaged.push((path, error.to_string())),
+        let paths = dir.files()?;
+        read_each(&paths, |place, result| match result {
+            Ok(snapshot) => {
+                let presence = snapshot.state.process.presence();
+                readings.processes.insert(paths[place].clone(), Reading { snapshot, presence });
             }
-        }
+            // It was removed meanwhile.
+            Err(ReadError::File { error, .. }) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => readings.damaged.push((paths[place].clone(), error.to_string())),
+        });
+        readings.damaged.sort();
         Ok(readings)
     }
 
