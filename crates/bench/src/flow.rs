@@ -25,7 +25,7 @@ pub struct Settings {
     /// The size of a message in bytes, at least 1.
     pub message_bytes: usize,
     /// The number of messages of [`SMALL_BYTES`] before each message of `message_bytes`. They count among those in
-    /// flight, so 7 of 8 are small ones with 7 or more.
+    /// flight: with 7 or more of them, at most one of 8 in flight has `message_bytes`.
     pub small: usize,
     /// Messages in flight, 1 to 32; fewer for sizes at which this many would need more than 256 MiB.
     pub in_flight: usize,

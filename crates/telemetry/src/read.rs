@@ -84,9 +84,10 @@ pub enum Damage {
 /// # Errors
 /// If it cannot be read, is damaged, has another version of the layout, or is being written all the time.
 pub fn read(path: &Path) -> Result<Snapshot, ReadError> {
-    let mut last = Err(ReadError::BeingWritten { path: path.to_owned() });
-    read_each(std::slice::from_ref(&path), |_, result| last = result);
-    last
+    // Each path has a result, which replaces this one.
+    let mut found = Err(ReadError::BeingWritten { path: path.to_owned() });
+    read_each(&[path], |_, result| found = result);
+    found
 }
 
 /// Reads telemetry files as [`read`] does, and calls `take` with the place of each in `paths` and its result. All that

@@ -14,7 +14,8 @@ const IN_A_ROW: usize = 3;
 /// The rate of a sender over time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Course {
-    /// Beginning and end of each period in seconds since 1970, and the bytes handed to the rails in it, in Mbit.
+    /// Beginning and end of each period in seconds since 1970, and the bytes handed to the rails in it, in Mbit. The
+    /// first counts nothing: in it the rails' queues fill, and only later does a message follow each one that is done.
     periods: Vec<(f64, f64, f64)>,
 }
 
@@ -31,7 +32,8 @@ impl Course {
             let rates = period["rails"].as_array().into_iter().flatten();
             let rate: f64 = rates.filter_map(|rail| rail["mbit_per_second"].as_f64()).sum();
             let length = seconds - last.replace(seconds).unwrap_or(0.0);
-            periods.push((end - length, end, rate * length));
+            let mbit = if periods.is_empty() { 0.0 } else { rate * length };
+            periods.push((end - length, end, mbit));
         }
         Self { periods }
     }
@@ -91,11 +93,13 @@ mod tests {
 
     #[test]
     fn a_course_settles_when_its_windows_begin_to_reach_the_sum() {
-        let rates = [vec![100.0; 20], vec![30.0; 5], vec![40.0; 30]].concat();
+        // The first period is that of the queues that fill.
+        let rates = [vec![900.0], vec![100.0; 19], vec![30.0; 5], vec![40.0; 30]].concat();
         let course = course(&rates);
         assert_eq!(course.begin().map(f64::round), Some(1000.0));
         let settled = |from: f64, until: f64, mbit| course.settled_after(from, until, mbit);
-        assert_eq!(settled(1000.0, 1002.0, 100.0).map(|s| (s * 10.0).round()), Some(0.0));
+        assert_eq!(settled(1000.0, 1002.0, 100.0).map(|s| (s * 10.0).round()), Some(1.0));
+        assert_eq!(settled(1000.2, 1002.0, 100.0).map(|s| (s * 10.0).round()), Some(0.0));
         // A window may lack 6 %, which is a quarter of the five slow periods.
         assert_eq!(settled(1002.0, 1005.5, 40.0).map(|s| (s * 10.0).round()), Some(3.0));
         assert_eq!(settled(1002.0, 1005.5, 50.0), None, "it never gets there");
