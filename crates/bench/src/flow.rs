@@ -51,6 +51,8 @@ pub struct Results {
     /// On a receiver, the rate in megabits (10^6) per second of the measured time, from the end of its first message of
     /// [`Settings::message_bytes`] to that of its last, small ones included; 0 if fewer than two of them came in it.
     pub megabits_per_second: f64,
+    /// On a receiver, the longest time between two such messages that came one after the other in the measured time.
+    pub longest_pause: Duration,
 }
 
 /// The length of a bin of [`Results`].
@@ -227,7 +229,8 @@ fn receive<N: NetApi>(
         }
         if done == arrivals.messages + in_flight {
             let Arrivals { messages, bins, window } = arrivals;
-            return Ok(Results { in_flight, messages, bins, megabits_per_second: window.megabits_per_second() });
+            let (megabits_per_second, longest_pause) = (window.megabits_per_second(), window.longest_pause);
+            return Ok(Results { in_flight, messages, bins, megabits_per_second, longest_pause });
         }
         patience.after_round(moved, || format!("a flow: {posted} receives posted, {done} done"))?;
     }
@@ -282,6 +285,7 @@ struct Window {
     bytes: usize,
     /// The bytes that came after the last.
     small_bytes: usize,
+    longest_pause: Duration,
 }
 
 impl Window {
@@ -292,6 +296,7 @@ impl Window {
         }
         if self.first.is_some() {
             self.bytes += self.small_bytes;
+            self.longest_pause = self.longest_pause.max(now.saturating_sub(self.last));
         } else {
             self.first = Some(now);
         }
@@ -312,10 +317,11 @@ mod tests {
     fn the_rate_is_that_between_the_first_and_the_last_message() {
         let mut window = Window::default();
         assert_eq!(window.megabits_per_second().to_bits(), 0.0_f64.to_bits());
-        for ms in [1000, 1100, 1200] {
+        for ms in [1000, 1030, 1200] {
             window.add(Duration::from_millis(ms), 1_000_000, false);
         }
         assert!((window.megabits_per_second() - 80.0).abs() < 1e-9);
+        assert_eq!(window.longest_pause, Duration::from_millis(170));
     }
 
     #[test]

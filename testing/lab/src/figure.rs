@@ -13,7 +13,8 @@ pub(crate) struct Figures(Vec<(String, f64)>);
 
 impl Figures {
     /// Collects every number in the JSON of `railweave bench` or `demo` under its path, with dots between the names.
-    /// Bandwidths are in Mbit/s, each under the size of its messages in bytes.
+    /// Bandwidths are in Mbit/s, each under the size of its messages in bytes; so are the longest pauses, as
+    /// `pause.SIZE_ms`.
     pub(crate) fn of_program(json: &Value) -> Self {
         let mut figures = Self::default();
         figures.collect("", json);
@@ -77,7 +78,9 @@ impl Figures {
             Value::Object(fields) => {
                 let rate = fields.get("gigabits_per_second").and_then(Value::as_f64);
                 if let (Some(rate), Some(bytes)) = (rate, fields.get("bytes").and_then(Value::as_u64)) {
-                    return self.add(&below(&bytes.to_string()), rate * 1000.0);
+                    self.add(&below(&bytes.to_string()), rate * 1000.0);
+                    let pause = fields.get("longest_pause_ms").and_then(Value::as_f64);
+                    return pause.into_iter().for_each(|pause| self.add(&format!("pause.{bytes}_ms"), pause));
                 }
                 for (name, value) in fields {
                     self.collect(&below(name), value);
@@ -151,7 +154,11 @@ impl Threshold {
 
     /// Returns true if a breach of the condition means slowness: too little bandwidth, or too long a time.
     fn is_of_speed(&self) -> bool {
-        if self.at_least { self.figure.starts_with("bandwidth.") } else { self.figure.ends_with("_us") }
+        if self.at_least {
+            self.figure.starts_with("bandwidth.")
+        } else {
+            self.figure.ends_with("_us") || self.figure.starts_with("pause.")
+        }
     }
 
     /// Returns the comparison and the limit, as the scenario states them.
@@ -237,7 +244,7 @@ mod tests {
             "latency": {"count": 3, "median_us": 510.5},
             "bandwidth": [
                 {"bytes": 8, "in_flight": 8, "gigabits_per_second": 0.001},
-                {"bytes": 524_288, "in_flight": 8, "gigabits_per_second": 0.0985},
+                {"bytes": 524_288, "in_flight": 8, "gigabits_per_second": 0.0985, "longest_pause_ms": 7.5},
             ],
             "raw": null, "rails": [{"bytes": 7}],
         }))
@@ -246,7 +253,15 @@ mod tests {
     #[test]
     fn numbers_are_found_by_their_path_and_rates_by_their_size() {
         let names: Vec<_> = figures().iter().map(|(name, _)| name.to_owned()).collect();
-        let wanted = ["api", "bandwidth.8", "bandwidth.524288", "latency.count", "latency.median_us", "rails.0.bytes"];
+        let wanted = [
+            "api",
+            "bandwidth.8",
+            "bandwidth.524288",
+            "pause.524288_ms",
+            "latency.count",
+            "latency.median_us",
+            "rails.0.bytes",
+        ];
         assert_eq!(names, wanted);
         assert_eq!(figures().get("latency.median_us"), Some(510.5));
         assert!((figures().get("bandwidth.524288").unwrap() - 98.5).abs() < 1e-9);

@@ -25,6 +25,7 @@ mod scenario;
 mod scratch;
 mod settling;
 mod site;
+mod step;
 
 use choice::Choice;
 use clap::{Parser, Subcommand};

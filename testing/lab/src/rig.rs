@@ -2,8 +2,9 @@
 
 use crate::cable::{Cable, Port};
 use crate::guest::{Guest, Line, Plug};
-use crate::scenario::{CableEnd, Deed, Loss, Rate, Scenario};
+use crate::scenario::Scenario;
 use crate::site::Site;
+use crate::step::{CableEnd, Deed, Loss, Rate, Shell};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -88,7 +89,7 @@ impl Rig {
         self.cables.iter().map(|cable| cable.rate().unwrap_or(0.0)).collect()
     }
 
-    /// Carries out a step on cables and ports; killing a rank is not the rig's work.
+    /// Carries out a step on cables, ports and guests; killing a rank is not the rig's work.
     pub(crate) fn carry_out(&self, deed: Deed) -> Result<(), String> {
         let here = |end: CableEnd| move |port: Port| (port.cable, port.guest) == (end.cable, end.guest);
         match deed {
@@ -107,6 +108,10 @@ impl Rig {
             }
             Deed::Rate(Rate { cable, mbit }) => {
                 self.at(|port| port.cable == cable, |port| self.cables[cable].change_rate(port, mbit))
+            }
+            Deed::Shell(Shell { guest, line }) => {
+                let lines = self.lines();
+                lines[guest].shell(&line, SET_UP_LIMIT).map(drop)
             }
             Deed::Restore(cable) => {
                 self.at(|port| port.cable == cable, |port| port.switch(true) + &self.cables[cable].shape(port, None))

@@ -2,6 +2,7 @@
 
 use crate::cable::Cable;
 use crate::figure::{Pattern, Threshold};
+use crate::step::{CableEnd, Deed, Loss, Rate, Shell, Step};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs;
@@ -165,67 +166,6 @@ pub(crate) struct Reading {
     /// The factor that converts the number into the unit of other figures.
     #[serde(default = "one")]
     pub(crate) times: f64,
-}
-
-/// A step during a run.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Step {
-    /// Its time after the start of both ranks in seconds, 0 to 3600.
-    pub(crate) after_s: f64,
-    kill: Option<usize>,
-    loss: Option<Loss>,
-    down: Option<CableEnd>,
-    up: Option<CableEnd>,
-    rate: Option<Rate>,
-    restore: Option<usize>,
-}
-
-/// The kinds of step.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Deed {
-    /// Kills the rank in this guest.
-    Kill(usize),
-    /// Makes a cable lose packets in both directions.
-    Loss(Loss),
-    /// Takes the port at one end of a cable down.
-    Down(CableEnd),
-    /// Takes the port up again.
-    Up(CableEnd),
-    /// Gives a cable another rate, in both directions; what waits in it stays.
-    Rate(Rate),
-    /// Restores a cable to its original state, with both its ports up.
-    Restore(usize),
-}
-
-/// The loss of packets on a cable.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Loss {
-    /// The cable.
-    pub(crate) cable: usize,
-    /// The percentage of packets that are lost, 0 to 100.
-    pub(crate) percent: f64,
-}
-
-/// The rate of a cable.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Rate {
-    /// The cable, which has a rate.
-    pub(crate) cable: usize,
-    /// The new rate in Mbit/s, 0.1 to 100000.
-    pub(crate) mbit: f64,
-}
-
-/// The port of a guest into which a cable is plugged.
-#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct CableEnd {
-    /// The cable.
-    pub(crate) cable: usize,
-    /// The guest.
-    pub(crate) guest: usize,
 }
 
 /// The required end of a rank.
@@ -408,6 +348,10 @@ impl Run {
                     scenario.cables[cable].check_rate(mbit).map_err(reason)?;
                 }
                 Deed::Restore(cable) => scenario.check_cable(cable)?,
+                Deed::Shell(Shell { guest, .. }) if guest >= scenario.guests => {
+                    return Err(format!("there is no guest {guest}; there are {}, from 0", scenario.guests));
+                }
+                Deed::Shell(_) => {}
             }
             if !(0.0..=3600.0).contains(&step.after_s) {
                 return Err(format!("after_s = {} is not possible; allowed: 0 to 3600", step.after_s));
@@ -417,32 +361,6 @@ impl Run {
             return Err("its steps are not in the order of after_s; sort them".to_owned());
         }
         self.ends.iter().try_for_each(|end| check_rank(end.rank, ranks))
-    }
-}
-
-impl Step {
-    /// Returns the step's deed.
-    ///
-    /// # Errors
-    /// If there is not exactly one deed, which [`Scenario::parse`] refuses.
-    pub(crate) fn deed(&self) -> Result<Deed, String> {
-        let Self { after_s, kill, loss, down, up, rate, restore } = *self;
-        let all = [
-            kill.map(Deed::Kill),
-            loss.map(Deed::Loss),
-            down.map(Deed::Down),
-            up.map(Deed::Up),
-            rate.map(Deed::Rate),
-            restore.map(Deed::Restore),
-        ];
-        let mut given = all.into_iter().flatten();
-        match (given.next(), given.next()) {
-            (Some(deed), None) => Ok(deed),
-            _ => {
-                let deeds = "kill, loss, down, up, rate and restore";
-                Err(format!("the step after {after_s} s must have exactly one of {deeds}"))
-            }
-        }
     }
 }
 
@@ -504,6 +422,7 @@ step = [
     { after_s = 2, up = { cable = 0, guest = 1 } },
     { after_s = 3, restore = 1 },
     { after_s = 4, kill = 1 },
+    { after_s = 4, shell = { guest = 0, line = "pkill x" } },
 ]
 end = [{ rank = 0, status = "fails", within_s = 20, says = "peer" }, { rank = 1, status = "killed" }]
 
@@ -530,7 +449,8 @@ command = [
         let deeds: Vec<_> = first.steps.iter().map(|step| step.deed().unwrap()).collect();
         let end = CableEnd { cable: 0, guest: 1 };
         let loss = Deed::Loss(Loss { cable: 1, percent: 100.0 });
-        assert_eq!(deeds, [loss, Deed::Down(end), Deed::Up(end), Deed::Restore(1), Deed::Kill(1)]);
+        let shell = Deed::Shell(Shell { guest: 0, line: "pkill x".to_owned() });
+        assert_eq!(deeds, [loss, Deed::Down(end), Deed::Up(end), Deed::Restore(1), Deed::Kill(1), shell]);
         assert!(matches!(second.kind(), Kind::Test(test) if test.guest == 2));
         assert!(matches!(third.kind(), Kind::Commands([server, _]) if server.background));
     }

@@ -54,6 +54,8 @@ pub(crate) struct Flow {
     pub(crate) bins: Vec<u64>,
     /// On a receiver, the rate in the measured time.
     pub(crate) mbit_per_second: f64,
+    /// On a receiver, the longest time between two large messages in that time, in milliseconds.
+    pub(crate) longest_pause_ms: f64,
     /// The traffic of this rank as sender; empty if the plugin has no counters.
     pub(crate) rails: Vec<RailShare>,
 }
@@ -81,9 +83,9 @@ pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
             sampler.get_or_insert_with(|| look(job.every, link, &plugin));
             phase(link, &format!("bandwidth of {bytes} bytes"));
         })?;
-        let Results { messages, in_flight, bins, megabits_per_second } = results;
-        let rails = shares(&before, &counted());
-        flows.push(Flow { messages, in_flight, bins, mbit_per_second: megabits_per_second, rails });
+        let Results { messages, in_flight, bins, megabits_per_second: mbit_per_second, longest_pause } = results;
+        let (rails, longest_pause_ms) = (shares(&before, &counted()), longest_pause.as_secs_f64() * 1e3);
+        flows.push(Flow { messages, in_flight, bins, mbit_per_second, longest_pause_ms, rails });
     }
     drop(sampler.transpose()?);
     net.finalize()?;

@@ -52,6 +52,8 @@ struct OfSize {
     gigabits_per_second: f64,
     /// The rate of each pair.
     pair_mbit_per_second: Vec<f64>,
+    /// The longest time between two messages of this size that came one after the other, over all receivers.
+    longest_pause_ms: f64,
     /// The share of each rail in the bytes of all senders, the warm-up included; empty if the plugin has no counters.
     rails: Vec<RailShare>,
 }
@@ -82,6 +84,7 @@ pub(crate) fn run(network: &NetworkArguments, watch: &WatchArguments, wanted: Wa
             in_flight: ranks[0].flows[index].in_flight,
             gigabits_per_second: rates.iter().sum::<f64>() / 1000.0,
             pair_mbit_per_second: rates,
+            longest_pause_ms: of_pairs.clone().map(|(_, receiver)| receiver.longest_pause_ms).fold(0.0, f64::max),
             rails: RailShare::together(of_pairs.flat_map(|(sender, _)| &sender.rails)),
         }
     };
@@ -100,9 +103,13 @@ fn show(outcome: &Outcome, sum: Option<f64>) -> std::io::Result<()> {
     let all = format!("{count} {} Gb/s", if count == 1 { "pair" } else { "pairs" });
     let mut header = vec!["message".to_owned(), "in flight".to_owned(), all];
     header.extend(sum.map(|sum| format!("of {sum} Mbit/s")));
-    header.extend(["slowest pair Gb/s".to_owned(), "fastest pair Gb/s".to_owned(), "share of each rail".to_owned()]);
+    header.extend(
+        ["slowest pair Gb/s", "fastest pair Gb/s", "longest pause ms", "share of each rail"].map(str::to_owned),
+    );
     let mut rates = table(&header.iter().map(String::as_str).collect::<Vec<_>>(), 0);
-    for OfSize { bytes, in_flight, gigabits_per_second: rate, pair_mbit_per_second, rails } in &outcome.bandwidth {
+    for of_size in &outcome.bandwidth {
+        let OfSize { bytes, in_flight, gigabits_per_second: rate, pair_mbit_per_second, longest_pause_ms, rails } =
+            of_size;
         let least = pair_mbit_per_second.iter().copied().fold(f64::INFINITY, f64::min);
         let most = pair_mbit_per_second.iter().copied().fold(0.0, f64::max);
         let shares: Vec<String> = rails.iter().map(|rail| format!("{:.1} %", rail.share * 100.0)).collect();
@@ -112,7 +119,8 @@ fn show(outcome: &Outcome, sum: Option<f64>) -> std::io::Result<()> {
         };
         let mut row = vec![message, in_flight.to_string(), format!("{rate:.3}")];
         row.extend(sum.map(|sum| format!("{:.1} %", rate * 1000.0 * 100.0 / sum)));
-        row.extend([format!("{:.3}", least / 1000.0), format!("{:.3}", most / 1000.0), shares.join(", ")]);
+        row.extend([format!("{:.3}", least / 1000.0), format!("{:.3}", most / 1000.0)]);
+        row.extend([format!("{longest_pause_ms:.1}"), shares.join(", ")]);
         rates.add_row(row);
     }
     print(rates)
