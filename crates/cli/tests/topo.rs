@@ -243,6 +243,7 @@ fn hello(version: u16) -> Hello {
         world: -1,
         host: "stranger".to_owned(),
         build: "test".to_owned(),
+        control_port: 7,
     }
 }
 

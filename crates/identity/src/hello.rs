@@ -30,7 +30,8 @@ pub fn random_u64() -> u64 {
     u64::from_le_bytes(random())
 }
 
-/// Returns this process's HELLO, except the nonce and the wanted process, which each session fills in. `mode` is 0 if
+/// Returns this process's HELLO, except the nonce and the wanted process, which each session fills in, and the control
+/// port, which the process may not have yet. `mode` is 0 if
 /// each port is a device, 1 if Railweave fuses them; `fabrics` has the bits [`TCP`] and [`VERBS`].
 pub fn hello(mode: u8, fabrics: u8, keyed: bool) -> Hello {
     Hello {
@@ -48,6 +49,7 @@ pub fn hello(mode: u8, fabrics: u8, keyed: bool) -> Hello {
         world: from_env(&["WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"]),
         host: host(),
         build: env!("CARGO_PKG_VERSION").to_owned(),
+        control_port: 0,
     }
 }
 

@@ -237,7 +237,7 @@ options! {
         default: None, "-1, what NCCL asks for",
         help: "The traffic class of the data: the byte that holds DSCP and ECN, on TCP and on RoCE.",
     }
-    /// The time after which a silent lane or session means that the peer is gone: 1 s to 3600 s.
+    /// The time after which a silent peer, whose rails carry nothing either, counts as gone: 1 s to 3600 s.
     peer_timeout: Duration {
         variables: [variable(
             "RAILWEAVE_PEER_TIMEOUT",
@@ -246,9 +246,9 @@ options! {
             |text| number::seconds(text, PEER_TIMEOUT.0, PEER_TIMEOUT.1),
         )],
         default: Duration::from_secs(30), "30 s",
-        help: "The time without an answer after which the peer counts as gone. A lane with data in progress waits this \
-               long for any acknowledgement from the peer's host, and a session waits this long for the peer's process \
-               to reply to a heartbeat. A process may stand still for less than this, as in a debugger.",
+        help: "The time without an answer after which the peer's host counts as gone: a lane of TCP waits this long \
+               for an acknowledgement, and a connection over RDMA is lost if the control session is silent for so \
+               long and no rail carries anything. A process may stand still for longer, or a session lose its network.",
     }
     /// The library that RDMA goes through: a file, or a name that the dynamic linker finds.
     ibverbs_library: String {

@@ -15,6 +15,7 @@ mod descriptors;
 mod devices;
 mod entry;
 mod fabrics;
+mod forks;
 mod listen_comm;
 mod listener;
 mod log;

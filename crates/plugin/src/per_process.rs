@@ -4,47 +4,8 @@
 //! the fork stays locked in the child forever. So static state that threads share is kept here, one value per process,
 //! unless it fits into an atomic.
 
-use std::sync::atomic::{AtomicBool, AtomicU32};
-
+use crate::forks::ProcessMark;
 use crate::sync::{AtomicPtr, Ordering};
-
-/// The number of forks between this process and the one that first called [`ProcessMark::own`], counted by a handler
-/// that the C library calls in each child. Process ids are not enough: a child in a process namespace of its own may
-/// have the same id as its parent.
-static FORKS: AtomicU32 = AtomicU32::new(0);
-static COUNTING: AtomicBool = AtomicBool::new(false);
-
-/// The mark that distinguishes a process from its forked children and from its parent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ProcessMark {
-    forks: u32,
-    /// The process id, for a child made without the C library's fork (by `clone`): it is not counted, but nearly always
-    /// has another id.
-    pid: u32,
-}
-
-impl ProcessMark {
-    /// Returns this process's mark.
-    pub(crate) fn own() -> Self {
-        if !COUNTING.load(Ordering::Acquire) {
-            count_forks();
-        }
-        Self { forks: FORKS.load(Ordering::Relaxed), pid: std::process::id() }
-    }
-}
-
-/// Starts counting forks. If several threads do this at once, each fork counts more than once, which is harmless.
-#[cold]
-fn count_forks() {
-    // SAFETY: the handler is a function of this library, which is never unloaded (-z nodelete), and only adds to a
-    // number. If it fails for lack of memory, process ids alone tell processes apart.
-    unsafe { libc::pthread_atfork(None, None, Some(count_in_child)) };
-    COUNTING.store(true, Ordering::Release);
-}
-
-unsafe extern "C" fn count_in_child() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
-}
 
 /// One value per process, made when it is first used.
 pub(crate) struct PerProcess<T: 'static> {

@@ -17,10 +17,11 @@ use crate::comm::ControlHandle;
 use crate::congestion::LaneCongestion;
 use crate::control::{Control, ControlConfig, PendingConnect};
 use crate::fabrics;
+use crate::forks::ProcessMark;
 use crate::listen_comm::ListenComm;
 use crate::log;
 use crate::network::Network;
-use crate::per_process::{PerProcess, ProcessMark};
+use crate::per_process::PerProcess;
 use crate::publish::PublishConfig;
 
 /// The state that all connections of this process share.
@@ -121,6 +122,7 @@ impl Process {
             key: self.key.clone(),
             ports: self.options.control_port.value,
             listens_on: self.listens_on.clone(),
+            own: self.own_addresses().map(|own| own.address()).collect(),
             handshake_timeout: self.options.handshake_timeout.value,
             peer_timeout: self.options.peer_timeout.value,
             congestion: self.congestion.clone(),
@@ -162,6 +164,13 @@ impl Process {
         Handle { process: self.hello.process, nonce, control_port, addresses }
     }
 
+    /// Returns the addresses of this host's ports that sockets can use.
+    fn own_addresses(&self) -> impl Iterator<Item = NetworkAddress> {
+        let facts = self.network.ports().iter().map(|port| &port.facts);
+        let of_sockets = facts.filter(|facts| facts.link_layer != LinkLayer::InfiniBand);
+        of_sockets.map(|facts| NetworkAddress::new(facts.address, facts.prefix_len))
+    }
+
     /// Returns the addresses of a handle in the order in which a connect tries them.
     pub(crate) fn dial_order(&self, handle: &Handle) -> Vec<IpAddr> {
         let theirs: Vec<_> = handle
@@ -169,14 +178,7 @@ impl Process {
             .iter()
             .map(|entry| DialAddress { address: entry.address, prefix_len: entry.prefix_len, purpose: entry.purpose() })
             .collect();
-        let own: Vec<_> = self
-            .network
-            .ports()
-            .iter()
-            .map(|port| &port.facts)
-            .filter(|facts| facts.link_layer != LinkLayer::InfiniBand)
-            .map(|facts| NetworkAddress::new(facts.address, facts.prefix_len))
-            .collect();
+        let own: Vec<_> = self.own_addresses().collect();
         dial_order(&theirs, &own).into_iter().map(|index| handle.addresses[index].address).collect()
     }
 

@@ -12,7 +12,7 @@ use railweave_fabric::LinkLayer;
 use railweave_nccl_host::LoadedNet;
 use railweave_nccl_host::net::{Handle as HandleBytes, NetApi, Request};
 use railweave_transport::{
-    Frame, Handle, Hello, Lanes, MAX_HELLO_BYTES, Message, Offer, PortOffer, Preface, RailLanes, Ways,
+    Frame, Handle, Hello, Lanes, MAX_HELLO_BYTES, Message, Offer, PortOffer, Preface, Pulse, RailLanes, Ways,
 };
 use std::fs::{OpenOptions, Permissions, set_permissions};
 use std::io::{Read, Write};
@@ -171,7 +171,7 @@ const CASES: &[Case] = &[
         name: "BYE without end",
         keyed: false,
         files: None,
-        flood: |target, _| repeat(target.greeted().socket, Message::Bye),
+        flood: |target, _| repeat(target.greeted().socket, Message::Bye(None)),
         most_cpu: 0.8,
         most_files: 64 + 20,
         most_bytes: 1 << 20,
@@ -180,7 +180,7 @@ const CASES: &[Case] = &[
         name: "PING without end, the answers read",
         keyed: false,
         files: None,
-        flood: |target, _| repeat(target.greeted().socket, Message::Ping),
+        flood: |target, _| repeat(target.greeted().socket, Message::Ping(Pulse::default())),
         most_cpu: 0.8,
         most_files: 64 + 20,
         most_bytes: 1 << 20,
@@ -204,7 +204,7 @@ const CASES: &[Case] = &[
         keyed: true,
         files: None,
         flood: |target, _| {
-            let bytes = Frame { connection: 77, message: Message::Bye }.encode().repeat(1000);
+            let bytes = Frame { connection: 77, message: Message::Bye(None) }.encode().repeat(1000);
             let mut strangers: Vec<_> = (0..3).map(|_| target.with_hello(0, 0)).collect();
             while strangers.iter_mut().any(|stranger| pour(&mut stranger.socket, &bytes)) {}
         },
@@ -315,7 +315,7 @@ const CASES: &[Case] = &[
         flood: |target, _| {
             let mut stranger = target.greeted();
             stranger.offer(1);
-            repeat(stranger.socket, Message::Ping);
+            repeat(stranger.socket, Message::Ping(Pulse::default()));
         },
         most_cpu: 0.95,
         most_files: 64 + 20,

@@ -10,7 +10,7 @@ use common::{
 use hmac::{Hmac, KeyInit, Mac};
 use railweave_nccl_host::LoadedNet;
 use railweave_nccl_host::net::{Handle as HandleBytes, ListenComm, NetApi};
-use railweave_transport::{Frame, Hello, LanePreface, Message, Offer, Preface, Token, Ways};
+use railweave_transport::{Frame, Hello, LanePreface, Message, Offer, Preface, Pulse, Token, Ways};
 use sha2::Sha256;
 use std::fs::{OpenOptions, Permissions, set_permissions};
 use std::io::{Read, Write};
@@ -305,7 +305,7 @@ const CASES: &[Case] = &[
         settings: &[],
         keyed: false,
         act: |site| {
-            let ping = Frame { connection: 0, message: Message::Ping }.encode();
+            let ping = Frame { connection: 0, message: Message::Ping(Pulse::default()) }.encode();
             vec![flood(site, &ping.repeat(1000))]
         },
         lines: 1,
@@ -560,11 +560,11 @@ fn repeated_byes_of_an_open_connection_take_no_memory() {
         let token = stranger.offer(1);
         let _lane = stranger.go_on(1, token);
         let recv = accept(&net, &listening);
-        let mut bytes = Frame { connection: 1, message: Message::Bye }.encode().repeat(100_000);
-        bytes.extend(Frame { connection: 0, message: Message::Ping }.encode());
+        let mut bytes = Frame { connection: 1, message: Message::Bye(None) }.encode().repeat(100_000);
+        bytes.extend(Frame { connection: 0, message: Message::Ping(Pulse::default()) }.encode());
         let heap = heap_bytes();
         stranger.write(&bytes);
-        assert!(matches!(stranger.receive(), Message::Pong));
+        assert!(matches!(stranger.receive(), Message::Pong(_)));
         let most = heap_bytes().saturating_sub(heap);
         assert!(most <= SLACK_BYTES, "{most} bytes");
         net.close_recv(recv).expect("the receiving end is closed");

@@ -370,7 +370,7 @@ fn finalize_waits_no_longer_than_closed_connections_need() {
 #[test]
 fn finalize_waits_until_the_peers_of_closed_connections_have_closed_them_too() {
     alone(&[ONE_RAIL], || {
-        // Repeated, because a machine may stall for three seconds.
+        // Repeated, because a machine may stall for a second.
         let waited = (0..3).any(|_| {
             let (_plugin, net) = start();
             let (listening, handle) = listen(&net, 0);
@@ -380,9 +380,9 @@ fn finalize_waits_until_the_peers_of_closed_connections_have_closed_them_too() {
             net.close_recv(accept(&net, &listening)).unwrap();
             net.close_listen(listening).unwrap();
             let closes = std::thread::spawn(move || {
-                std::thread::sleep(Duration::from_secs(1));
+                std::thread::sleep(Duration::from_millis(300));
                 let closed = Instant::now();
-                stranger.send(1, Message::Bye);
+                stranger.send(1, Message::Bye(None));
                 closed
             });
             net.finalize().unwrap();

@@ -169,7 +169,7 @@ fn an_offer_that_its_peer_takes_back_waits_no_longer() {
         let (first, _) = occupy(&handle, PLACES);
         let mut waiting = Stranger::greeted(&handle);
         waiting.ask(1);
-        waiting.send(1, Message::Bye);
+        waiting.send(1, Message::Bye(None));
         waiting.ask(2);
         waiting.until_read();
         drop(first);
@@ -209,7 +209,7 @@ fn a_place_that_is_free_again_goes_to_whoever_waits_and_not_to_a_newcomer() {
         waiting.ask(1);
         waiting.until_read();
         // Both messages are read at once: no set-up can begin in between.
-        let mut bytes = Frame { connection: 1, message: Message::Bye }.encode();
+        let mut bytes = Frame { connection: 1, message: Message::Bye(None) }.encode();
         bytes.extend(first.asking(PLACES + 1));
         first.write(&bytes);
         assert!(matches!(waiting.receive(), Message::Answer { .. }));
@@ -261,7 +261,7 @@ fn offers_that_wait_no_longer_take_no_place() {
                 for connection in 1..=1000 {
                     fickle.ask(connection);
                     if *are_taken_back {
-                        fickle.send(connection, Message::Bye);
+                        fickle.send(connection, Message::Bye(None));
                     }
                 }
                 fickle.until_read();

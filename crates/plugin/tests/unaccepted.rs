@@ -24,7 +24,7 @@ fn come_and_leave(stranger: &mut Stranger, connections: RangeInclusive<u32>) {
         let lane = come(stranger, connection);
         // REFUSE of an open connection means the same as BYE.
         let refuse = Message::Refuse { fault: Fault::Peer, of_rails: false, reason: "no more".to_owned() };
-        stranger.send(connection, if connection % 2 == 0 { refuse } else { Message::Bye });
+        stranger.send(connection, if connection % 2 == 0 { refuse } else { Message::Bye(None) });
         drop(lane);
     }
     stranger.until_read();
@@ -41,7 +41,7 @@ fn of_connections_that_their_peers_have_left_accept_has_the_last_one_and_others_
         let before = descriptors();
         let mut stranger = Stranger::greeted(&handle);
         come_and_leave(&mut stranger, 1..=3);
-        assert!(matches!(stranger.receive(), Message::Bye), "the first is closed, so that its peer forgets it too");
+        assert!(matches!(stranger.receive(), Message::Bye(_)), "the first is closed, so that its peer forgets it too");
         until("the second is closed", || (warnings_with(CLOSED).len() == 2).then_some(()));
         let last = stranger.address();
         drop(stranger);
@@ -72,8 +72,8 @@ fn connections_that_a_crowd_has_left_are_closed_at_once() {
         assert_eq!(warnings(), Vec::<String>::new());
         // One more is too many, and the first is closed.
         let lane = come(&mut stranger, 257);
-        stranger.send(257, Message::Bye);
-        assert!(matches!(stranger.receive(), Message::Bye));
+        stranger.send(257, Message::Bye(None));
+        assert!(matches!(stranger.receive(), Message::Bye(_)));
         until("the line", || (warnings_with(CLOSED).len() == 1).then_some(()));
         drop((stranger, lane));
         net.close_listen(listen).expect("the listen is closed");
@@ -127,7 +127,7 @@ fn connections_that_come_up_after_others_have_taken_their_places_are_closed() {
             stranger.lanes(connection);
             lanes.push(stranger.lane(*token));
             stranger.send(connection, Message::Ready { usable: 1 });
-            assert!(matches!(stranger.receive(), Message::Bye), "it is closed");
+            assert!(matches!(stranger.receive(), Message::Bye(_)), "it is closed");
         }
         assert!(!warnings_with(&["was closed, because too many connections of this listener"]).is_empty());
         drop(stranger);

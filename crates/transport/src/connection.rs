@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use railweave_fabric::{Fabric, LaneId, Part, PostError, Rail, RailError, RailId, Reports};
+use railweave_fabric::{Fabric, LaneId, Part, PostError, Rail, RailError, RailId, Reports, Write};
 
 use crate::fate::Fate;
 use crate::rail_info::RailInfo;
 use crate::rails::{ConnectedRail, POLL_BATCH, RailSide, Rails};
 use crate::steering::Steering;
 use crate::violation::Violation;
-use crate::{Cause, Error, Order};
+use crate::work::WorkKind;
+use crate::{Cause, Error, Order, Received};
 
 /// The common part of both ends of a connection: its rails, its state, and the peer.
 pub(crate) struct Core<F: Fabric> {
@@ -23,6 +24,10 @@ pub(crate) struct Core<F: Fabric> {
     steering: Arc<Steering>,
     /// The number of changes of the steering that this end has followed.
     followed: u32,
+    /// The number of the fate's news that this end has heeded.
+    heeded: u32,
+    /// The number of the last probe that this end has posted on a rail, 0 for none.
+    probe: u32,
     peer: String,
 }
 
@@ -68,6 +73,12 @@ pub(crate) trait Outstanding {
 
     /// Notes that a post was refused although there was room: a part of it may have gone out.
     fn handle_refused(&mut self) {}
+
+    /// Ends the sends that the peer, which has closed its end, had received. Returns true if there were any.
+    fn handle_received_there(&mut self, received: &Received) -> bool {
+        let _ = received;
+        false
+    }
 }
 
 impl<F: Fabric> Core<F> {
@@ -86,6 +97,8 @@ impl<F: Fabric> Core<F> {
             state: State::Open,
             fate,
             followed: steering.changes(),
+            heeded: 0,
+            probe: 0,
             steering,
             peer,
         }
@@ -208,17 +221,64 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Breaks the connection if the rest of the process has reported a lost peer, or a failed adapter of this host, and
-    /// the rails have nothing more to report. As long as they have, requests are not stuck.
+    /// Heeds what the rest of the process has to say, because a request is stuck: ends sends that the peer had received
+    /// when it closed, posts a probe that is asked for, and breaks the connection if its peer is lost or an adapter of
+    /// this host failed, unless the rails have more to report. As long as they have, requests are not stuck.
     ///
     /// # Errors
     /// If a lost peer or a failed adapter was reported: the reported reason. A rail that still has to report a failure
     /// says more than a lost peer.
+    #[inline]
     pub(crate) fn check_fate(&mut self, outstanding: &mut impl Outstanding) -> Result<(), Error> {
-        match self.fate.lost().cloned() {
-            None => Ok(()),
-            Some(error) => self.check_stuck(error, outstanding),
+        if self.fate.news() == self.heeded { Ok(()) } else { self.heed_fate(outstanding) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn heed_fate(&mut self, outstanding: &mut impl Outstanding) -> Result<(), Error> {
+        let (news, look) = (self.fate.news(), self.fate.asked_look());
+        let has_ended_any = self.fate.received().is_some_and(|received| outstanding.handle_received_there(received));
+        if has_ended_any {
+            return Ok(());
         }
+        if let Some(error) = self.fate.lost().cloned() {
+            return self.check_stuck(error, outstanding);
+        }
+        // Not every call has polled all rails before it came here.
+        if self.poll(outstanding)? {
+            // Whatever completes after a probe was posted shows as much as the probe.
+            self.fate.set_probe_carried(self.probe);
+            return Ok(());
+        }
+        if self.post_probe(outstanding)? {
+            self.heeded = news;
+        }
+        self.fate.set_looked(look);
+        Ok(())
+    }
+
+    /// Posts the probe that is asked for: an empty write on the rail that last completed something, so that a rail
+    /// whose port is down does not end a connection that has no use for it. Returns false if the rail has no room
+    /// for one more. The probe counts as outstanding all the same: the queue is full of work that does not end.
+    ///
+    /// # Errors
+    /// If the write cannot be posted although there is room.
+    fn post_probe(&mut self, outstanding: &mut impl Outstanding) -> Result<bool, Error> {
+        let (probe, rail) = (self.fate.asked_probe(), self.recent);
+        if probe == self.probe || !F::ONE_SIDED && !self.fate.insists(probe) {
+            return Ok(true);
+        }
+        let lanes = &mut self.rails.get_mut(rail).rail;
+        let has_room = lanes.send_room(LaneId::FIRST) >= 2;
+        if has_room {
+            let write = Write { signalled: true, host: true, id: WorkKind::Probe(probe).id(), ..Write::default() };
+            if let Err(error) = lanes.post_fitting(LaneId::FIRST, &[write]) {
+                return Err(self.post_failed(rail, error, outstanding));
+            }
+            self.probe = probe;
+        }
+        self.fate.set_probe_posted(probe, F::ONE_SIDED);
+        Ok(has_room)
     }
 
     /// Does the same as [`Self::check_fate`] for a failed adapter of this host only. A lost peer does not count.
@@ -314,6 +374,10 @@ pub trait ConnectionEnd {
     /// Describes each lane of the rails that came up, for messages.
     fn describe_lanes(&self) -> Vec<String>;
 
+    /// Returns what this end has received, if it is the receiving one. The peer's sends of it are done, even if it
+    /// hears of that in no other way. Called before [`Self::start_linger`].
+    fn received(&mut self) -> Option<Received>;
+
     /// Ends the use of the connection: from now on whatever arrives is discarded, and errors are silent. The memory
     /// that was registered for it may be released. Only [`Self::linger`] may be called after this.
     fn start_linger(&mut self);
@@ -349,6 +413,10 @@ macro_rules! both_ends {
 
             fn describe_lanes(&self) -> Vec<String> {
                 self.core.rails.describe_lanes()
+            }
+
+            fn received(&mut self) -> Option<crate::Received> {
+                self.received_so_far()
             }
 
             fn start_linger(&mut self) {

@@ -1,16 +1,52 @@
-//! Reports by the rest of the process that a peer is gone or an adapter failed.
+//! The news that the rest of the process has for a connection's data path, and the data path's answers.
 
 use std::sync::OnceLock;
 
-use crate::Error;
+use crate::sync::{AtomicU32, Ordering};
+use crate::{Error, Received};
 
-/// Cells, each set once: by two of them a connection's data path learns without a lock that its peer is gone or an
-/// adapter failed, and by the third the rest of the process learns that the connection is broken.
+/// The fate of one end of a connection: by it the data path learns without a lock that its peer is gone, that an
+/// adapter failed, what a peer that has closed had received, or that the rest of the process wants to know if its rails
+/// still carry anything; and the rest of the process learns the answer, or that the connection is broken.
+///
+/// The data path looks only when a call finds nothing to report, and then at one number.
 #[derive(Debug, Default)]
 pub struct Fate {
     lost: OnceLock<Error>,
     failed: OnceLock<Error>,
     broken: OnceLock<Error>,
+    received: OnceLock<Received>,
+    /// The number of reports and questions so far.
+    news: AtomicU32,
+    /// The number of the last probe that was asked for, counted from 1.
+    asked: AtomicU32,
+    /// The number of the last probe that was posted, times 2, and 1 more if an adapter answers it.
+    posted: AtomicU32,
+    /// The number of the last probe that a rail has carried.
+    carried: AtomicU32,
+    /// The number of the last probe that every fabric is to post.
+    insisted: AtomicU32,
+    /// The number of looks at the rails that were asked for, and the last of them that found nothing.
+    looks_asked: AtomicU32,
+    looked: AtomicU32,
+}
+
+/// The state of a probe: an empty write of one end, which shows if the peer's end is still there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// No call of the application was stuck since it was asked for, so nothing is known.
+    Unposted,
+    /// It was posted, but no call has been stuck since the last question: its answer may lie in a queue.
+    Unseen,
+    /// It is on its way, and the rails have reported nothing up to now.
+    Outstanding {
+        /// True if an adapter answers it, even while the peer's process stands still; false if that process must.
+        by_adapter: bool,
+    },
+    /// A rail has carried it: the peer's end is there.
+    Carried,
+    /// The connection is broken already.
+    Broken,
 }
 
 impl Fate {
@@ -18,12 +54,97 @@ impl Fate {
     /// no peer. Only the first report counts.
     pub fn set_lost(&self, error: Error) {
         let _ = self.lost.set(error);
+        self.tell();
     }
 
     /// Reports that an adapter of this end, or a part of one, failed for good, and why. All requests that are stuck
     /// fail with this error, even if the peer is gone too. Only the first report counts.
     pub fn set_failed(&self, error: Error) {
         let _ = self.failed.set(error);
+        self.tell();
+    }
+
+    /// Reports what the peer, which has closed its receiving end, had received: those sends are done, even if their
+    /// acknowledgements were lost. Only the first report counts.
+    pub fn set_received(&self, received: Received) {
+        let _ = self.received.set(received);
+        self.tell();
+    }
+
+    /// Returns the state of the probe that was asked for last, and asks the data path to look at its rails once more
+    /// when it is stuck. With `is_due`, first asks for another probe. Unless this `insists`, a fabric whose
+    /// writes need the peer's process posts no probe: it would only put off the time at which an idle lane finds by
+    /// itself that its peer's host is gone. Only one thread at a time may call this.
+    pub fn judge(&self, is_due: bool, insists: bool) -> Probe {
+        let mut asked = self.asked.load(Ordering::Relaxed);
+        if is_due {
+            asked = asked.wrapping_add(1).max(1);
+            self.asked.store(asked, Ordering::Relaxed);
+        }
+        if insists {
+            self.insisted.store(asked, Ordering::Relaxed);
+        }
+        let probe = self.probe(asked);
+        self.looks_asked.store(self.looks_asked.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.tell();
+        probe
+    }
+
+    fn probe(&self, asked: u32) -> Probe {
+        let posted = self.posted.load(Ordering::Acquire);
+        if self.broken.get().is_some() {
+            Probe::Broken
+        } else if posted >> 1 != asked & (u32::MAX >> 1) {
+            Probe::Unposted
+        } else if self.carried.load(Ordering::Acquire) == asked {
+            Probe::Carried
+        } else if self.looked.load(Ordering::Acquire) != self.looks_asked.load(Ordering::Relaxed) {
+            Probe::Unseen
+        } else {
+            Probe::Outstanding { by_adapter: posted & 1 == 1 }
+        }
+    }
+
+    fn tell(&self) {
+        self.news.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns the number of reports and questions so far. What they say can be read once this returns their number.
+    #[inline]
+    pub(crate) fn news(&self) -> u32 {
+        self.news.load(Ordering::Acquire)
+    }
+
+    /// Returns the number of the probe that was asked for last.
+    pub(crate) fn asked_probe(&self) -> u32 {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if every fabric is to post this probe.
+    pub(crate) fn insists(&self, probe: u32) -> bool {
+        self.insisted.load(Ordering::Relaxed) == probe
+    }
+
+    /// Returns the number of the last look that was asked for.
+    pub(crate) fn asked_look(&self) -> u32 {
+        self.looks_asked.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a look at the rails found nothing.
+    pub(crate) fn set_looked(&self, look: u32) {
+        self.looked.store(look, Ordering::Release);
+    }
+
+    /// Notes that a probe is on its way.
+    pub(crate) fn set_probe_posted(&self, probe: u32, by_adapter: bool) {
+        self.posted.store(probe << 1 | u32::from(by_adapter), Ordering::Release);
+    }
+
+    /// Notes that a rail has carried a probe. An earlier one that comes late changes nothing.
+    pub(crate) fn set_probe_carried(&self, probe: u32) {
+        if probe.wrapping_sub(self.carried.load(Ordering::Relaxed)).cast_signed() > 0 {
+            self.carried.store(probe, Ordering::Release);
+        }
     }
 
     /// Notes that the connection is broken. Only the first reason counts.
@@ -34,6 +155,11 @@ impl Fate {
     /// Returns the reason why the connection is broken, which every call on it returns; `None` while it works.
     pub fn broken(&self) -> Option<&Error> {
         self.broken.get()
+    }
+
+    /// Returns what the peer had received when it closed; `None` until that is reported.
+    pub(crate) fn received(&self) -> Option<&Received> {
+        self.received.get()
     }
 
     /// Returns the reason why nothing that needs the peer can succeed; `None` until one is reported.
@@ -57,12 +183,34 @@ mod tests {
     fn a_failed_adapter_takes_precedence_over_a_lost_peer() {
         let (lost, failed) = (Error::peer("it is gone"), Error::local("it failed"));
         let fate = Fate::default();
-        assert_eq!((fate.lost(), fate.failed()), (None, None));
+        assert_eq!((fate.lost(), fate.failed(), fate.news()), (None, None, 0));
         fate.set_lost(lost.clone());
         fate.set_lost(failed.clone());
         assert_eq!((fate.lost(), fate.failed()), (Some(&lost), None));
         fate.set_failed(failed.clone());
         assert_eq!((fate.lost(), fate.failed()), (Some(&failed), Some(&failed)));
         assert_eq!(fate.broken(), None, "nothing was stuck yet");
+    }
+
+    #[test]
+    fn a_probe_counts_only_for_the_question_that_it_answers() {
+        let fate = Fate::default();
+        for by_adapter in [false, true] {
+            assert_eq!(fate.judge(true, false), Probe::Unposted);
+            let probe = fate.asked_probe();
+            fate.set_probe_carried(probe.wrapping_sub(1));
+            fate.set_probe_posted(probe, by_adapter);
+            assert_eq!(fate.judge(false, false), Probe::Unseen, "nobody has looked");
+            fate.set_looked(fate.asked_look());
+            assert_eq!(fate.judge(false, false), Probe::Outstanding { by_adapter });
+            assert_eq!(fate.judge(false, false), Probe::Unseen, "nobody has looked since");
+            fate.set_probe_carried(probe);
+            fate.set_probe_carried(probe.wrapping_sub(1));
+            assert_eq!(fate.judge(false, false), Probe::Carried);
+        }
+        assert_eq!(fate.judge(true, true), Probe::Unposted, "the earlier answer is old");
+        assert!(fate.insists(fate.asked_probe()) && !fate.insists(1));
+        fate.set_broken(Error::peer("a lane failed"));
+        assert_eq!(fate.judge(false, true), Probe::Broken);
     }
 }

@@ -58,6 +58,8 @@ pub struct Hello {
     pub host: String,
     /// The build's version, for messages.
     pub build: String,
+    /// The TCP port of its control socket, by which the peer finds out if the process has ended; 0 if it has none.
+    pub control_port: u16,
 }
 
 /// The reason why no session is possible.
@@ -162,11 +164,12 @@ impl Hello {
         out.u8(self.mode).u8(self.fabrics).zeros(2).u64(self.network);
         out.put(&self.process.0).put(&self.wanted.0).put(&self.nonce);
         out.u32(self.pid).i32(self.rank).i32(self.world);
-        out.text(&self.host, MOST_NAME).text(&self.build, MOST_BUILD);
+        out.text(&self.host, MOST_NAME).text(&self.build, MOST_BUILD).u16(self.control_port);
         out.bytes
     }
 
-    /// Reads a HELLO. A later version may append fields, so bytes left over are ignored.
+    /// Reads a HELLO. A later version may append fields, so bytes left over are ignored; earlier ones had no port at
+    /// the end, and are read all the same, so that a difference of versions can be named.
     ///
     /// # Errors
     /// If the bytes are not a HELLO.
@@ -198,6 +201,7 @@ impl Hello {
             world: reader.i32()?,
             host: reader.text("the host's name", MOST_NAME)?,
             build: reader.text("the build's version", MOST_BUILD)?,
+            control_port: reader.u16().unwrap_or(0),
         })
     }
 
@@ -254,6 +258,7 @@ mod tests {
             world: 8,
             host: "node7".into(),
             build: "0.1.0".into(),
+            control_port: 4711,
         }
     }
 
@@ -261,6 +266,9 @@ mod tests {
     fn what_goes_in_comes_out() {
         assert_eq!(Hello::decode(&hello().encode()), Ok(hello()));
         assert_eq!(hello().peer_name(), "node7, rank 3 (pid 4711)");
+        let mut of_version_3 = hello().encode();
+        of_version_3.truncate(of_version_3.len() - 2);
+        assert_eq!(Hello::decode(&of_version_3), Ok(Hello { control_port: 0, ..hello() }));
     }
 
     #[test]

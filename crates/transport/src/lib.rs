@@ -40,6 +40,7 @@ mod rail_info;
 mod rails;
 mod receive;
 mod receive_credits;
+mod received;
 mod record;
 mod requests;
 mod send;
@@ -59,7 +60,7 @@ pub use debt::{Debt, Look};
 pub use debtors::{Debtors, Indebted, LOOK_INTERVAL, LastDebtor, MOST_LOOKS_BETWEEN};
 pub use error::{Cause, Error, Misuse};
 pub use event::{Event, Truncated};
-pub use fate::Fate;
+pub use fate::{Fate, Probe};
 pub use handle::{Handle, HandleAddress};
 pub use handshake::{
     AcceptPairing, Acceptor, Action, Awaited, Connector, Dial, Handshake, HandshakeFailure, HandshakePort, LaneRefused,
@@ -72,16 +73,17 @@ pub use lingering::Lingering;
 pub use memory::{Incoming, MemoryKeys, Outgoing};
 pub use message::{
     FRAME_HEADER_BYTES, Frame, FrameHeader, Lanes, MAX_FRAME_BYTES, MAX_OFFERED_PORTS, MAX_TARGETS, Message, Offer,
-    PortOffer, RailAnswer, RailLanes, Ways,
+    PortOffer, Pulse, RailAnswer, RailLanes, Resume, SessionId, Ways,
 };
 pub use preface::{LANE_PROOF_BYTES, LanePreface, PREFACE_BYTES, Preface, Token};
 pub use rail_info::{LATENCIES, RailCounters, RailInfo, RailName};
 pub use receive::{Flushed, RecvConnection, RecvRequest};
+pub use received::Received;
 pub use send::{SendConnection, SendRequest};
 pub use sequence::Slot;
 pub use session::{
-    Ended, HelloFault, Limit, Lost, LostCause, Prover, Redials, Session, SessionAction, SessionConfig, Side, SocketEnd,
-    SocketEndKind, Unreachable, Unwelcome,
+    Ended, Gone, HelloFault, Limit, Lost, LostCause, PeerClock, Prover, Redials, ResumeFault, Session, SessionAction,
+    SessionConfig, Side, SocketEnd, SocketEndKind, Unreachable, Unwelcome,
 };
 
 pub use steering::{OwnWeights, Steering};
@@ -99,4 +101,4 @@ pub const MAX_BUFFERS: usize = 8;
 pub const MAX_MESSAGE_BYTES: u64 = 1 << 30;
 
 /// The protocol version that this build speaks.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;

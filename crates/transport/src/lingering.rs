@@ -11,13 +11,14 @@ pub struct Lingering<E>(E);
 
 impl<E: DerefMut<Target: ConnectionEnd>> Lingering<E> {
     /// Closes the open connection of this end. What arrives is discarded from now on, so it is before the peer is told
-    /// BYE that the end begins to linger.
+    /// BYE, and what has been received, that the end begins to linger.
     ///
     /// # Panics
     /// In debug builds, if the session does not know the connection as open.
     pub fn begin(mut end: E, session: &mut Session, connection: u32, now_ns: u64) -> Self {
+        let received = end.received();
         end.start_linger();
-        let was_open = session.close(connection, now_ns);
+        let was_open = session.close(connection, received, now_ns);
         debug_assert!(was_open, "only an open connection is closed");
         Self(end)
     }

@@ -1,6 +1,9 @@
 //! Everything that travels over a control socket after its preface, except HELLO's contents: frames, and the messages
 //! that set up and close a connection. All of it comes from a peer, so every count is checked before it is used.
 
+mod resume;
+mod weight;
+
 use std::net::Ipv6Addr;
 
 use railweave_fabric::{Fault, LaneEndpoint, LinkLayer, MAX_LANES, MAX_RAILS, Route, Step};
@@ -8,6 +11,9 @@ use railweave_fabric::{Fault, LaneEndpoint, LinkLayer, MAX_LANES, MAX_RAILS, Rou
 use crate::codec::{DecodeError, Reader, Writer};
 use crate::hello::MAX_HELLO_BYTES;
 use crate::preface::Token;
+use crate::received::Received;
+pub use resume::{Pulse, Resume, SessionId};
+use resume::{read_resumed, write_resumed};
 
 const MOST_TEXT: usize = 1024;
 const MOST_REASON: usize = 512;
@@ -202,12 +208,13 @@ pub enum Message {
     },
     /// Both, if a shared key is required: proof that its sender has the key ([`crate::Hello::KEYED`]).
     Proof([u8; 32]),
-    /// Either: this connection is closed; whatever the other end still sends is discarded.
-    Bye,
+    /// Either: this connection is closed; whatever the other end still sends is discarded. The receiver of data says
+    /// what it has received.
+    Bye(Option<Received>),
     /// Either: is this session's other end still there?
-    Ping,
-    /// The answer to PING.
-    Pong,
+    Ping(Pulse),
+    /// The answer to PING, with its number.
+    Pong(Pulse),
     /// Either: this end is still setting up the connection, so the other end restarts its timeout.
     Wait,
     /// Connector to acceptor: these rails are connected, and their first packets are on their way. Acceptor to
@@ -216,6 +223,13 @@ pub enum Message {
         /// One bit per rail of the answer.
         rails: u8,
     },
+    /// Opener to acceptor, on a new socket: go on with this session.
+    Resume(Resume),
+    /// The answer to RESUME: the number of frames about connections that its sender has received on the session;
+    /// `None` if it knows no such session.
+    Resumed(Option<u64>),
+    /// Either: the number of frames about connections that its sender has received on the session.
+    Have(u64),
 }
 
 fn fault_code(fault: Fault) -> u8 {
@@ -279,12 +293,15 @@ impl Message {
             Self::Lanes(_) => 4,
             Self::Ready { .. } => 5,
             Self::Refuse { .. } => 6,
-            Self::Bye => 7,
+            Self::Bye(_) => 7,
             Self::Proof(_) => 8,
-            Self::Ping => 9,
-            Self::Pong => 10,
+            Self::Ping(_) => 9,
+            Self::Pong(_) => 10,
             Self::Wait => 11,
             Self::Probe { .. } => 12,
+            Self::Resume(_) => 13,
+            Self::Resumed(_) => 14,
+            Self::Have(_) => 15,
         }
     }
 
@@ -297,12 +314,36 @@ impl Message {
             Self::Lanes(_) => "LANES",
             Self::Ready { .. } => "READY",
             Self::Refuse { .. } => "REFUSE",
-            Self::Bye => "BYE",
+            Self::Bye(_) => "BYE",
             Self::Proof(_) => "PROOF",
-            Self::Ping => "PING",
-            Self::Pong => "PONG",
+            Self::Ping(_) => "PING",
+            Self::Pong(_) => "PONG",
             Self::Wait => "WAIT",
             Self::Probe { .. } => "PROBE",
+            Self::Resume(_) => "RESUME",
+            Self::Resumed(_) => "RESUMED",
+            Self::Have(_) => "HAVE",
+        }
+    }
+
+    /// Returns true if it is about a connection. Such messages are numbered, and survive the loss of their socket.
+    pub fn is_about_connection(&self) -> bool {
+        match self {
+            Self::Hello(_)
+            | Self::Proof(_)
+            | Self::Ping(_)
+            | Self::Pong(_)
+            | Self::Resume(_)
+            | Self::Resumed(_)
+            | Self::Have(_) => false,
+            Self::Offer(_)
+            | Self::Answer { .. }
+            | Self::Lanes(_)
+            | Self::Ready { .. }
+            | Self::Refuse { .. }
+            | Self::Bye(_)
+            | Self::Wait
+            | Self::Probe { .. } => true,
         }
     }
 
@@ -353,9 +394,18 @@ impl Message {
             Self::Refuse { fault, of_rails, reason } => {
                 out.u8(fault_code(*fault)).u8(u8::from(*of_rails)).text(reason, MOST_TEXT);
             }
-            Self::Bye | Self::Ping | Self::Pong | Self::Wait => {}
+            Self::Bye(None) | Self::Wait => {}
+            Self::Bye(Some(received)) => {
+                out.put(&received.encode());
+            }
+            Self::Ping(pulse) | Self::Pong(pulse) => pulse.write(out),
             Self::Proof(proof) => {
                 out.put(proof);
+            }
+            Self::Resume(resume) => resume.write(out),
+            Self::Resumed(received) => write_resumed(*received, out),
+            Self::Have(received) => {
+                out.u64(*received);
             }
         }
     }
@@ -368,17 +418,25 @@ impl Message {
             4 => read_lanes(bytes),
             5 => read_mask("READY", bytes).map(|usable| Self::Ready { usable }),
             6 => read_refuse(bytes),
-            7 => Reader::new("BYE", bytes).end().map(|()| Self::Bye),
+            7 if bytes.is_empty() => Ok(Self::Bye(None)),
+            7 => Received::decode(bytes).map(|received| Self::Bye(Some(received))),
             8 => {
                 let mut reader = Reader::new("PROOF", bytes);
                 let proof = reader.array()?;
                 reader.end().map(|()| Self::Proof(proof))
             }
-            9 => Reader::new("PING", bytes).end().map(|()| Self::Ping),
-            10 => Reader::new("PONG", bytes).end().map(|()| Self::Pong),
+            9 => Pulse::read("PING", bytes).map(Self::Ping),
+            10 => Pulse::read("PONG", bytes).map(Self::Pong),
             11 => Reader::new("WAIT", bytes).end().map(|()| Self::Wait),
             12 => read_mask("PROBE", bytes).map(|rails| Self::Probe { rails }),
-            kind => Err(DecodeError::Value { what: "a frame's kind", value: kind.into(), allowed: "1 to 12" }),
+            13 => Resume::read(bytes).map(Self::Resume),
+            14 => read_resumed(bytes).map(Self::Resumed),
+            15 => {
+                let mut reader = Reader::new("HAVE", bytes);
+                let received = reader.u64()?;
+                reader.end().map(|()| Self::Have(received))
+            }
+            kind => Err(DecodeError::Value { what: "a frame's kind", value: kind.into(), allowed: "1 to 15" }),
         }
     }
 }

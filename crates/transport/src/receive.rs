@@ -17,8 +17,8 @@ use crate::record::Records;
 use crate::sequence::Sequence;
 use crate::slots::{Slots, State};
 use crate::{
-    ConnectionConfig, Error, Fate, Incoming, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, OwnWeights, RailInfo, SLOTS, Slot,
-    Steering,
+    ConnectionConfig, Error, Fate, Incoming, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, OwnWeights, RailInfo, Received,
+    SLOTS, Slot, Steering,
 };
 
 /// A receive or a flush in progress.
@@ -211,6 +211,7 @@ impl<F: Fabric> RecvConnection<F> {
                 flushes: Flushes::new(number),
                 owing: RailSet::EMPTY,
                 fatal: None,
+                fate: Arc::clone(&parts.fate),
             },
             cts: CtsSource::new(parts.cts_shadow, parts.peer_cts, entry),
             head: first,
@@ -515,6 +516,16 @@ impl<F: Fabric> RecvConnection<F> {
                 self.inbox.flushes.remember(*address, receive.expected);
             }
         }
+    }
+
+    /// Returns what this end has received, after a last look at its rails; `None` if the peer has broken the protocol.
+    /// An application that closes has the data of receives that were reported early, or wants it no more.
+    fn received_so_far(&mut self) -> Option<Received> {
+        // This ends: nothing is posted meanwhile, and each report uses up a write or a receive. Where this side places
+        // the data, its memory may be deregistered already.
+        while F::ONE_SIDED && matches!(self.core.poll(&mut self.inbox), Ok(true)) {}
+        let slots = &self.inbox.slots;
+        (!slots.is_closed()).then(|| Received::new(self.head, |slot| slots.get(slot).state != State::Open))
     }
 
     fn post_flush(&mut self, index: usize) -> Result<(), Error> {

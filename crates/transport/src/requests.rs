@@ -2,10 +2,12 @@
 //!
 //! Nearly all slots have one buffer. Such a slot ends the request with its own number, so [`SendSlot`] keeps both.
 
+use std::sync::Arc;
+
 use crate::connection::Fatal;
 use crate::measured::Measured;
 use crate::sequence::Sequence;
-use crate::{MAX_BUFFERS, SLOTS, Slot};
+use crate::{Fate, MAX_BUFFERS, Received, SLOTS, Slot};
 
 /// The most sends that may be outstanding at once.
 pub(crate) const REQUESTS: usize = SLOTS;
@@ -17,6 +19,10 @@ enum State {
     InProgress,
     Done,
 }
+
+/// Stands for the group of a slot whose requests have ended before its writes were complete, because the peer had
+/// received what they carried.
+const ENDED: u8 = u8::MAX;
 
 /// One slot, and the request with its number.
 #[derive(Clone, Copy, Default)]
@@ -30,7 +36,8 @@ struct SendSlot {
     sequence: Sequence,
     /// The number of the slot's signalled writes that are not complete.
     owed: u8,
-    /// The number of requests in the slot's group; 0 if it ends only the request with its own number.
+    /// The number of requests in the slot's group; 0 if it ends only the request with its own number, [`ENDED`] if they
+    /// have ended already.
     group: u8,
     /// The measurement of the completions of its writes.
     measured: Measured,
@@ -45,15 +52,18 @@ pub(crate) struct Requests {
     closed: bool,
     /// See [`Outstanding::fatal`](crate::connection::Outstanding::fatal).
     pub(crate) fatal: Option<Box<Fatal>>,
+    /// The fate of the connection, which hears of probes that rails have carried.
+    pub(crate) fate: Arc<Fate>,
 }
 
 impl Requests {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(fate: Arc<Fate>) -> Self {
         Self {
             slots: [SendSlot::default(); SLOTS],
             groups: Box::new([[0; MAX_BUFFERS]; SLOTS]),
             closed: false,
             fatal: None,
+            fate,
         }
     }
 
@@ -142,11 +152,7 @@ impl Requests {
         if slot.owed > 0 {
             return;
         }
-        if slot.group == 0 {
-            slot.state = State::Done;
-        } else {
-            self.finish_group(sequence.slot());
-        }
+        self.finish(sequence.slot());
     }
 
     /// Notes that a post was refused, which breaks the connection. Some writes of the slot that was being posted may
@@ -155,9 +161,35 @@ impl Requests {
         self.closed = true;
     }
 
+    /// Ends the requests of all slots that are owed completions although the peer has received what they carried.
+    /// Returns true if there were any. Their completions may still come, or never.
+    pub(crate) fn end_received(&mut self, received: &Received) -> bool {
+        let mut ended = false;
+        for number in 0..=u8::MAX {
+            let slot = self.slots[usize::from(number)];
+            if slot.owed > 0 && slot.group != ENDED && received.has(slot.sequence) {
+                self.finish(slot.sequence.slot());
+                self.slots[usize::from(number)].group = ENDED;
+                ended = true;
+            }
+        }
+        ended
+    }
+
+    #[inline]
+    fn finish(&mut self, slot: Slot) {
+        match self.slots[slot].group {
+            0 => self.slots[slot].state = State::Done,
+            _ => self.finish_group(slot),
+        }
+    }
+
     #[inline(never)]
     fn finish_group(&mut self, slot: Slot) {
         let count = self.slots[slot].group;
+        if count == ENDED {
+            return;
+        }
         for request in &self.groups[slot][..usize::from(count)] {
             self.slots[usize::from(*request)].state = State::Done;
         }
@@ -185,7 +217,7 @@ mod tests {
 
     #[test]
     fn requests_come_free_only_when_they_are_done() {
-        let mut requests = Requests::new();
+        let mut requests = Requests::new(Arc::default());
         for sequence in 0..=255 {
             assert!(requests.is_slot_free(at(sequence)) && requests.find_free(at(sequence)).is_some());
             assert_eq!(requests.post_one(at(sequence), 1, u64::from(sequence) / 10, Measured::NOT), sequence as u8);
@@ -202,7 +234,7 @@ mod tests {
 
     #[test]
     fn all_requests_of_a_slot_are_done_with_its_last_write() {
-        let mut requests = Requests::new();
+        let mut requests = Requests::new(Arc::default());
         (0..3).for_each(|request| requests.take(request, 10 + u64::from(request)));
         requests.post(at(0x1ff), 2, [2, 0, 1].into_iter(), Measured::NOT);
         assert!(requests.is_owed(at(0xff)) && !requests.is_owed(at(0xfe)));
@@ -219,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_request_of_a_group_keeps_its_slot_busy() {
-        let mut requests = Requests::new();
+        let mut requests = Requests::new(Arc::default());
         requests.take(5, 1);
         requests.post(at(4), 1, [5].into_iter(), Measured::NOT);
         requests.handle_sent(at(4));
@@ -230,16 +262,35 @@ mod tests {
 
     #[test]
     fn a_broken_connection_ignores_what_was_posted_in_part() {
-        let mut requests = Requests::new();
+        let mut requests = Requests::new(Arc::default());
         requests.close();
         requests.handle_sent(at(0));
         assert!(requests.is_slot_free(at(0)) && requests.release(0).is_none());
     }
 
     #[test]
+    fn what_the_peer_has_received_is_sent_though_its_completions_come_late_or_never() {
+        let mut requests = Requests::new(Arc::default());
+        (7..9).for_each(|request| requests.take(request, 5));
+        requests.post(at(0), 3, [7, 8].into_iter(), Measured::NOT);
+        requests.post_one(at(1), 2, 11, Measured::NOT);
+        requests.post_one(at(2), 1, 12, Measured::NOT);
+        let received = Received::new(at(3), |slot| slot.number() < 2);
+        assert!(requests.end_received(&received));
+        assert_eq!([7, 8, 1, 2].map(|request| requests.release(request)), [Some(5), Some(5), Some(11), None]);
+        assert!(!requests.end_received(&received), "once is enough");
+        assert!(!requests.is_slot_free(at(257)), "its writes are still out");
+        requests.handle_sent(at(1));
+        requests.handle_sent(at(1));
+        assert!(requests.is_slot_free(at(257)) && requests.release(1).is_none(), "it has ended");
+        requests.handle_sent(at(2));
+        assert_eq!(requests.release(2), Some(12));
+    }
+
+    #[test]
     #[should_panic(expected = "which is owed none")]
     fn a_completion_of_nothing_is_a_bug() {
-        let mut requests = Requests::new();
+        let mut requests = Requests::new(Arc::default());
         requests.post_one(at(3), 1, 0, Measured::NOT);
         requests.handle_sent(at(0x103));
     }

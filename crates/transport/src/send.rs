@@ -193,7 +193,7 @@ impl<F: Fabric> SendConnection<F> {
         Self {
             layout,
             progress: InProgress {
-                requests: Requests::new(),
+                requests: Requests::new(Arc::clone(&parts.fate)),
                 meter: Meter::new(
                     &parts.order,
                     parts.config.split_min,
@@ -446,6 +446,12 @@ impl<F: Fabric> SendConnection<F> {
             self.core.check_fate(&mut self.progress)?;
         }
         Ok(None)
+    }
+
+    /// Returns what this end has received: a sender receives nothing.
+    #[expect(clippy::unused_self, reason = "the receiving end has the same method")]
+    fn received_so_far(&self) -> Option<crate::Received> {
+        None
     }
 
     /// Returns `None` for a message that could not be posted. On a fabric whose writes need this side's processor,

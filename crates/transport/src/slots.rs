@@ -75,6 +75,7 @@ pub(crate) struct Slots {
     /// The first receive's number, and one more for each receive that is owed no more immediates, modulo 2^32.
     completed: u32,
     records: Records,
+    is_closed: bool,
 }
 
 impl Slots {
@@ -83,7 +84,14 @@ impl Slots {
     pub(crate) fn new(count: usize, came_up: RailSet, records: Records, first: Sequence) -> Self {
         let slots: Vec<_> = vec![Receive::default(); SLOTS];
         let slots = slots.into_boxed_slice().try_into().unwrap_or_else(|_| unreachable!("SLOTS were made"));
-        Self { slots, layout: ImmediateLayout::new(count), came_up, completed: first.number(), records }
+        Self {
+            slots,
+            layout: ImmediateLayout::new(count),
+            came_up,
+            completed: first.number(),
+            records,
+            is_closed: false,
+        }
     }
 
     /// Returns a slot.
@@ -249,6 +257,12 @@ impl Slots {
     pub(crate) fn close(&mut self) {
         let open = self.slots.iter_mut().filter(|receive| matches!(receive.state, State::Open | State::Early));
         open.for_each(|receive| receive.state = State::Free);
+        self.is_closed = true;
+    }
+
+    /// Returns true once the slots were [closed](Self::close): then their states no longer say what has come.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed
     }
 
     /// Returns the layout of the immediates.

@@ -13,6 +13,8 @@ pub(crate) enum WorkKind {
     Cts,
     /// An empty write, which tells the latency of its rail.
     Ping,
+    /// An empty write, which shows if the peer's end is still there: its number, at least 1.
+    Probe(u32),
     /// A flush: its request, and the generation of that request modulo 2^24.
     Flush { request: u8, generation: u32 },
 }
@@ -24,8 +26,15 @@ impl WorkKind {
             Self::Data(sequence) => u64::from(sequence.number()) << 2 | 1,
             Self::Cts => 2,
             Self::Ping => 4,
+            Self::Probe(number) => (u64::from(number) + 1) << 2,
             Self::Flush { request, generation } => u64::from(generation) << 10 | u64::from(request) << 2 | 3,
         })
+    }
+
+    /// Returns the receive whose data an id names; `None` for other work. Most completions are found by this alone.
+    #[inline(always)]
+    pub(crate) fn data(id: WorkId) -> Option<Sequence> {
+        (id.0 & 3 == 1).then_some(Sequence::new((id.0 >> 2) as u32))
     }
 
     #[inline]
@@ -35,6 +44,7 @@ impl WorkKind {
             1 => Some(Self::Data(Sequence::new(number))),
             2 => Some(Self::Cts),
             0 if number == 1 => Some(Self::Ping),
+            0 if id.0 != 0 => Some(Self::Probe(number.wrapping_sub(1))),
             3 => Some(Self::Flush { request: number as u8, generation: number >> 8 }),
             _ => None,
         }
@@ -52,11 +62,15 @@ mod tests {
             data(u32::MAX),
             WorkKind::Cts,
             WorkKind::Ping,
+            WorkKind::Probe(1),
+            WorkKind::Probe(u32::MAX),
             WorkKind::Flush { request: 31, generation: 0xff_ffff },
             data(0),
         ] {
             assert_eq!(WorkKind::from_id(work.id()), Some(work));
         }
         assert_eq!(WorkKind::from_id(WorkId(0)), None);
+        assert_eq!(WorkKind::data(data(7).id()), Some(Sequence::new(7)));
+        assert!([WorkKind::Cts, WorkKind::Ping, WorkKind::Probe(1)].iter().all(|it| WorkKind::data(it.id()).is_none()));
     }
 }

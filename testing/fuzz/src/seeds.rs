@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use railweave_fabric::{Fault, LaneEndpoint, Route, Step};
 use railweave_fabric_tcp::frame::{Body, Frame as LaneFrame, WriteFrame};
 use railweave_transport::{
-    Frame, Handle, HandleAddress, Hello, LanePreface, Lanes, Message, Offer, Preface, ProcessId, RailAnswer, RailLanes,
-    Token, Ways,
+    Frame, Handle, HandleAddress, Hello, LanePreface, Lanes, Message, Offer, Preface, ProcessId, Pulse, RailAnswer,
+    RailLanes, Resume, SessionId, Token, Ways,
 };
 
 use crate::peer::port_offer;
@@ -75,6 +75,7 @@ fn wire() -> Vec<(&'static str, Vec<u8>)> {
         world: 8,
         host: "node7".into(),
         build: "0.1.0".into(),
+        control_port: 7,
     };
     let port = port_offer(0, 1, 2);
     let open = RailLanes::Open { key: 0x55, endpoints: vec![LaneEndpoint([9; 48]); 2] };
@@ -94,10 +95,13 @@ fn wire() -> Vec<(&'static str, Vec<u8>)> {
         Message::Lanes(Lanes { byte_counts: true, stream: 0xffff_0000_1234, rails }),
         Message::Ready { usable: 3 },
         Message::Refuse { fault: Fault::Configuration, of_rails: false, reason: "RAILWEAVE_MODE differs".into() },
-        Message::Bye,
-        Message::Ping,
-        Message::Pong,
+        Message::Bye(None),
+        Message::Ping(Pulse { number: 7, clock_ns: 1 << 40 }),
+        Message::Pong(Pulse { number: 7, clock_ns: 3 }),
         Message::Wait,
+        Message::Resume(Resume { session: SessionId([6; 16]), attempt: 1, received: 9 }),
+        Message::Resumed(Some(3)),
+        Message::Have(12),
     ];
     let frames: Vec<u8> = messages.into_iter().flat_map(|message| Frame { connection: 42, message }.encode()).collect();
     let lane = Preface::Lane(LanePreface { token: Token([8; 16]), rail: 1, lane: 15, proof: [0; 14] });
@@ -137,13 +141,15 @@ fn session() -> Vec<(&'static str, Vec<u8>)> {
     let opened = [12, 0, 1, 12, 1, 1].to_vec();
     let closed = |which: u8| vec![14, which];
     let drained = [15, 0, 0, 15, 1, 0].to_vec();
-    let due = vec![18, 100];
+    let due = vec![19, 100];
     let hellos = [connected.clone(), from_opener.clone(), from_acceptor.clone()].concat();
     let proofs = [from_opener.clone(), from_acceptor.clone()].concat();
     let up = [begin(0, 1), hellos.clone()].concat();
     let keyed = |flags| [begin(flags, 1), hellos.clone(), proofs.clone()].concat();
     let set_up = [offers.clone(), from_opener.clone(), accepts.clone()].concat();
-    let open = [up.clone(), set_up.clone(), opened].concat();
+    let open = [up.clone(), set_up.clone(), opened.clone()].concat();
+    let cut = vec![16, 0, 0, 16, 1, 0];
+    let resumed = [from_opener.clone(), from_acceptor.clone()].concat();
     let byes = [from_opener.clone(), from_acceptor.clone()].concat();
     let both_close = [open.clone(), drained, closed(0), closed(1), byes, due.repeat(8)].concat();
     let invent = |wire: u8, connection: u8, message: Message| {
@@ -158,16 +164,20 @@ fn session() -> Vec<(&'static str, Vec<u8>)> {
         ("up", up.clone()),
         ("keyed", keyed(1)),
         ("another_key", keyed(7)),
-        ("other_addresses", [begin(0, 3), vec![16, 0, 2, 16, 0, 1, 18, 100], hellos.clone(), due.clone()].concat()),
+        ("other_addresses", [begin(0, 3), vec![16, 0, 2, 16, 0, 1, 19, 100], hellos.clone(), due.clone()].concat()),
         ("refused", [up.clone(), offers.clone(), from_opener.clone(), refuses, from_acceptor.clone()].concat()),
         ("both_close", both_close.clone()),
-        ("number_again", [both_close, invent(0, 1, Message::Bye), invent(0, 1, offer_of_nothing())].concat()),
+        ("number_again", [both_close, invent(0, 1, Message::Bye(None)), invent(0, 1, offer_of_nothing())].concat()),
         ("one_closes", [open.clone(), closed(0), from_opener.clone(), due.repeat(9)].concat()),
         ("given_up_late", [open.clone(), invent(0, 1, late.clone()), due.repeat(3)].concat()),
         ("taken_back", [up.clone(), offers.clone(), from_opener.clone(), invent(0, 1, late)].concat()),
         ("socket_ends", [many, vec![12, 1, 1, 16, 1, 0], due.repeat(4), vec![12, 1, 1]].concat()),
         ("asked", asked.concat()),
-        ("silent", [open, due.repeat(12)].concat()),
+        ("silent", [open.clone(), due.repeat(12)].concat()),
+        ("resumed", [open.clone(), cut.clone(), hellos.clone(), resumed.clone(), closed(0), resumed.clone()].concat()),
+        ("resumed_keyed", [keyed(1), set_up.clone(), opened.clone(), cut.clone(), hellos, proofs, resumed].concat()),
+        ("process_ended", [open.clone(), vec![18, 0, 1, 16, 0, 0], vec![16, 0, 3], due.repeat(30)].concat()),
+        ("opener_looked_for", [open, cut, due.repeat(3), vec![16, 1, 3, 18, 1, 2], due.repeat(30)].concat()),
         ("out_of_turn", [up, invent(0, 0, Message::Proof([1; 32])), invent(1, 1, offer_of_nothing())].concat()),
         ("late", [begin(0, 1), connected, due.repeat(4)].concat()),
     ]

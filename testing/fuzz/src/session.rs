@@ -1,5 +1,6 @@
 //! Both ends of a session, and between them an adversary who changes, drops, repeats and invents their frames, ends
-//! their sockets, and lets time pass.
+//! their sockets, lets time pass, and says what becomes of the probes of their rails. The ends of a session that has
+//! lost its socket find each other again.
 //!
 //! Whatever the adversary does: no panic; nothing is sent without a socket; the session reports only events that fit
 //! the state of a connection, and its end once; when it has ended, it has reported that to each connection, and open
@@ -11,8 +12,8 @@ use std::sync::Arc;
 
 use railweave_fabric::Fault;
 use railweave_transport::{
-    Frame, Hello, Message, Offer, PROTOCOL_VERSION, ProcessId, Prover, Session, SessionAction, SessionConfig, Side,
-    SocketEnd, SocketEndKind, Ways,
+    Frame, Hello, Message, Offer, PROTOCOL_VERSION, Probe, ProcessId, Prover, Resume, Session, SessionAction,
+    SessionConfig, Side, SocketEnd, SocketEndKind, Ways,
 };
 
 use crate::input::Input;
@@ -21,6 +22,18 @@ use crate::peer::port_offer;
 const MOST_STEPS: usize = 600;
 const MOST_QUEUED: usize = 64;
 const MILLISECOND: u64 = 1_000_000;
+
+const SOCKET_ENDS: [SocketEndKind; 4] =
+    [SocketEndKind::Other, SocketEndKind::Mute, SocketEndKind::NoRoute, SocketEndKind::Refused];
+
+const PROBES: [Probe; 6] = [
+    Probe::Unposted,
+    Probe::Unseen,
+    Probe::Outstanding { by_adapter: true },
+    Probe::Outstanding { by_adapter: false },
+    Probe::Carried,
+    Probe::Broken,
+];
 
 /// A proof that consists of its maker's role and key.
 struct Password(u8);
@@ -58,6 +71,10 @@ struct End {
     has_ended: bool,
     /// True if lingering connections have sent everything.
     is_drained: bool,
+    /// The state of every connection's probe.
+    probe: Probe,
+    /// The peer's wish to go on with another session.
+    resume: Option<Resume>,
 }
 
 struct Script {
@@ -65,6 +82,8 @@ struct Script {
     configs: [Arc<SessionConfig>; 2],
     opener: End,
     acceptor: Option<End>,
+    /// The acceptor of an earlier socket, if its session may go on.
+    old: Option<End>,
     /// Frames in flight: from the opener, from the acceptor.
     wires: [VecDeque<Vec<u8>>; 2],
     nonce: u8,
@@ -86,6 +105,7 @@ fn config(process: u8, key: Option<u8>) -> Arc<SessionConfig> {
         world: 2,
         host: "node".to_owned(),
         build: "fuzz".to_owned(),
+        control_port: 7,
     };
     let prover = key.map(|key| Arc::new(Password(key)) as Arc<dyn Prover>);
     Arc::new(SessionConfig::new(hello, prover, 8000 * MILLISECOND, 4000 * MILLISECOND))
@@ -99,8 +119,15 @@ pub(crate) fn run(bytes: &[u8]) {
     let configs = [config(1, key), config(2, other)];
     let addresses = (0..addresses).map(|last| SocketAddr::from(([10, 0, 0, last], 7)));
     let session = Session::open(Arc::clone(&configs[0]), ProcessId([2; 16]), addresses, 0);
-    let mut script =
-        Script { now_ns: 0, configs, opener: End::new(session), acceptor: None, wires: Default::default(), nonce: 0 };
+    let mut script = Script {
+        now_ns: 0,
+        configs,
+        opener: End::new(session),
+        acceptor: None,
+        old: None,
+        wires: Default::default(),
+        nonce: 0,
+    };
     script.drain();
     for _ in 0..MOST_STEPS {
         if input.is_empty() {
@@ -121,6 +148,8 @@ impl End {
             is_dialling: false,
             has_ended: false,
             is_drained: false,
+            probe: Probe::Unposted,
+            resume: None,
         }
     }
 
@@ -132,7 +161,7 @@ impl End {
         }
         while let Some(action) = self.session.poll_action() {
             match action {
-                SessionAction::Dial(_) => {
+                SessionAction::Dial { .. } => {
                     assert!(!self.has_socket && !self.is_dialling && !self.has_ended, "it dials without a socket");
                     self.is_dialling = true;
                 }
@@ -145,6 +174,21 @@ impl End {
                     (self.has_socket, self.is_dialling) = (false, false);
                 }
                 SessionAction::Up => assert!(self.has_socket && self.session.is_up()),
+                SessionAction::Away(why) => {
+                    assert!(!self.has_socket && self.session.is_away(), "it has lost its socket");
+                    is_sentence(&why.to_string());
+                }
+                SessionAction::StillAway => assert!(self.session.is_away() && !self.has_socket),
+                SessionAction::Back { .. } => assert!(self.has_socket && self.session.is_up()),
+                SessionAction::Resume(resume) => self.resume = Some(resume),
+                SessionAction::Judge { connection, .. } => {
+                    let open = Some(&Known::Open { left: false, lost: false });
+                    assert_eq!(self.known.get(&connection), open, "only open connections are judged");
+                    self.session.handle_judged(connection, self.probe, now_ns);
+                }
+                SessionAction::Received { connection, .. } => {
+                    assert!(matches!(self.known.get(&connection), Some(Known::Open { .. })), "it is open");
+                }
                 SessionAction::Unreachable(unreachable) => is_sentence(&unreachable.to_string()),
                 SessionAction::Ended(why) => {
                     assert!(!std::mem::replace(&mut self.has_ended, true), "a session ends once");
@@ -208,7 +252,7 @@ impl End {
 
     fn close(&mut self, number: u32, now_ns: u64) {
         self.known.insert(number, Known::Closed);
-        assert!(self.session.close(number, now_ns), "it was open");
+        assert!(self.session.close(number, None, now_ns), "it was open");
     }
 
     fn lose_socket(&mut self, kind: SocketEndKind, now_ns: u64) {
@@ -225,13 +269,18 @@ fn is_sentence(text: &str) {
 
 impl Script {
     fn end_at(&mut self, which: u8) -> &mut End {
-        match (&mut self.acceptor, which % 2) {
-            (Some(acceptor), 1) => acceptor,
+        match (&mut self.acceptor, &mut self.old, which % 3) {
+            (Some(acceptor), _, 1) => acceptor,
+            (_, Some(old), 2) => old,
             _ => &mut self.opener,
         }
     }
 
     fn drain(&mut self) {
+        if let Some(old) = &mut self.old {
+            let sent = old.drain(self.now_ns);
+            assert!(sent.is_empty(), "it has no socket: {sent:?}");
+        }
         // Each may respond to the other's frames, but nothing arrives by itself.
         let sent =
             [self.opener.drain(self.now_ns), self.acceptor.as_mut().map_or(vec![], |end| end.drain(self.now_ns))];
@@ -244,11 +293,50 @@ impl Script {
                 }
             }
         }
+        if let Some(resume) = self.acceptor.as_mut().and_then(|acceptor| acceptor.resume.take()) {
+            self.resume(&resume);
+            self.drain();
+        }
+    }
+
+    /// Gives the acceptor's socket to the end of the session with which the opener wants to go on.
+    fn resume(&mut self, resume: &Resume) {
+        let now_ns = self.now_ns;
+        let Some(mut newcomer) = self.acceptor.take() else { return };
+        let peer = newcomer.session.peer().expect("it is up").clone();
+        let may = |old: &End| match old.session.check_resume(resume, &peer) {
+            Ok(()) => true,
+            Err(fault) => {
+                is_sentence(&fault.to_string());
+                false
+            }
+        };
+        match self.old.take() {
+            Some(mut old) if may(&old) => {
+                old.lose_socket(SocketEndKind::Other, now_ns);
+                // It may have been about to end.
+                if !may(&old) {
+                    newcomer.session.refuse_resume(now_ns);
+                    (self.acceptor, self.old) = (Some(newcomer), Some(old));
+                    return;
+                }
+                drop(old.drain(now_ns));
+                old.has_socket = true;
+                old.session.resume(resume, newcomer.session.address(), now_ns);
+                newcomer.session.discard();
+                assert!(newcomer.session.is_over(), "nothing of it is left");
+                self.acceptor = Some(old);
+            }
+            old => {
+                newcomer.session.refuse_resume(now_ns);
+                (self.acceptor, self.old) = (Some(newcomer), old);
+            }
+        }
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
         let now_ns = self.now_ns;
-        match input.u8() % 20 {
+        match input.u8() % 21 {
             0..=4 => {
                 let wire = input.u8() % 2;
                 if let Some(bytes) = self.wires[usize::from(wire)].pop_front() {
@@ -288,13 +376,16 @@ impl Script {
                 self.end_at(which).is_drained = drained;
             }
             16 => {
-                let (which, kind) =
-                    (input.u8(), input.choose(&[SocketEndKind::Other, SocketEndKind::Mute, SocketEndKind::NoRoute]));
+                let (which, kind) = (input.u8(), input.choose(&SOCKET_ENDS));
                 self.end_at(which).lose_socket(kind, now_ns);
             }
             17 => {
                 let which = input.u8();
-                self.end_at(which).session.handle_all_read();
+                self.end_at(which).session.handle_all_read(now_ns);
+            }
+            18 => {
+                let (which, probe) = (input.u8(), input.choose(&PROBES));
+                self.end_at(which).probe = probe;
             }
             _ => self.wait(input.u8()),
         }
@@ -302,7 +393,7 @@ impl Script {
 
     /// Delivers a frame that nobody sent.
     fn invent(&mut self, input: &mut Input<'_>) {
-        let (wire, kind, connection, length) = (input.u8() % 2, input.u8() % 13, input.u8(), input.u8());
+        let (wire, kind, connection, length) = (input.u8() % 2, input.u8() % 17, input.u8(), input.u8());
         let body = input.take(usize::from(length));
         let header =
             [&(body.len() as u32).to_le_bytes()[..], &[kind, 0, 0, 0], &u32::from(connection % 6).to_le_bytes()];
@@ -315,10 +406,12 @@ impl Script {
         if std::mem::take(&mut self.opener.is_dialling) {
             self.nonce = self.nonce.wrapping_add(1);
             self.opener.has_socket = true;
-            self.opener.session.handle_connected([self.nonce; 32]);
-            if let Some(mut old) = self.acceptor.take() {
-                old.lose_socket(SocketEndKind::Other, now_ns);
-                old.finish(now_ns);
+            self.opener.session.handle_connected([self.nonce; 32], now_ns);
+            if let Some(mut before) = self.acceptor.take() {
+                before.lose_socket(SocketEndKind::Other, now_ns);
+                drop(before.drain(now_ns));
+                let over = if before.session.is_away() { self.old.replace(before) } else { Some(before) };
+                over.into_iter().for_each(|mut over| over.finish(now_ns));
             }
             let config = Arc::clone(&self.configs[1]);
             let session = Session::accept(config, [!self.nonce; 32], SocketAddr::from(([10, 0, 0, 9], 7)), now_ns);
@@ -361,13 +454,14 @@ impl Script {
     /// Lets time pass: a little, or up to the next deadline.
     fn wait(&mut self, step: u8) {
         let now_ns = self.now_ns;
-        let due = [self.opener.session.timeout_ns(), self.acceptor.as_ref().and_then(|end| end.session.timeout_ns())];
+        let ends = [Some(&self.opener), self.acceptor.as_ref(), self.old.as_ref()];
+        let due = ends.map(|end| end.and_then(|end| end.session.timeout_ns()));
         self.now_ns = match step {
             0..64 => now_ns + u64::from(step) * MILLISECOND,
             64..200 => due.into_iter().flatten().min().unwrap_or(now_ns).max(now_ns),
             _ => now_ns + u64::from(step - 199) * 500 * MILLISECOND,
         };
-        for which in 0..2 {
+        for which in 0..3 {
             let now_ns = self.now_ns;
             self.end_at(which).session.handle_timeout(now_ns);
         }
@@ -395,7 +489,7 @@ impl Script {
     fn end(mut self) {
         let now_ns = self.now_ns;
         self.drain();
-        if let Some(acceptor) = &mut self.acceptor {
+        for acceptor in self.acceptor.iter_mut().chain(&mut self.old) {
             acceptor.finish(now_ns);
         }
         self.opener.finish(now_ns);

@@ -110,7 +110,9 @@ fn hello(bytes: &[u8]) {
     let encoded = theirs.encode();
     let whole = !theirs.host.contains('\u{fffd}') && !theirs.build.contains('\u{fffd}');
     if whole {
-        assert!(bytes.starts_with(&encoded), "HELLO is what it was decoded from, but for what a later version appends");
+        // Before version 4 it had no port at its end.
+        let known = if bytes.len() < encoded.len() { &encoded[..encoded.len() - 2] } else { &encoded };
+        assert!(bytes.starts_with(known), "HELLO is what it was decoded from, but for what a later version appends");
     }
     assert_eq!(Hello::decode(&encoded).expect("what HELLO encodes to decodes").encode(), encoded);
     let name = theirs.peer_name();

@@ -9,6 +9,9 @@
 mod debt;
 #[path = "../../../crates/fabric-tcp/src/entry.rs"]
 mod entry;
+#[path = "../../../crates/plugin/src/forks.rs"]
+#[allow(dead_code)] // as above
+mod forks;
 #[path = "../../../crates/plugin/src/comm/owing.rs"]
 mod owing;
 #[path = "../../../crates/plugin/src/per_process.rs"]

@@ -68,6 +68,8 @@ seen! {
     ProcessDied = "fault", "a process died";
     ProcessKilled = "fault", "a process killed between two calls";
     SessionBroke = "fault", "a session broke";
+    SessionAway = "fault", "a session that lost its socket while connections needed it";
+    Stranger = "fault", "a stranger who wants to go on with the session of others";
     DialFailed = "fault", "a dial that failed";
     PeerSilent = "fault", "a peer that did not answer a PING in time";
     Unwelcome = "fault", "a peer that is unwelcome on a session";
@@ -79,6 +81,14 @@ seen! {
 
     SessionShared = "path", "several connections on one session";
     Redialled = "path", "an address that was dialled again";
+    SessionResumed = "path", "a session that went on over another socket";
+    ResumeRefused = "path", "a session that was not to be gone on with";
+    OpenerChecked = "path", "an opener that was found to be there";
+    ProbeUnposted = "path", "a probe that no stuck call has posted yet";
+    ProbeUnseen = "path", "a probe that nobody has looked for";
+    ProbeOut = "path", "a probe on its way";
+    ProbeCarried = "path", "a probe that a rail has carried";
+    ProbeBroken = "path", "a probe of a connection that has ended";
     SessionIdle = "path", "a session that ended because no connection used it";
     OfferWithdrawn = "path", "an offer that was withdrawn while it waited";
     OfferExpired = "path", "an offer whose time was over when it had its place";

@@ -37,6 +37,17 @@ pub(crate) struct Faults {
     pub(crate) peer_timeouts_ns: [u64; 2],
     /// True if no process is notified of a death or of a broken session: only an unanswered PING reveals it.
     pub(crate) is_mute: bool,
+    /// The longest time for which no session comes up between two processes once the session between them has broken.
+    pub(crate) away_ns: u64,
+    /// True if their dials are refused meanwhile, as by a firewall, although both live. Only adapters answer without
+    /// their process, so only over a one-sided fabric.
+    pub(crate) is_refused: bool,
+    /// The number of frames, out of 1000, behind which a session's socket breaks.
+    pub(crate) cut_permille: u32,
+    /// The times at which the session of a connection breaks, by the connection's number modulo that of connections.
+    pub(crate) break_times_ns: Vec<(u64, usize)>,
+    /// The times at which strangers dial, who want to go on with the sessions of others.
+    pub(crate) stranger_times_ns: Vec<u64>,
     /// The number of offers, out of 1000, that must wait for their place, and the longest time.
     pub(crate) offer_waits_permille: u32,
     pub(crate) offer_waits_ns: u64,
@@ -119,6 +130,11 @@ impl Faults {
             dial_fails_permille: 0,
             peer_timeouts_ns: [20_000_000; 2],
             is_mute: false,
+            away_ns: 0,
+            is_refused: false,
+            cut_permille: 0,
+            break_times_ns: Vec::new(),
+            stranger_times_ns: Vec::new(),
             offer_waits_permille: 0,
             offer_waits_ns: 0,
             offers_wait_out: false,
@@ -265,8 +281,32 @@ impl Faults {
         if chance.permille(100) {
             self.dial_fails_permille = chance.pick(&[200, 700]);
         }
-        self.peer_timeouts_ns = [0, 1].map(|_| chance.pick(&[3_000_000, 20_000_000]));
+        // A peer's time is longer than any hiccup of the network: an adapter that is silent for half of it is away.
+        let hiccups_ns = 2 * self.network_ns();
+        self.peer_timeouts_ns = [0, 1].map(|_| hiccups_ns + chance.pick(&[6_000_000, 30_000_000]));
         self.is_mute = chance.permille(200);
+    }
+
+    /// Adds networks of sessions that stay away for a while, refusals meanwhile, sockets that break again and again,
+    /// and strangers who want to go on with the sessions of others.
+    pub(crate) fn add_resumptions(&mut self, one_sided: bool, chance: &mut Chance) {
+        self.away_ns = chance.pick(&[0, 1_000_000, 20_000_000, 100_000_000]);
+        self.is_refused = chance.permille(300) && one_sided;
+        if chance.permille(150) {
+            self.cut_permille = chance.pick(&[10, 50]);
+        }
+        if chance.permille(300) {
+            let mut one = || (chance.below(6_000_000), chance.below(100) as usize);
+            self.break_times_ns = (0..3).map(|_| one()).collect();
+        }
+        if chance.permille(200) {
+            self.stranger_times_ns = (0..chance.between(1, 4)).map(|_| chance.below(20_000_000)).collect();
+        }
+    }
+
+    /// Returns the time for which a connection's rails must carry nothing before a sign of its peer's end counts.
+    pub(crate) fn proof_ns(&self) -> u64 {
+        3_000_000 + 2 * self.network_ns()
     }
 
     /// Adds offers that must wait to a quarter of the seeds, and calls that block set-ups to another quarter.
@@ -326,10 +366,10 @@ impl Faults {
     pub(crate) fn death_limit_ns(&self) -> u64 {
         let session_ns = self.session_delay_ns + self.session_jitter_ns;
         let silences_ns = 4 * self.silence_ns + self.pause_ns;
-        // A peer may be quiet for up to two eighths of the time before it is asked; then it has the whole time to
-        // answer.
+        // Half of a peer's time passes before its rails are asked. They have half of it, or the time of a proof; each
+        // may begin again once, after an answer that came just before the end.
         let longest_ns = self.peer_timeouts_ns[0].max(self.peer_timeouts_ns[1]);
-        let asking_ns = if self.is_mute { longest_ns + longest_ns / 4 } else { 0 };
+        let asking_ns = 2 * longest_ns + 2 * self.proof_ns() + self.away_ns;
         3 * self.fabric.retry_ns
             + self.detect_ns
             + self.grace_ns

@@ -41,6 +41,8 @@ pub(crate) enum Task {
     Abort(usize),
     /// The session of a connection breaks.
     Break { connection: usize },
+    /// A stranger dials a process.
+    Stranger,
     /// An event of the host tells a process that the device of a port, by its number in the world, has failed.
     DeviceEvent(usize),
     /// A process's control thread gives an order to one end of a connection, by its number in the plan.

@@ -145,9 +145,11 @@ impl Link {
                 news.lines.push(event.to_string());
             }
             match session.poll_action() {
-                Some(SessionAction::Dial(address)) => self.dial(address, now_ns),
+                Some(SessionAction::Dial { to, .. }) => self.dial(to, now_ns),
                 Some(SessionAction::Send(frame)) => self.output.extend(frame.encode()),
                 Some(SessionAction::HangUp { flush }) => self.hang_up(flush, now_ns),
+                // It has no connections that could have lost their session.
+                Some(SessionAction::Resume(_)) => session.refuse_resume(now_ns),
                 Some(action) => news.actions.push(action),
                 None => return,
             }
@@ -180,7 +182,7 @@ impl Link {
                 self.stage = Stage::Open;
                 self.output.extend(Preface::Session.encode());
                 if let Some(session) = &mut self.session {
-                    session.handle_connected(random());
+                    session.handle_connected(random(), now_ns);
                 }
             }
             Err(error) if error.kind() == ErrorKind::NotConnected => {}
@@ -230,7 +232,7 @@ impl Link {
                     session.handle_frame(frame, now_ns);
                 }
                 Ok(None) => {
-                    session.handle_all_read();
+                    session.handle_all_read(now_ns);
                     break;
                 }
                 Err(error) => session.end(Ended::Garbled(error), now_ns),

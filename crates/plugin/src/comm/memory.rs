@@ -6,7 +6,7 @@ use railweave_fabric::{Fabric, Memory, MemoryKind, RegisterError};
 use railweave_transport::MemoryKeys;
 
 use super::registrations::Registrations;
-use crate::per_process::ProcessMark;
+use crate::forks::ProcessMark;
 
 /// Memory registered on every rail of a connection: NCCL's `mhandle`.
 pub(crate) struct MemoryHandle {

@@ -25,6 +25,8 @@ pub(crate) struct ConnectRequest {
     pub(crate) climb: Climb,
     pub(crate) config: railweave_transport::ConnectionConfig,
     pub(crate) result: Arc<PendingConnect>,
+    /// The time since which the control thread has it, on that thread's clock; 0 before.
+    pub(crate) since_ns: u64,
 }
 
 /// The listeners of this process by their nonce. Shared, so that a listener is known before its handle leaves `listen`.

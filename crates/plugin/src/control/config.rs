@@ -19,6 +19,8 @@ pub(crate) struct ControlConfig {
     pub(crate) ports: PortRange,
     /// The addresses that the control port listens on; `None` for all.
     pub(crate) listens_on: Option<Vec<IpAddr>>,
+    /// The addresses of this host's ports, from which sessions may be dialled.
+    pub(crate) own: Vec<IpAddr>,
     pub(crate) handshake_timeout: Duration,
     pub(crate) peer_timeout: Duration,
     pub(crate) congestion: LaneCongestion,

@@ -11,11 +11,15 @@ use super::session::Session;
 
 impl ControlLoop {
     /// Begins a connection.
-    pub(super) fn connect(&mut self, request: ConnectRequest) {
+    pub(super) fn connect(&mut self, mut request: ConnectRequest) {
+        request.since_ns = self.now_ns();
         let process = request.handle.process;
+        let port = request.handle.control_port;
+        let addresses: Vec<_> = request.addresses.iter().map(|address| SocketAddr::new(*address, port)).collect();
         if let Some(token) = self.sessions_by_process.get(&process).copied()
             && let Some(session) = self.session(token)
         {
+            session.protocol.learn(addresses);
             if session.protocol.is_up() {
                 self.begin_or_queue_connect(token, request);
             } else {
@@ -23,8 +27,6 @@ impl ControlLoop {
             }
             return;
         }
-        let port = request.handle.control_port;
-        let addresses: Vec<_> = request.addresses.iter().map(|address| SocketAddr::new(*address, port)).collect();
         let protocol = Protocol::open(self.sessions.clone(), process, addresses, self.now_ns());
         let token = self.fresh_token();
         let mut session = Box::new(Session::new(protocol, Some(process)));

@@ -11,7 +11,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token as PollToken, Waker};
 use railweave_fabric::EventSource;
 use railweave_identity::Key;
-use railweave_transport::{Error, ProcessId, Prover, SessionConfig, Token};
+use railweave_transport::{Error, Hello, ProcessId, Prover, SessionConfig, SessionId, Token};
 
 use super::agenda::Agenda;
 use super::clock::nanoseconds;
@@ -95,6 +95,10 @@ impl Entry {
 const ACCEPT_AGAIN_NS: u64 = 100_000_000;
 const PLACE_AGAIN_NS: u64 = 5_000_000;
 
+/// The time for which an ending thread waits for its peers. What it has sent by then is with their kernels or adapters,
+/// unless they are away.
+const STOPPING_NS: u64 = 900_000_000;
+
 /// The interval at which an ending thread checks that all debts are sent.
 const SETTLED_AGAIN_NS: u64 = 1_000_000;
 
@@ -114,8 +118,6 @@ pub(super) struct ControlLoop {
     /// event tells when to retry.
     accept_ns: Option<u64>,
     pub(super) handshake_timeout: Duration,
-    /// The time that a peer may take to answer a PING.
-    pub(super) peer_timeout: Duration,
     pub(super) congestion: LaneCongestion,
     /// The configuration of all sessions.
     pub(super) sessions: Arc<SessionConfig>,
@@ -135,6 +137,8 @@ pub(super) struct ControlLoop {
     pub(super) listeners: Listeners,
     /// The sessions to the processes that this one connects to.
     pub(super) sessions_by_process: HashMap<ProcessId, usize>,
+    /// The sessions that peers have opened, by their names.
+    pub(super) sessions_by_id: HashMap<SessionId, usize>,
     /// Connections that await lanes, by their token.
     pub(super) lane_routes: HashMap<Token, Route>,
     /// The number of closed connections that linger.
@@ -184,7 +188,9 @@ impl ControlLoop {
         let setups = ProcessSetups::new(most_files);
         let prover = config.key.clone().map(|key| Arc::new(key) as Arc<dyn Prover>);
         let (handshake_ns, peer_ns) = (nanoseconds(config.handshake_timeout), nanoseconds(config.peer_timeout));
-        let sessions = SessionConfig::new(config.hello, prover, handshake_ns, peer_ns);
+        let hello = Hello { control_port: listener.number_for_checks(&config.own), ..config.hello };
+        let mut sessions = SessionConfig::new(hello, prover, handshake_ns, peer_ns);
+        sessions.own = config.own;
         Ok(Self {
             poll,
             waker,
@@ -195,7 +201,6 @@ impl ControlLoop {
             stop_by_ns: None,
             accept_ns: None,
             handshake_timeout: config.handshake_timeout,
-            peer_timeout: config.peer_timeout,
             congestion: config.congestion,
             sessions: Arc::new(sessions),
             key: config.key,
@@ -207,6 +212,7 @@ impl ControlLoop {
             resting_sessions: RestingSessions::default(),
             listeners,
             sessions_by_process: HashMap::new(),
+            sessions_by_id: HashMap::new(),
             lane_routes: HashMap::new(),
             lingering_connections: 0,
             left_queue: LeftQueue::new(setups.most_unaccepted),
@@ -313,7 +319,7 @@ impl ControlLoop {
                 Ok(Command::Close(route, end)) => self.close(route, end),
                 Ok(Command::Note(route, event)) => self.note_reported(route, &event),
                 Ok(Command::Failed) => self.publish_soon(),
-                Ok(Command::Stop) => self.stop_by_ns = Some(self.now_ns() + self.sessions.linger_ns),
+                Ok(Command::Stop) => self.stop_by_ns = Some(self.now_ns() + STOPPING_NS),
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return false,
             }
@@ -518,6 +524,7 @@ mod tests {
             key: None,
             ports: options.control_port.value,
             listens_on: Some(vec![Ipv4Addr::LOCALHOST.into()]),
+            own: Vec::new(),
             handshake_timeout: Duration::from_secs(60),
             peer_timeout: Duration::from_secs(60),
             congestion: LaneCongestion::new(&options.tcp_congestion).expect("the default is there"),

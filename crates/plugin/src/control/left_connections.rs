@@ -30,6 +30,10 @@ impl ControlLoop {
             let Some(LeftConnection { route, listener, .. }) = self.left_queue.pop(now) else {
                 return;
             };
+            // A peer that was only away for a while has not left.
+            if self.session(route.session).is_some_and(|session| !session.protocol.has_left(route.connection)) {
+                continue;
+            }
             let Some(established) = listener.upgrade().and_then(|listener| listener.give_up(route)) else {
                 continue;
             };

@@ -26,6 +26,7 @@ mod pending;
 mod port;
 mod publishing;
 mod resting_sessions;
+mod resuming;
 mod session;
 mod sessions;
 mod settling;
@@ -51,9 +52,9 @@ pub(crate) use pending::PendingConnect;
 use crate::comm::owing::Owing;
 use crate::comm::{Comm, ControlHandle, End, Route};
 use crate::descriptors;
+use crate::forks::ProcessMark;
 use crate::listener::Listener;
 use crate::log;
-use crate::per_process::ProcessMark;
 use command::{Command, Listeners, lock};
 use control_loop::ControlLoop;
 

@@ -43,10 +43,12 @@ fn longest_silence_ns(handshake_timeout: Duration) -> u64 {
 }
 
 impl ControlLoop {
-    /// Begins a connection on a session, or queues it behind others.
+    /// Begins a connection on a session, or queues it behind others, or until the session is up again.
     pub(super) fn begin_or_queue_connect(&mut self, token: usize, request: ConnectRequest) {
         match self.session(token) {
-            Some(session) if session.setups.in_progress >= MOST_OWN => session.setups.queue_connect(request),
+            Some(session) if session.setups.in_progress >= MOST_OWN || session.protocol.is_away() => {
+                session.setups.queue_connect(request);
+            }
             _ => self.begin_connecting(token, request),
         }
     }
@@ -105,6 +107,7 @@ impl ControlLoop {
         for token in std::mem::take(&mut self.setups.sessions_with_connects) {
             while let Some(session) = self.session(token)
                 && session.setups.in_progress < MOST_OWN
+                && !session.protocol.is_away()
                 && let Some(request) = session.setups.queued_connects.pop_front()
             {
                 self.look_at_debts();

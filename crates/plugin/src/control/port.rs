@@ -2,12 +2,15 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd;
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Registry, Token};
 use railweave_options::PortRange;
 use railweave_transport::Error;
 use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::forks;
 
 /// Attempts with another port of the kernel's choice, when a port that is free on one address is taken on another.
 const TRIES: usize = 16;
@@ -18,6 +21,8 @@ pub(super) struct ControlPort {
     /// The socket to accept from first next time.
     next: usize,
     number: u16,
+    /// The addresses that it listens on.
+    addresses: Vec<IpAddr>,
 }
 
 impl ControlPort {
@@ -60,7 +65,7 @@ impl ControlPort {
     }
 
     fn bind_each(addresses: &[IpAddr], port: u16) -> io::Result<Self> {
-        let mut bound = Self { sockets: Vec::new(), next: 0, number: port };
+        let mut bound = Self { sockets: Vec::new(), next: 0, number: port, addresses: addresses.to_vec() };
         for address in addresses {
             let address = SocketAddr::new(*address, bound.number);
             let named = |error: io::Error| match address.ip().is_unspecified() {
@@ -71,12 +76,25 @@ impl ControlPort {
             bound.number = socket.local_addr()?.port();
             bound.sockets.push(socket);
         }
+        forks::close_in_children(bound.sockets.iter().map(AsRawFd::as_raw_fd));
         Ok(bound)
     }
 
     /// Returns the port's number.
     pub(super) fn number(&self) -> u16 {
         self.number
+    }
+
+    /// Returns the number for peers that look if this process is still there, at the address that its packets come
+    /// from: one of its own, or the first of loopback. 0 if the port does not listen on all of these.
+    pub(super) fn number_for_checks(&self, own: &[IpAddr]) -> u16 {
+        let hears = |address: &IpAddr| self.addresses.contains(address);
+        let is_first =
+            |address: &IpAddr| [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()].contains(address);
+        let hears_all = self.addresses.iter().any(IpAddr::is_unspecified)
+            || self.addresses.iter().all(is_first)
+            || !own.is_empty() && own.iter().all(hears);
+        if hears_all { self.number } else { 0 }
     }
 
     /// Registers all sockets with the poll under this token.
@@ -95,6 +113,12 @@ impl ControlPort {
             }
         }
         Err(io::ErrorKind::WouldBlock.into())
+    }
+}
+
+impl Drop for ControlPort {
+    fn drop(&mut self) {
+        forks::keep_in_children(self.sockets.iter().map(AsRawFd::as_raw_fd));
     }
 }
 

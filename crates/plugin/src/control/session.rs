@@ -62,6 +62,11 @@ pub(super) struct Session {
     pub(super) setups: SessionSetups,
     pub(super) connections: HashMap<u32, Connection>,
     pub(super) ways: KnownWays,
+    /// The time at which it was last said that it has lost its socket, and true if that was said for the last loss.
+    pub(super) away_said_ns: Option<u64>,
+    pub(super) is_away_said: bool,
+    /// True once its connections that nobody has accepted count as left, because it has been away for long.
+    pub(super) is_left: bool,
 }
 
 impl Session {
@@ -78,6 +83,9 @@ impl Session {
             setups: SessionSetups::default(),
             connections: HashMap::new(),
             ways: KnownWays::default(),
+            away_said_ns: None,
+            is_away_said: false,
+            is_left: false,
         }
     }
 

@@ -2,18 +2,17 @@
 //! state machine ([`railweave_transport::Session`]).
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use mio::Token as PollToken;
 use railweave_identity::random;
 use railweave_telemetry::EventKind;
 use railweave_transport::{
-    Cause, Ended, Error, Event, Frame, Hello, Limit, Lost, Preface, Session as Protocol, SessionAction, SocketEnd,
-    SocketEndKind, Unwelcome,
+    Cause, Ended, Error, Event, Fate, Frame, Hello, Limit, Lost, Preface, Session as Protocol, SessionAction,
+    SocketEnd, SocketEndKind, Unwelcome,
 };
 
-use super::clock::nanoseconds;
 use super::connection::{Connection, Target};
 use super::control_loop::{ControlLoop, Entry};
 use super::session::{Closing, MOST_FROM_STRANGERS, Session, Socket};
@@ -80,7 +79,7 @@ impl ControlLoop {
         };
         session.is_driven = false;
         if session.protocol.is_over() {
-            self.entries.remove(&token);
+            self.forget_session(token);
         } else if let Some(error) = session.socket_error.take() {
             self.break_socket(token, &error);
         }
@@ -97,9 +96,12 @@ impl ControlLoop {
             Event::Unwelcome(
                 Unwelcome::Hello { .. } | Unwelcome::Late { .. } | Unwelcome::Limit { limit: Limit::Place { .. }, .. },
             ) => Kind::Hello,
-            Event::Unwelcome(Unwelcome::OutOfTurn { .. } | Unwelcome::Garbled { .. } | Unwelcome::Limit { .. }) => {
-                Kind::Session
-            }
+            Event::Unwelcome(
+                Unwelcome::OutOfTurn { .. }
+                | Unwelcome::Garbled { .. }
+                | Unwelcome::Limit { .. }
+                | Unwelcome::Resume { .. },
+            ) => Kind::Session,
             Event::Unwelcome(Unwelcome::OtherKey { .. }) => Kind::Key,
             Event::RailLeftOut { .. } | Event::MessageTruncated(_) => Kind::Rail,
         };
@@ -111,10 +113,22 @@ impl ControlLoop {
     fn carry_out_session_action(&mut self, token: usize, action: SessionAction) {
         let route = |connection| Route { session: token, connection };
         match action {
-            SessionAction::Dial(address) => self.dial_session(token, address),
+            SessionAction::Dial { from, to } => self.dial_session(token, from, to),
             SessionAction::Send(frame) => self.send_frame(token, &frame),
             SessionAction::HangUp { flush } => self.hang_up(token, flush),
-            SessionAction::Up => self.begin_queued_connects(token),
+            SessionAction::Up => self.session_up(token),
+            SessionAction::Away(why) => self.say_away(token, &why),
+            SessionAction::StillAway => self.wait_for_session(token),
+            SessionAction::Back { after_ns } => self.say_back(token, after_ns),
+            SessionAction::Resume(resume) => self.resume_session(token, &resume),
+            SessionAction::Judge { connection, is_due, insists } => {
+                self.judge_connection(route(connection), is_due, insists);
+            }
+            SessionAction::Received { connection, received } => {
+                if let Some(fate) = self.fate(route(connection)) {
+                    fate.set_received(received);
+                }
+            }
             SessionAction::Unreachable(unreachable) => self.fail_queued_connects(token, &unreachable),
             SessionAction::Ended(ended) => self.handle_session_end(token, &ended),
             SessionAction::Offer { connection, offer } => self.handle_offer(token, connection, offer),
@@ -129,9 +143,9 @@ impl ControlLoop {
         }
     }
 
-    /// Dials an address of a session's process.
-    fn dial_session(&mut self, token: usize, address: SocketAddr) {
-        let dialled = Stream::dial(None, address).and_then(|mut stream| {
+    /// Dials an address of a session's process, from this one of this host if it is given.
+    fn dial_session(&mut self, token: usize, from: Option<IpAddr>, to: SocketAddr) {
+        let dialled = Stream::dial(from, to).and_then(|mut stream| {
             stream.register(self.registry(), PollToken(token))?;
             Ok(stream)
         });
@@ -142,7 +156,7 @@ impl ControlLoop {
             Ok(stream) => session.take_socket(stream, true),
             Err(error) => {
                 let text = format!("{error}{}", descriptors::hint(&error));
-                let kind = if is_no_way(&error) { SocketEndKind::NoRoute } else { SocketEndKind::Other };
+                let kind = kind_of(&error, false);
                 self.with_session(token, |session, now| session.handle_lost(SocketEnd { kind, text }, now));
             }
         }
@@ -199,9 +213,12 @@ impl ControlLoop {
                 Ok(false) => return,
                 Err(error) => return self.lose_socket(token, &error),
             }
-            // A new socket has room for it; an error shows at the next write.
-            let _ = socket.stream.send(&Preface::Session.encode());
-            self.with_session(token, |session, _| session.handle_connected(random()));
+            // One that is only to show that the peer's process is there carries nothing.
+            if !session.protocol.is_checking() {
+                // A new socket has room for it; an error shows at the next write.
+                let _ = socket.stream.send(&Preface::Session.encode());
+            }
+            self.with_session(token, |session, now| session.handle_connected(random(), now));
         }
         let Some(session) = self.session(token) else {
             return;
@@ -272,7 +289,7 @@ impl ControlLoop {
                 }
             }
         }
-        self.with_session(token, |session, _| session.handle_all_read());
+        self.with_session(token, Protocol::handle_all_read);
         let Some(session) = self.session(token) else {
             return false;
         };
@@ -299,18 +316,13 @@ impl ControlLoop {
     }
 
     /// Handles a session's socket that failed or that the peer closed.
-    fn lose_socket(&mut self, token: usize, error: &io::Error) {
+    pub(super) fn lose_socket(&mut self, token: usize, error: &io::Error) {
         let Some(Socket { mut stream, .. }) = self.session(token).and_then(|session| session.socket.take()) else {
             return;
         };
         stream.deregister(self.registry());
         let is_mute = stream.input().is_empty() && is_closed(error);
-        let kind = match error {
-            _ if is_no_way(error) => SocketEndKind::NoRoute,
-            _ if is_mute => SocketEndKind::Mute,
-            _ => SocketEndKind::Other,
-        };
-        let end = SocketEnd { kind, text: error.to_string() };
+        let end = SocketEnd { kind: kind_of(error, is_mute), text: error.to_string() };
         self.with_session(token, |session, now| session.handle_lost(end, now));
     }
 
@@ -340,6 +352,7 @@ impl ControlLoop {
         let Some(session) = self.session(token) else {
             return;
         };
+        let has_been_up = session.protocol.peer().is_some();
         if let Some(process) = session.wanted_process
             && self.sessions_by_process.get(&process) == Some(&token)
         {
@@ -347,15 +360,25 @@ impl ControlLoop {
         }
         for request in self.forget_waiting(token) {
             self.look_at_debts();
-            self.report_failed_setup(&Target::Connect(Box::new(request)), error.clone());
+            match has_been_up {
+                // It waited for a session that was away: another may be opened.
+                true => self.connect(request),
+                false => self.report_failed_setup(&Target::Connect(Box::new(request)), error.clone()),
+            }
+        }
+    }
+
+    /// Returns the fate of an open connection.
+    pub(super) fn fate(&mut self, route: Route) -> Option<&Fate> {
+        match self.session(route.session)?.connections.get(&route.connection)? {
+            Connection::Open { fate, .. } => Some(fate),
+            _ => None,
         }
     }
 
     /// Marks an open connection as lost, because its session says so.
     fn mark_connection_lost(&mut self, route: Route, lost: &Lost) {
-        if let Some(Connection::Open { fate, .. }) =
-            self.session(route.session).and_then(|session| session.connections.get(&route.connection))
-        {
+        if let Some(fate) = self.fate(route) {
             fate.set_lost(lost.clone().into());
         }
     }
@@ -384,14 +407,24 @@ impl ControlLoop {
         if let Some(session) = self.session(token)
             && let (Some(for_ns), Some(unsent)) = (session.protocol.overdue_ns(now_ns), session.unsent_if_left_unread())
         {
-            let limit_ns = nanoseconds(self.peer_timeout);
-            self.with_session(token, |session, now| session.end(Ended::NotReading { for_ns, limit_ns, unsent }, now));
+            self.with_session(token, |session, now| session.end(Ended::NotReading { for_ns, unsent }, now));
         }
         self.with_session(token, Protocol::handle_timeout);
         for connection in late {
             self.look_at_debts();
             self.handle_setup_deadline(Route { session: token, connection }, now_ns);
         }
+    }
+}
+
+/// Returns the meaning of a socket's error for the next attempt to reach its peer. `is_mute`: the peer has closed it
+/// without having sent a byte.
+fn kind_of(error: &io::Error, is_mute: bool) -> SocketEndKind {
+    match error {
+        _ if is_no_way(error) => SocketEndKind::NoRoute,
+        _ if error.kind() == io::ErrorKind::ConnectionRefused => SocketEndKind::Refused,
+        _ if is_mute => SocketEndKind::Mute,
+        _ => SocketEndKind::Other,
     }
 }
 

@@ -15,10 +15,11 @@ use railweave_transport::{Climb, Error, Handle, MAX_BUFFERS, MAX_MESSAGE_BYTES};
 use super::guard::{null, put};
 use crate::comm::{Comm, ControlHandle, Established, MemoryHandle};
 use crate::control::ConnectRequest;
+use crate::forks::ProcessMark;
 use crate::listen_comm::ListenComm;
 use crate::listener::Listener;
 use crate::log;
-use crate::per_process::{PerProcess, ProcessMark};
+use crate::per_process::PerProcess;
 use crate::process::{self, Context};
 
 /// The plugin's name, which users give to NCCL_NET.
@@ -256,6 +257,7 @@ pub(crate) unsafe fn connect(
             climb: Climb::default(),
             config: process.connection_config(device, traffic_class),
             result: pending,
+            since_ns: 0,
         });
         return Ok(());
     };

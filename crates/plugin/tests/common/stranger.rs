@@ -5,7 +5,7 @@ use railweave_fabric::{LaneEndpoint, LinkLayer, Step};
 use railweave_nccl_host::net::Handle as HandleBytes;
 use railweave_transport::{
     Frame, Handle, HandleAddress, Hello, LanePreface, Lanes, Message, Offer, PREFACE_BYTES, PROTOCOL_VERSION,
-    PortOffer, Preface, ProcessId, RailAnswer, RailLanes, Token, Ways,
+    PortOffer, Preface, ProcessId, Pulse, RailAnswer, RailLanes, Token, Ways,
 };
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -107,6 +107,10 @@ impl Stranger {
         loop {
             if let Some((frame, length)) = Frame::decode(&self.input).expect("the plugin keeps to the protocol") {
                 self.input.drain(..length);
+                // It says how many messages have come whenever some have.
+                if matches!(frame.message, Message::Have(_)) {
+                    continue;
+                }
                 return frame.message;
             }
             let mut chunk = [0; 4096];
@@ -139,6 +143,7 @@ impl Stranger {
             world: -1,
             host: "stranger".to_owned(),
             build: "test".to_owned(),
+            control_port: 7,
         };
         Message::Hello(hello.encode())
     }
@@ -190,17 +195,36 @@ impl Stranger {
     }
 
     /// Returns true if a part of the next message is here.
-    pub(crate) fn has_input(&self) -> bool {
+    pub(crate) fn has_input(&mut self) -> bool {
         self.socket.set_nonblocking(true).expect("it is a socket");
-        let has_come = self.socket.peek(&mut [0; 1]).is_ok();
+        let mut chunk = [0; 4096];
+        while let Ok(count @ 1..) = self.socket.read(&mut chunk) {
+            self.input.extend_from_slice(&chunk[..count]);
+        }
         self.socket.set_nonblocking(false).expect("it is a socket");
-        has_come || !self.input.is_empty()
+        while let Ok(Some((Frame { message: Message::Have(_), .. }, length))) = Frame::decode(&self.input) {
+            self.input.drain(..length);
+        }
+        !self.input.is_empty()
+    }
+
+    /// Waits until the plugin closes the session; it may still say how many messages have come.
+    pub(crate) fn until_closed(&mut self) {
+        let mut rest = std::mem::take(&mut self.input);
+        in_time(self.socket.read_to_end(&mut rest), "the end of the session");
+        let mut rest = &rest[..];
+        while !rest.is_empty() {
+            match Frame::decode(rest).expect("the plugin keeps to the protocol") {
+                Some((Frame { message: Message::Have(_), .. }, length)) => rest = &rest[length..],
+                other => panic!("only HAVE comes before the end, not {other:?}"),
+            }
+        }
     }
 
     /// Waits until the plugin has read all that was sent.
     pub(crate) fn until_read(&mut self) {
-        self.send(0, Message::Ping);
-        assert!(matches!(self.receive(), Message::Pong), "only the answer to PING is expected");
+        self.send(0, Message::Ping(Pulse::default()));
+        assert!(matches!(self.receive(), Message::Pong(_)), "only the answer to PING is expected");
     }
 
     /// Returns a stranger whose session with the owner of this handle is up.

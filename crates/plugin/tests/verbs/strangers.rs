@@ -2,7 +2,7 @@
 //! waits, and what accept returns.
 #![allow(clippy::disallowed_types, reason = "tests are not the data path")]
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use railweave_fabric::{LaneEndpoint, LinkLayer};
 use railweave_fake_ibverbs::FakeVerbs;
 use railweave_nccl_host::net::{Handle, NetApi};
-use railweave_transport::{Frame, Lanes, Message, RailLanes};
+use railweave_transport::{Frame, Lanes, Message, Pulse, RailLanes};
 
 use crate::common::{Stranger, accept, alone, each, heap_bytes, listen, start, until, until_within, warnings_with};
 use crate::lasting::PLAIN;
@@ -51,7 +51,7 @@ fn whoever_takes_offers_back_does_not_fill_the_list_of_those_to_be_told_that_the
             for round in 2..100_000 {
                 let connection = if *are_new { round } else { 2 };
                 fickle.ask(connection);
-                fickle.send(connection, Message::Bye);
+                fickle.send(connection, Message::Bye(None));
             }
             fickle.until_read();
             let grown = heap_bytes().saturating_sub(before);
@@ -216,7 +216,7 @@ fn what_a_peer_says_while_an_end_is_made_is_heard_afterwards() {
         let mut stranger = greeted(&handle);
         stranger.offer(1);
         stranger.send(1, lanes_of(5));
-        stranger.send(1, Message::Bye);
+        stranger.send(1, Message::Bye(None));
         until("the end of the set-up, whose number is free then", || {
             stranger.ask(1);
             let mut answer = stranger.receive();
@@ -243,7 +243,7 @@ fn messages_that_wait_for_the_set_up_thread_are_handled_in_their_order() {
         // PROBE waits while LANES is handled, and BYE while READY is.
         probe(&fake, &mut stranger, 1);
         stranger.send(1, Message::Ready { usable: 1 });
-        stranger.send(1, Message::Bye);
+        stranger.send(1, Message::Bye(None));
         net.close_recv(accept(&net, &listening)).unwrap();
         drop(stranger);
         net.close_listen(listening).unwrap();
@@ -268,7 +268,7 @@ fn whoever_says_more_than_a_set_up_takes_while_an_end_is_made_is_closed() {
         stranger.send(1, Message::Ready { usable: 1 });
         let said = &["too many control messages came out of turn"];
         until("a line about it", || (!warnings_with(said).is_empty()).then_some(()));
-        assert_eq!(stranger.socket.read(&mut [0; 16]).expect("the end of the session"), 0);
+        stranger.until_closed();
         net.close_listen(listening).unwrap();
         finish(&fake, net);
     });
@@ -405,9 +405,9 @@ fn whoever_says_nothing_but_wait_is_given_up_in_the_end() {
         let said = until_within(Duration::from_secs(120), "the end of the set-up", || {
             stranger.send(1, Message::Wait);
             (longest, last) = (longest.max(last.elapsed()), Instant::now());
-            stranger.send(0, Message::Ping);
+            stranger.send(0, Message::Ping(Pulse::default()));
             thread::sleep(Duration::from_millis(50));
-            Some(stranger.receive()).filter(|it| !matches!(it, Message::Pong))
+            Some(stranger.receive()).filter(|it| !matches!(it, Message::Pong(_)))
         });
         assert!(matches!(&said, Message::Refuse { reason, .. } if reason.contains("in time")), "{said:?}");
         // docs/wire.md: twenty timeouts if nobody else needs the place; fewer if a stalled machine kept the stranger

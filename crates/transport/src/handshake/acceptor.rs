@@ -228,7 +228,7 @@ where
         let result = match (&self.state, message) {
             (State::Over, _) => Ok(()),
             (_, Message::Refuse { reason, .. }) => return self.fail(HandshakeFailure::GaveUp(reason)),
-            (_, Message::Bye) => return self.fail(HandshakeFailure::Closed),
+            (_, Message::Bye(_)) => return self.fail(HandshakeFailure::Closed),
             (State::Lanes, Message::Lanes(lanes)) => self.handle_lanes(lanes),
             (State::Probe, Message::Probe { rails }) => self.handle_probe(rails),
             (State::Ready, Message::Ready { usable }) => self.handle_ready(RailSet::from_bits(usable)),

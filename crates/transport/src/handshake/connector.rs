@@ -271,7 +271,7 @@ where
                 self.is_of_rails = of_rails;
                 return;
             }
-            (_, Message::Bye) => return self.fail(HandshakeFailure::Closed),
+            (_, Message::Bye(_)) => return self.fail(HandshakeFailure::Closed),
             (State::Answer, Message::Answer { token, step, rails }) => self.handle_answer(token, step, &rails),
             (State::Lanes, Message::Lanes(lanes)) => self.handle_lanes(lanes),
             (State::Probing, Message::Probe { rails }) if !self.peer_has_probed => self.handle_probe(rails),

@@ -447,17 +447,17 @@ mod tests {
     #[test]
     fn no_more_than_four_messages_are_kept_and_they_come_back_in_their_order() {
         let mut progress = away(Side::Acceptor, answer());
-        let messages = [answer(), ready(), Message::Bye, ready()];
+        let messages = [answer(), ready(), Message::Bye(None), ready()];
         for message in messages.clone() {
             assert_eq!(progress.handle_message(message), Received::Kept);
         }
-        assert_eq!(progress.handle_message(Message::Bye), Received::TooMany);
+        assert_eq!(progress.handle_message(Message::Bye(None)), Received::TooMany);
         assert_eq!(progress.next_kept(), None, "the step is away");
         let _ = progress.come_back(None, 5);
         let first = progress.next_kept().expect("four are kept");
         assert_eq!(progress.handle_message(first), Received::Step(Step::Message(answer())));
         assert_eq!(progress.next_kept(), Some(ready()));
-        assert!(progress.into_kept().eq([Message::Bye, ready()]));
+        assert!(progress.into_kept().eq([Message::Bye(None), ready()]));
     }
 
     #[test]
@@ -465,7 +465,7 @@ mod tests {
         let mut progress = Progress::new(Side::Acceptor, false, TIMEOUT_NS, 0);
         assert!(!progress.begin(&Step::Message(ready()), 0));
         assert!(!progress.is_away());
-        assert_eq!(progress.handle_message(Message::Bye), Received::Step(Step::Message(Message::Bye)));
+        assert_eq!(progress.handle_message(Message::Bye(None)), Received::Step(Step::Message(Message::Bye(None))));
         assert_eq!(progress.interrupt(ended()), Err(ended()));
         // The deadline is that of the whole set-up, and nobody is told WAIT.
         assert_eq!(progress.due(Some(1000), 999), Due::default());

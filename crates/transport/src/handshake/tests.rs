@@ -283,7 +283,7 @@ fn an_acceptor_awaits_one_open_socket_for_each_lane_and_a_connector_none() {
         assert_eq!(ends.connector.awaits_lane(index, 0), here);
         assert_eq!(ends.connector.handle_lane(index, 0, second()), here);
     }
-    ends.acceptor.handle_message(Message::Bye);
+    ends.acceptor.handle_message(Message::Bye(None));
     assert_eq!(asked(&ends), none, "the handshake has ended");
     let mut exchanged = Ends::<false>::new(&[Port::new(1, 2)], &[Port { pauses: &[1], ..Port::new(11, 2) }]);
     exchanged.exchange();
@@ -429,8 +429,8 @@ fn a_set_up_uses_the_parts_of_its_rails_until_it_ends() {
     ends.exchange();
     assert_eq!(ends.connector.parts(), [1, 2].map(|number| Port::<true>::new(number, 1).part()));
     assert_eq!(ends.acceptor.parts(), [11, 12].map(|number| Port::<true>::new(number, 1).part()));
-    ends.connector.handle_message(Message::Bye);
-    ends.acceptor.handle_message(Message::Bye);
+    ends.connector.handle_message(Message::Bye(None));
+    ends.acceptor.handle_message(Message::Bye(None));
     assert_eq!((ends.connector.parts(), ends.acceptor.parts()), (vec![], vec![]));
 }
 
@@ -458,9 +458,9 @@ fn a_set_up_that_has_ended_waits_for_nothing() {
     let mut ends = Ends::<false>::new(&[Port::new(1, 1)], &[late(11)]);
     ends.exchange();
     assert!(ends.acceptor.pause().is_some());
-    ends.acceptor.handle_message(Message::Bye);
+    ends.acceptor.handle_message(Message::Bye(None));
     ends.acceptor.go_on(0);
-    ends.acceptor.handle_message(Message::Bye);
+    ends.acceptor.handle_message(Message::Bye(None));
     assert_eq!((ends.acceptor.pause(), ends.acceptor.timeout_ns()), (None, None));
     ends.exchange();
     assert_eq!(ends.failures()[1], Some(HandshakeFailure::Closed));

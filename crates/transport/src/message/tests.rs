@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::sequence::Sequence;
 
 fn port(last: u16) -> PortOffer {
     PortOffer {
@@ -47,12 +48,17 @@ fn messages() -> Vec<Message> {
         Message::Lanes(lanes),
         Message::Ready { usable: 3 },
         Message::Refuse { fault: Fault::Configuration, of_rails: true, reason: "modes differ".into() },
-        Message::Bye,
+        Message::Bye(None),
+        Message::Bye(Some(Received::new(Sequence::new(77), |slot| slot.number() % 2 == 0))),
         Message::Proof([0xab; 32]),
-        Message::Ping,
-        Message::Pong,
+        Message::Ping(Pulse { number: 7, clock_ns: 1 << 40 }),
+        Message::Pong(Pulse { number: u64::MAX, clock_ns: 3 }),
         Message::Wait,
         Message::Probe { rails: 5 },
+        Message::Resume(Resume { session: SessionId([7; 16]), attempt: 3, received: 1 << 33 }),
+        Message::Resumed(Some(9)),
+        Message::Resumed(None),
+        Message::Have(12),
     ]
 }
 
@@ -233,19 +239,23 @@ fn each_fault_keeps_its_number() {
 #[test]
 fn each_message_has_a_number_and_a_name_of_its_own() {
     let messages = messages();
-    let kinds: Vec<u16> = messages.iter().map(Message::kind).collect();
-    assert_eq!(kinds, (1..=12).collect::<Vec<_>>());
-    let names: Vec<_> = messages.iter().map(Message::name).collect();
-    let known =
-        ["HELLO", "OFFER", "ANSWER", "LANES", "READY", "REFUSE", "BYE", "PROOF", "PING", "PONG", "WAIT", "PROBE"];
+    let mut kinds: Vec<u16> = messages.iter().map(Message::kind).collect();
+    kinds.dedup();
+    assert_eq!(kinds, (1..=15).collect::<Vec<_>>());
+    let mut names: Vec<_> = messages.iter().map(Message::name).collect();
+    names.dedup();
+    let known = [
+        "HELLO", "OFFER", "ANSWER", "LANES", "READY", "REFUSE", "BYE", "PROOF", "PING", "PONG", "WAIT", "PROBE",
+        "RESUME", "RESUMED", "HAVE",
+    ];
     assert_eq!(names, known);
-    let unknown = [0, 0, 0, 0, 13, 0, 0, 0, 1, 0, 0, 0];
-    assert!(Frame::decode(&unknown).unwrap_err().to_string().contains("allowed: 1 to 12"));
+    let unknown = [0, 0, 0, 0, 16, 0, 0, 0, 1, 0, 0, 0];
+    assert!(Frame::decode(&unknown).unwrap_err().to_string().contains("allowed: 1 to 15"));
 }
 
 #[test]
 fn a_message_with_a_byte_too_many_is_refused() {
-    for message in messages().into_iter().filter(|message| !matches!(message, Message::Hello(_))) {
+    for message in messages().into_iter().filter(|message| !matches!(message, Message::Hello(_) | Message::Bye(None))) {
         let mut bytes = Frame { connection: 1, message }.encode();
         let length = (bytes.len() - FRAME_HEADER_BYTES + 1) as u32;
         bytes[..4].copy_from_slice(&length.to_le_bytes());
@@ -257,7 +267,7 @@ fn a_message_with_a_byte_too_many_is_refused() {
 #[test]
 fn frames_are_taken_from_a_stream_one_by_one() {
     let frame = |connection, message| Frame { connection, message };
-    let (first, second) = (frame(7, Message::Bye), frame(8, Message::Proof([1; 32])));
+    let (first, second) = (frame(7, Message::Bye(None)), frame(8, Message::Proof([1; 32])));
     let stream = [first.encode(), second.encode()].concat();
     assert_eq!(Frame::decode(&stream), Ok(Some((first, FRAME_HEADER_BYTES))));
     assert_eq!(Frame::decode(&stream[FRAME_HEADER_BYTES..]), Ok(Some((second, FRAME_HEADER_BYTES + 32))));
@@ -265,7 +275,7 @@ fn frames_are_taken_from_a_stream_one_by_one() {
 
 proptest! {
     #[test]
-    fn arbitrary_bytes_never_panic(kind in 0u16..12, body in proptest::collection::vec(any::<u8>(), 0..600)) {
+    fn arbitrary_bytes_never_panic(kind in 0u16..17, body in proptest::collection::vec(any::<u8>(), 0..600)) {
         let mut bytes = Writer::default();
         bytes.u32(body.len() as u32).u16(kind).zeros(2).u32(1).put(&body);
         let _ = Frame::decode(&bytes.bytes);

@@ -1,7 +1,10 @@
 //! The reports of a receiving connection's rails, and the state that they change.
 
-use railweave_fabric::{Fabric, LaneId, RailError, RailSet, Reports, WorkId};
+use std::sync::Arc;
 
+use railweave_fabric::{Fabric, LaneId, RailError, RailId, RailSet, Reports, WorkId};
+
+use crate::Fate;
 use crate::connection::{Fatal, Outstanding};
 use crate::flush::Flushes;
 use crate::rails::RailSide;
@@ -20,6 +23,7 @@ pub(super) struct Inbox {
     pub(super) owing: RailSet,
     /// See [`Outstanding::fatal`].
     pub(super) fatal: Option<Box<Fatal>>,
+    pub(super) fate: Arc<Fate>,
 }
 
 impl Inbox {
@@ -30,6 +34,21 @@ impl Inbox {
     pub(super) fn may_owe<F: Fabric>(&mut self, alone: RailSet) {
         if !F::ONE_SIDED {
             self.owing |= alone;
+        }
+    }
+}
+
+impl Inbox {
+    /// Handles the completion of work that is no CTS.
+    #[cold]
+    #[inline(never)]
+    fn handle_other_sent(&mut self, rail: RailId, id: WorkId) {
+        match WorkKind::from_id(id) {
+            Some(WorkKind::Flush { request, generation }) => {
+                self.flushes.handle_sent(usize::from(request), generation, rail);
+            }
+            Some(WorkKind::Probe(probe)) => self.fate.set_probe_carried(probe),
+            _ => panic!("a receiver got a completion of work that it never posts: {:#x}", id.0),
         }
     }
 }
@@ -56,12 +75,8 @@ struct Arrivals<'a> {
 impl Reports for Arrivals<'_> {
     #[inline(always)]
     fn handle_sent(&mut self, id: WorkId) {
-        match WorkKind::from_id(id) {
-            Some(WorkKind::Cts) => {}
-            Some(WorkKind::Flush { request, generation }) => {
-                self.inbox.flushes.handle_sent(usize::from(request), generation, self.side.id);
-            }
-            _ => panic!("a receiver got a completion of work that it never posts: {:#x}", id.0),
+        if id != WorkKind::Cts.id() {
+            self.inbox.handle_other_sent(self.side.id, id);
         }
     }
 

@@ -1,8 +1,9 @@
 //! The reports of a sending connection's rails.
 
-use railweave_fabric::{Clock, Fabric, LaneId, RailError, Reports, WorkId};
+use railweave_fabric::{Clock, Fabric, LaneId, RailError, RailId, Reports, WorkId};
 
 use super::meter::Meter;
+use crate::Received;
 use crate::connection::{Fatal, Outstanding};
 use crate::measured::Measured;
 use crate::rails::RailSide;
@@ -30,6 +31,10 @@ impl<C: Clock> Outstanding for InProgress<C> {
     fn handle_refused(&mut self) {
         self.requests.close();
     }
+
+    fn handle_received_there(&mut self, received: &Received) -> bool {
+        self.requests.end_received(received)
+    }
 }
 
 /// Handles the reports of one rail in one poll.
@@ -44,15 +49,12 @@ struct Completions<'a, C> {
 impl<C: Clock> Reports for Completions<'_, C> {
     #[inline(always)]
     fn handle_sent(&mut self, id: WorkId) {
-        match WorkKind::from_id(id) {
-            Some(WorkKind::Data(sequence)) => {
-                let measured = self.requests.handle_sent(sequence);
-                if measured != Measured::NOT {
-                    self.meter.handle_sent(sequence, measured, self.side, &mut self.now);
-                }
-            }
-            Some(WorkKind::Ping) => self.meter.handle_ping_sent(self.side.id, &mut self.now),
-            _ => panic!("a sender got a completion of work that it never posts: {:#x}", id.0),
+        let Some(sequence) = WorkKind::data(id) else {
+            return handle_other_sent(self.requests, self.meter, self.side.id, &mut self.now, id);
+        };
+        let measured = self.requests.handle_sent(sequence);
+        if measured != Measured::NOT {
+            self.meter.handle_sent(sequence, measured, self.side, &mut self.now);
         }
     }
 
@@ -65,5 +67,16 @@ impl<C: Clock> Reports for Completions<'_, C> {
     #[inline(always)]
     fn handle_failed(&mut self, lane: LaneId, _id: Option<WorkId>, error: Box<RailError>) {
         Fatal::keep(&mut self.requests.fatal, || Fatal::Failed { lane, error });
+    }
+}
+
+/// Handles the completion of work that is no data.
+#[cold]
+#[inline(never)]
+fn handle_other_sent<C: Clock>(requests: &Requests, meter: &mut Meter<C>, rail: RailId, now: &mut u64, id: WorkId) {
+    match WorkKind::from_id(id) {
+        Some(WorkKind::Ping) => meter.handle_ping_sent(rail, now),
+        Some(WorkKind::Probe(probe)) => requests.fate.set_probe_carried(probe),
+        _ => panic!("a sender got a completion of work that it never posts: {:#x}", id.0),
     }
 }

@@ -1,5 +1,6 @@
 //! The configuration of sessions.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::Prover;
@@ -14,8 +15,21 @@ pub struct SessionConfig {
     pub prover: Option<Arc<dyn Prover>>,
     /// The time that HELLO and PROOF may take; for an opener, in all of its attempts together.
     pub handshake_ns: u64,
-    /// The time that a peer may take to answer a PING.
+    /// The time for which a peer may be silent. It is asked after an eighth of it, and another socket is looked for if
+    /// it does not answer within a quarter. After half of it open connections are asked if their rails carry anything.
     pub peer_timeout_ns: u64,
+    /// The time for which the rails of a connection must carry nothing before a sign that the peer's process has ended
+    /// counts.
+    pub proof_ns: u64,
+    /// The time for which an address is dialled when the session has lost its socket.
+    pub redial_ns: u64,
+    /// The first pause between two rounds of such dials, and the longest: each pause is twice the one before.
+    pub redial_pause_ns: (u64, u64),
+    /// The first pause between two looks of an acceptor for the opener of a session that has lost its socket, and the
+    /// longest: each pause is twice the one before.
+    pub check_pause_ns: (u64, u64),
+    /// The addresses of this host from which such a session may be dialled.
+    pub own: Vec<IpAddr>,
     /// The number of the first connection that an opener begins. It is 1; the simulation has others, so that numbers go
     /// round.
     pub first_connection: u32,
@@ -41,6 +55,11 @@ impl SessionConfig {
             prover,
             handshake_ns,
             peer_timeout_ns,
+            proof_ns: 1_000_000_000,
+            redial_ns: 1_500_000_000,
+            redial_pause_ns: (100_000_000, 5_000_000_000),
+            check_pause_ns: (200_000_000, 5_000_000_000),
+            own: Vec::new(),
             first_connection: 1,
             idle_ns: 1_000_000_000,
             accepted_idle_ns: 60_000_000_000,

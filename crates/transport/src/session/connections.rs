@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::doubt::Probing;
 use super::ended::LostCause;
 
 /// The state of a connection.
@@ -12,8 +13,9 @@ pub(super) enum State {
     Offered,
     /// It is being set up.
     SetUp,
-    /// This end is up. `peer_left` is the reason if the peer has left.
-    Open { peer_left: Option<LostCause> },
+    /// This end is up. `peer_left` is the reason if the peer has left; otherwise `probing` is the state of its probe
+    /// while the session is away.
+    Open { peer_left: Option<LostCause>, probing: Probing },
     /// This side has closed it. Until the given time it checks, after growing pauses, if the connection has ended.
     Closed { peer_left: bool, pause_ns: u64, until_ns: u64 },
     /// Nothing of it is left here, but the peer has not closed it yet: it still occupies its number and keeps the
@@ -40,11 +42,16 @@ impl Connection {
         !matches!(self.state, State::Closed { peer_left: true, .. })
     }
 
+    /// Returns true if it is open, and the peer has not left it.
+    fn is_open(&self) -> bool {
+        matches!(self.state, State::Open { peer_left: None, .. })
+    }
+
     /// Returns true if it is lost when the peer is gone.
     fn needs_peer(&self) -> bool {
         matches!(
             self.state,
-            State::Open { peer_left: None } | State::Closed { peer_left: false, .. } | State::ByeAwaited
+            State::Open { peer_left: None, .. } | State::Closed { peer_left: false, .. } | State::ByeAwaited
         )
     }
 }
@@ -57,6 +64,7 @@ pub(super) struct Connections {
     offered: usize,
     used: usize,
     needing: usize,
+    open: usize,
 }
 
 impl Connections {
@@ -80,6 +88,7 @@ impl Connections {
         counted(&mut self.offered, |connection| matches!(connection.state, State::Offered));
         counted(&mut self.used, Connection::is_used);
         counted(&mut self.needing, Connection::needs_peer);
+        counted(&mut self.open, Connection::is_open);
     }
 
     pub(super) fn state(&self, number: u32) -> Option<&State> {
@@ -122,6 +131,11 @@ impl Connections {
     pub(super) fn need_peer(&self) -> bool {
         self.needing > 0
     }
+
+    /// Returns true if any connection is open, and the peer has not left it.
+    pub(super) fn has_open(&self) -> bool {
+        self.open > 0
+    }
 }
 
 #[cfg(test)]
@@ -138,12 +152,12 @@ mod tests {
 
     #[test]
     fn each_state_says_if_it_uses_the_session_is_begun_and_needs_the_peer() {
-        let left = State::Open { peer_left: Some(LostCause::Bye) };
+        let open = |peer_left| State::Open { peer_left, probing: Probing::default() };
         for (state, is_used, is_begun, needs_peer) in [
             (State::Offered, true, false, false),
             (State::SetUp, true, true, false),
-            (State::Open { peer_left: None }, true, true, true),
-            (left, true, true, false),
+            (open(None), true, true, true),
+            (open(Some(LostCause::Bye)), true, true, false),
             (closed(false), true, true, true),
             (closed(true), false, false, false),
             (State::ByeAwaited, true, true, true),
@@ -157,6 +171,7 @@ mod tests {
             connections.set(1, Some(state.clone().into()));
             connections.set(2, Some(state.clone().into()));
             assert_eq!(says(&connections), (is_used, is_begun, needs_peer, 2), "{state:?}");
+            assert_eq!(connections.has_open(), needs_peer && matches!(state, State::Open { .. }), "{state:?}");
             connections.set(1, None);
             assert_eq!(says(&connections), (is_used, is_begun, needs_peer, 1), "{state:?}");
             // An offer that waits beside it changes nothing but that the session is in use.

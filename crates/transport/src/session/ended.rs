@@ -32,6 +32,8 @@ pub enum SocketEndKind {
     NoRoute,
     /// The peer has closed it without having sent a byte: it may welcome the next dial.
     Mute,
+    /// The peer's host says that no process listens there.
+    Refused,
     /// Anything else.
     Other,
 }
@@ -46,31 +48,22 @@ pub enum Ended {
     #[error("Handshake timeout: no HELLO or proof came in time; check that no firewall blocks TCP between the hosts")]
     Late,
     /// The peer did not answer a PING in time.
-    #[error(
-        "it has been silent for {:.1} s and did not answer within {} ({} s): it was killed while a child that it \
-         forked lives on, or is stopped, or cannot be reached",
-        seconds(*.for_ns), SettingId::PeerTimeout, seconds(*.limit_ns)
-    )]
+    #[error("it has been silent for {:.1} s", seconds(*.for_ns))]
     Silent {
         /// The time since anything came from it, in nanoseconds.
         for_ns: u64,
-        /// The time that it had for its answer, in nanoseconds.
-        limit_ns: u64,
     },
     /// The peer does not read what is sent to it, so nothing is read from it either.
-    #[error(
-        "it has not read what was sent to it for {:.1} s, longer than {} ({} s): {unsent} bytes wait for it; it is \
-         stopped, or cannot be reached, or its program is not Railweave",
-        seconds(*.for_ns), SettingId::PeerTimeout, seconds(*.limit_ns)
-    )]
+    #[error("it has not read what was sent to it for {:.1} s: {unsent} bytes wait for it", seconds(*.for_ns))]
     NotReading {
         /// The time since anything was read from it, in nanoseconds.
         for_ns: u64,
-        /// The time that it had for an answer, in nanoseconds.
-        limit_ns: u64,
         /// The number of bytes that wait to be sent.
         unsent: usize,
     },
+    /// The peer no longer has it.
+    #[error("it no longer has the control session: it has closed its ends of the connections, or given them up")]
+    Forgotten,
     /// The peer sent a message that it may not send now.
     #[error("a control message came out of turn")]
     OutOfTurn,
@@ -157,6 +150,14 @@ pub enum Unwelcome {
         peer: String,
         /// The limit.
         limit: Limit,
+    },
+    /// It wants to go on with a session, and may not.
+    #[error("{peer} {fault}; its socket was closed")]
+    Resume {
+        /// The peer.
+        peer: String,
+        /// The reason.
+        fault: ResumeFault,
     },
     /// It has another key.
     #[error("{peer} has another key; copy the same {} to every host; its session was refused", SettingId::KeyFile)]
@@ -256,6 +257,53 @@ pub enum LostCause {
     GaveUp(String),
     /// The session ended.
     Session(Arc<Ended>),
+    /// The peer is gone.
+    Gone(Gone),
+}
+
+/// The proof that the peer of a connection is gone.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Gone {
+    /// Its process has ended.
+    #[error(
+        "its process seems to have ended ({sign}), and for {:.1} s no rail has carried anything to it",
+        seconds(*.for_ns)
+    )]
+    Ended {
+        /// The sign of that, in words.
+        sign: String,
+        /// The time for which no rail has carried anything, in nanoseconds.
+        for_ns: u64,
+    },
+    /// Neither its session nor its rails answer.
+    #[error(
+        "it has been silent for {:.1} s, longer than {} ({} s), and no rail carries anything to it: check that its \
+         host is up, and the network between",
+        seconds(*.for_ns), SettingId::PeerTimeout, seconds(*.limit_ns)
+    )]
+    Silent {
+        /// The time since anything came from it, in nanoseconds.
+        for_ns: u64,
+        /// The time for which it may be silent, in nanoseconds.
+        limit_ns: u64,
+    },
+}
+
+/// The reason why a peer may not go on with a session.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ResumeFault {
+    /// There is no such session of this peer.
+    #[error("wants to go on with a session that this process does not have, or no longer has")]
+    Unknown,
+    /// It has made a later attempt since.
+    #[error("wants to go on with a session that it has gone on with since")]
+    Old,
+    /// It cannot have received what it says.
+    #[error("wants to go on with a session, but cannot have received {received} messages on it")]
+    Frames {
+        /// The number that it gave.
+        received: u64,
+    },
 }
 
 impl fmt::Display for Lost {
@@ -265,6 +313,7 @@ impl fmt::Display for Lost {
             LostCause::Bye => write!(out, "{peer} has closed the connection; {log}"),
             LostCause::GaveUp(reason) => write!(out, "{peer} gave the connection up: {reason}"),
             LostCause::Session(ended) => write!(out, "{peer} is gone: {ended}; {log}"),
+            LostCause::Gone(gone) => write!(out, "{peer} is gone: {gone}; {log}"),
         }
     }
 }
@@ -300,11 +349,12 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_peer_is_told_from_one_that_does_not_read() {
-        let (for_ns, limit_ns) = (33_750_000_000, 30_000_000_000);
-        let silent = Ended::Silent { for_ns, limit_ns }.to_string();
-        assert!(silent.starts_with("it has been silent for 33.8 s") && silent.contains("(30 s)"), "{silent}");
-        let stuck = Ended::NotReading { for_ns, limit_ns, unsent: 70_000 }.to_string();
-        assert!(stuck.contains("70000 bytes wait") && stuck.contains("(30 s)"), "{stuck}");
+    fn a_process_that_has_ended_is_told_from_a_host_that_is_silent() {
+        let lost = |gone| Lost { peer: "node2".to_owned(), cause: LostCause::Gone(gone) }.to_string();
+        let ended = lost(Gone::Ended { sign: "10.0.0.2:7: Connection refused".to_owned(), for_ns: 1_030_000_000 });
+        assert!(ended.starts_with("node2 is gone: its process seems to have ended (10.0.0.2:7"), "{ended}");
+        assert!(ended.contains("for 1.0 s no rail") && ended.contains("own log"), "{ended}");
+        let silent = lost(Gone::Silent { for_ns: 33_750_000_000, limit_ns: 30_000_000_000 });
+        assert!(silent.contains("silent for 33.8 s") && silent.contains("(30 s)"), "{silent}");
     }
 }

@@ -7,6 +7,7 @@ use crate::{Event, Frame, Hello, HelloError, Message};
 
 impl Session {
     pub(super) fn say_hello(&mut self, nonce: [u8; 32], deadline_ns: u64) {
+        self.nonce = nonce;
         let ours = Hello { nonce, wanted: self.wanted, ..self.config.hello.clone() }.encode();
         self.actions.push_back(SessionAction::Send(Frame { connection: 0, message: Message::Hello(ours.clone()) }));
         self.stage = Stage::Hello { deadline_ns, ours };
@@ -49,6 +50,12 @@ impl Session {
         self.actions.push_back(SessionAction::HangUp { flush: true });
         match self.side {
             Side::Acceptor => self.over(Ended::Refused, now_ns),
+            Side::Opener if self.is_away() => {
+                if matches!(fault, HelloFault::Differs(HelloError::WrongProcess { .. })) {
+                    self.note_sign(format!("{address}: {fault}"), now_ns);
+                }
+                self.next_attempt(now_ns);
+            }
             // The wanted process may be at the next address.
             Side::Opener if matches!(fault, HelloFault::Differs(HelloError::WrongProcess { .. })) => {
                 self.reach.failed(address, &SocketEnd { kind: SocketEndKind::Other, text: fault.to_string() });
@@ -73,7 +80,10 @@ impl Session {
             }
             (Side::Opener, false) => {
                 self.actions.push_back(SessionAction::HangUp { flush: false });
-                self.unreachable(Unreachable::OtherKey { peer }, now_ns);
+                match self.is_away() {
+                    true => self.next_attempt(now_ns),
+                    false => self.unreachable(Unreachable::OtherKey { peer }, now_ns),
+                }
             }
             (Side::Acceptor, false) => {
                 self.send_now(0, Message::Proof(NO_PROOF));
@@ -88,19 +98,34 @@ impl Session {
         self.event.get_or_insert(Event::Unwelcome(unwelcome));
     }
 
+    /// Says that a peer broke the rules of the session.
+    pub(super) fn unwelcome_out_of_turn(&mut self) {
+        let peer = self.peer_name();
+        self.unwelcome(Unwelcome::OutOfTurn { peer });
+    }
+
     fn up(&mut self, theirs: Box<Hello>, now_ns: u64) {
-        self.stage = Stage::Up(theirs);
+        if self.is_away() {
+            return self.ask_to_resume(now_ns);
+        }
+        let nonce = if self.side == Side::Opener { &self.nonce } else { &theirs.nonce };
+        self.id.0.copy_from_slice(&nonce[..16]);
+        self.peer = Some(theirs);
+        self.stage = Stage::Up;
         self.touch(now_ns);
         self.actions.push_back(SessionAction::Up);
     }
 
     /// Dials the next address of the wanted process.
     pub(super) fn dial_next(&mut self, now_ns: u64) {
+        if self.is_away() {
+            return self.redial_next(now_ns);
+        }
         match self.reach.next(now_ns) {
             Next::Dial { address, deadline_ns } => {
                 self.address = address;
                 self.stage = Stage::Dialling { deadline_ns };
-                self.actions.push_back(SessionAction::Dial(address));
+                self.actions.push_back(SessionAction::Dial { from: None, to: address });
             }
             Next::Pause { at_ns } => self.stage = Stage::Pausing { until_ns: at_ns },
             Next::GiveUp(unreachable) => self.unreachable(unreachable, now_ns),
@@ -112,11 +137,14 @@ impl Session {
         self.over(Ended::Refused, now_ns);
     }
 
-    /// Handles the loss of the socket: an opener that was not up yet tries the next address, any other session ends.
+    /// Handles the loss of the socket: an opener that was not up yet tries the next address, a session that is away
+    /// goes on looking for its peer, one that is up may go away, and any other ends.
     pub(super) fn give_up_socket(&mut self, why: Ended, kind: SocketEndKind, now_ns: u64) {
         match (&self.stage, self.side) {
-            (Stage::Over { .. } | Stage::Pausing { .. }, _) => {}
-            (Stage::Dialling { .. } | Stage::Hello { .. } | Stage::Proof { .. }, Side::Opener) => {
+            (Stage::Over(_) | Stage::Pausing { .. } | Stage::Waiting { .. }, _) => {}
+            (Stage::Up, _) => self.lose_socket(why, now_ns),
+            _ if self.is_away() => self.lose_attempt(&why.to_string(), kind, now_ns),
+            (_, Side::Opener) => {
                 // A peer that has said HELLO has not closed the socket because of too many newcomers.
                 let kind = if matches!(self.stage, Stage::Proof { .. }) { SocketEndKind::Other } else { kind };
                 self.reach.failed(self.address, &SocketEnd { kind, text: why.to_string() });

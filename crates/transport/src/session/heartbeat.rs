@@ -1,13 +1,17 @@
-//! Heartbeats find out if the process at the other end of a session is still alive. The process is asked only if it has
-//! been quiet while connections need it.
+//! Heartbeats find out if the socket of a session still leads to a process that answers. The process is asked only if
+//! it has been quiet while connections need it. Without an answer the socket is given up, and the session looks for
+//! another.
 //!
-//! Its sockets do not show its death: a child that it forked holds copies of them, and a socket ends only with its last
-//! copy.
+//! A socket does not show by itself that its network is away, or that its peer's process was killed while a child that
+//! it had forked holds copies of it.
 
-/// The quiet time after which a peer is asked is the time that it has for its answer, divided by this. So the quiet
-/// time is only a small share of the time until a dead peer is noticed, and in a job of a thousand processes each is
-/// still asked only every few seconds.
+/// The quiet time after which a peer is asked is the time for which it may be silent, divided by this. So in a job of a
+/// thousand processes each is asked only every few seconds.
 const QUIET_PART: u64 = 8;
+
+/// The time for an answer is the time for which a peer may be silent, divided by this. So another socket is looked for
+/// before half of that time is over.
+const ANSWER_PART: u64 = 4;
 
 /// The times at which the other end of a session was last heard and last asked.
 #[derive(Debug)]
@@ -16,6 +20,8 @@ pub(super) struct Heartbeat {
     heard_ns: u64,
     /// The time at which it was asked, if it has not been heard since.
     asked_ns: Option<u64>,
+    /// The number of the last question, and its time.
+    last: (u64, u64),
 }
 
 /// The next step of a heartbeat.
@@ -30,14 +36,26 @@ pub(super) enum Beat {
 }
 
 impl Heartbeat {
-    /// Returns the heartbeat of a session whose peer has `timeout_ns` for an answer.
+    /// Returns the heartbeat of a session whose peer may be silent for `timeout_ns`.
     pub(super) fn new(timeout_ns: u64, now_ns: u64) -> Self {
-        Self { timeout_ns, heard_ns: now_ns, asked_ns: None }
+        Self { timeout_ns, heard_ns: now_ns, asked_ns: None, last: (0, 0) }
     }
 
-    /// Notes that the peer is asked now.
-    pub(super) fn asked(&mut self, now_ns: u64) {
+    /// Notes that the peer is asked now. Returns the number of the question.
+    pub(super) fn asked(&mut self, now_ns: u64) -> u64 {
         self.asked_ns = Some(now_ns);
+        self.last = (self.last.0 + 1, now_ns);
+        self.last.0
+    }
+
+    /// Returns the time of the question with this number, if it is the last one.
+    pub(super) fn asked_at_ns(&self, number: u64) -> Option<u64> {
+        (number > 0 && self.last.0 == number).then_some(self.last.1)
+    }
+
+    /// Returns the time at which the peer was last heard.
+    pub(super) fn heard_ns(&self) -> u64 {
+        self.heard_ns
     }
 
     /// Notes that something came from the peer, whatever it was.
@@ -51,7 +69,7 @@ impl Heartbeat {
     pub(super) fn next_ns(&self) -> u64 {
         let quiet_ns = (self.timeout_ns / QUIET_PART).max(1);
         match self.asked_ns {
-            Some(asked_ns) => asked_ns.saturating_add(self.timeout_ns),
+            Some(asked_ns) => asked_ns.saturating_add(self.timeout_ns / ANSWER_PART),
             None => self.heard_ns.saturating_add(quiet_ns).checked_next_multiple_of(quiet_ns).unwrap_or(u64::MAX),
         }
     }
@@ -88,32 +106,34 @@ mod tests {
         heartbeat.heard(7 * SECOND / 2);
         assert_eq!(heartbeat.beat(4 * SECOND), Beat::Wait);
         assert_eq!(ask(&mut heartbeat), 5 * SECOND);
-        assert_eq!(heartbeat.beat(12 * SECOND), Beat::Wait, "once is enough");
-        heartbeat.heard(12 * SECOND);
-        assert_eq!(ask(&mut heartbeat), 13 * SECOND);
+        assert_eq!(heartbeat.beat(6 * SECOND), Beat::Wait, "once is enough");
+        heartbeat.heard(6 * SECOND);
+        assert_eq!(ask(&mut heartbeat), 7 * SECOND);
+        let at = |number| heartbeat.asked_at_ns(number);
+        assert_eq!([at(0), at(1), at(2), at(3)], [None, None, Some(7 * SECOND), None]);
     }
 
     #[test]
-    fn a_peer_that_does_not_answer_is_dead_when_its_time_is_over_and_not_before() {
+    fn a_peer_that_does_not_answer_is_silent_when_its_time_is_over_and_not_before() {
         let mut heartbeat = Heartbeat::new(8 * SECOND, 3 * SECOND);
         let asked = ask(&mut heartbeat);
         assert_eq!(asked, 4 * SECOND);
-        assert_eq!(heartbeat.beat(asked + 8 * SECOND - 1), Beat::Wait);
-        assert_eq!(heartbeat.beat(asked + 8 * SECOND), Beat::Silent { for_ns: 9 * SECOND }, "since it was heard");
+        assert_eq!(heartbeat.beat(asked + 2 * SECOND - 1), Beat::Wait);
+        assert_eq!(heartbeat.beat(asked + 2 * SECOND), Beat::Silent { for_ns: 3 * SECOND }, "since it was heard");
         assert_eq!(heartbeat.beat(asked + 10 * SECOND), Beat::Silent { for_ns: 11 * SECOND });
     }
 
     #[test]
-    fn the_quiet_time_is_an_eighth_of_the_time_for_an_answer() {
+    fn the_quiet_time_is_an_eighth_of_the_peers_time() {
         for (timeout_ns, quiet_ns) in [(8 * SECOND, SECOND), (30 * SECOND, 15 * SECOND / 4), (7, 1), (0, 1)] {
             assert_eq!(Heartbeat::new(timeout_ns, 0).next_ns(), quiet_ns, "{timeout_ns}");
         }
     }
 
     #[test]
-    fn a_time_for_an_answer_without_end_never_ends() {
+    fn a_time_at_the_end_of_the_clock_does_not_overflow() {
         let mut heartbeat = Heartbeat::new(u64::MAX, SECOND);
-        heartbeat.asked(2 * SECOND);
+        heartbeat.asked(u64::MAX - 2);
         assert_eq!(heartbeat.next_ns(), u64::MAX);
         heartbeat.heard(u64::MAX - 1);
         assert_eq!(heartbeat.next_ns(), u64::MAX);

@@ -13,7 +13,8 @@
 //! 1. [`Session::open`], then [`Session::handle_connected`] once the address of [`SessionAction::Dial`] is connected;
 //!    or [`Session::accept`].
 //! 2. [`Session::handle_frame`] for each frame, [`Session::handle_all_read`] when the socket has no more for now,
-//!    [`Session::handle_lost`] when it has ended, and [`Session::handle_timeout`] at [`Session::timeout_ns`].
+//!    [`Session::handle_lost`] when it has ended, and [`Session::handle_timeout`] at [`Session::timeout_ns`]. While the
+//!    session [is away](Session::is_away), it may have a socket, or dial, or wait.
 //! 3. After each of these, and after each call about a connection: [`Session::poll_event`] and [`Session::poll_action`]
 //!    until they return `None`.
 //! 4. A connection goes from [`Session::begin`] or [`SessionAction::Offer`] and [`Session::accept_offer`] to
@@ -23,13 +24,19 @@
 //! Times are in nanoseconds of one clock of the caller's, which never goes back.
 
 mod action;
+mod away;
 mod config;
 mod connections;
+mod doubt;
 mod ended;
 mod greeting;
 mod heartbeat;
+mod lives;
+mod numbered;
+mod peer_clock;
 mod proof;
 mod reach;
+mod redial;
 mod redials;
 mod side;
 #[cfg(test)]
@@ -39,22 +46,23 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use railweave_fabric::Fault;
-
 pub use self::action::SessionAction;
 pub use self::config::SessionConfig;
-use self::connections::{Connection, Connections, State};
-pub use self::ended::{Ended, HelloFault, Limit, Lost, LostCause, SocketEnd, SocketEndKind, Unreachable, Unwelcome};
+use self::connections::{Connections, State};
+use self::doubt::Away;
+pub use self::ended::{
+    Ended, Gone, HelloFault, Limit, Lost, LostCause, ResumeFault, SocketEnd, SocketEndKind, Unreachable, Unwelcome,
+};
 use self::heartbeat::{Beat, Heartbeat};
+use self::numbered::Numbered;
+pub use self::peer_clock::PeerClock;
 use self::proof::Hellos;
 pub use self::proof::Prover;
 use self::reach::Reach;
+use self::redial::Redial;
 pub use self::redials::Redials;
 pub use self::side::Side;
-use crate::{Event, Frame, Hello, Message, Offer, ProcessId};
-
-/// The most connections that one session may have.
-const MOST_CONNECTIONS: usize = 65_536;
+use crate::{Event, Frame, Hello, Message, ProcessId, Pulse, SessionId};
 
 /// The stage of a session.
 #[derive(Debug)]
@@ -67,14 +75,20 @@ enum Stage {
     Hello { deadline_ns: u64, ours: Vec<u8> },
     /// The peer's proof that it has the key is awaited.
     Proof { deadline_ns: u64, hellos: Hellos, theirs: Box<Hello> },
+    /// The opener of a session that was away awaits the answer to RESUME.
+    Resuming { deadline_ns: u64 },
+    /// The acceptor of a session that is away waits for its opener, and looks for its process at this time.
+    Waiting { check_ns: u64 },
+    /// It dials the opener's control port, to see if its process is there.
+    Checking { deadline_ns: u64 },
     /// Connections may be begun.
-    Up(Box<Hello>),
-    /// The session ended, for this reason. `peer` is set if it was up.
-    Over { ended: Arc<Ended>, peer: Option<Box<Hello>> },
+    Up,
+    /// The session ended, for this reason.
+    Over(Arc<Ended>),
 }
 
-// tidy: Session's methods call each other across files: greeting.rs has the steps before the session is up, and ends
-// or goes on as this file says.
+// tidy: Session's methods call each other across files: greeting.rs has the steps before the session is up, away.rs
+// those without a socket, lives.rs those of connections; all of them end or go on as this file says.
 /// One end of a session: a state machine without I/O.
 #[derive(Debug)]
 pub struct Session {
@@ -83,14 +97,29 @@ pub struct Session {
     wanted: ProcessId,
     address: SocketAddr,
     stage: Stage,
+    /// The peer's HELLO, once the session has been up.
+    peer: Option<Box<Hello>>,
+    /// Its name, once it has been up.
+    id: SessionId,
+    /// The nonce of this end's last HELLO.
+    nonce: [u8; 32],
     reach: Reach,
+    redial: Redial,
+    /// The next pause of an acceptor that looks for its opener.
+    check_pause_ns: u64,
+    /// Set while the session has lost its socket and may find another.
+    away: Option<Away>,
+    /// The number of the last RESUME.
+    attempt: u32,
+    numbered: Numbered,
     /// The number of the last connection that this end began.
     last_number: u32,
     /// The time at which the last connection ended, or the session last took a step towards having one.
     idle_since_ns: u64,
-    /// True if the peer has asked if this process is there, and has no answer yet.
-    asked: bool,
+    /// The number of the peer's last PING, while it has no answer.
+    asked: Option<u64>,
     heartbeat: Heartbeat,
+    peer_clock: Option<PeerClock>,
     connections: Connections,
     actions: VecDeque<SessionAction>,
     /// There is never more than one: an unwelcome peer ends the session.
@@ -105,10 +134,12 @@ impl Session {
         addresses: impl IntoIterator<Item = SocketAddr>,
         now_ns: u64,
     ) -> Self {
-        let reach = Reach::new(addresses, now_ns.saturating_add(config.handshake_ns));
+        let addresses: Vec<SocketAddr> = addresses.into_iter().collect();
+        let reach = Reach::new(addresses.iter().copied(), now_ns.saturating_add(config.handshake_ns));
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         let mut session = Self::new(config, Side::Opener, nowhere, reach, Stage::Dialling { deadline_ns: 0 }, now_ns);
         session.wanted = wanted;
+        session.learn(addresses);
         session.dial_next(now_ns);
         session
     }
@@ -135,11 +166,20 @@ impl Session {
             wanted: ProcessId::default(),
             address,
             stage,
+            peer: None,
+            id: SessionId::default(),
+            nonce: [0; 32],
             reach,
+            redial: Redial::default(),
+            check_pause_ns: 0,
+            away: None,
+            attempt: 0,
+            numbered: Numbered::default(),
             last_number: config.first_connection.wrapping_sub(1),
             idle_since_ns: now_ns,
-            asked: false,
+            asked: None,
             heartbeat: Heartbeat::new(config.peer_timeout_ns, now_ns),
+            peer_clock: None,
             connections: Connections::default(),
             actions: VecDeque::new(),
             event: None,
@@ -175,13 +215,13 @@ impl Session {
 
     /// Returns true if connections may be begun.
     pub fn is_up(&self) -> bool {
-        matches!(self.stage, Stage::Up(_))
+        matches!(self.stage, Stage::Up)
     }
 
     /// Returns why the session ended, once it has.
     pub fn ended(&self) -> Option<&Arc<Ended>> {
         match &self.stage {
-            Stage::Over { ended, .. } => Some(ended),
+            Stage::Over(ended) => Some(ended),
             _ => None,
         }
     }
@@ -191,22 +231,25 @@ impl Session {
         matches!(self.stage, Stage::Over { .. }) && self.connections.is_empty() && self.actions.is_empty()
     }
 
-    /// Returns the peer's HELLO, once the session is up.
+    /// Returns the peer's HELLO, once the session has been up.
     pub fn peer(&self) -> Option<&Hello> {
-        match &self.stage {
-            Stage::Up(hello) => Some(hello),
-            Stage::Over { peer, .. } => peer.as_deref(),
-            _ => None,
-        }
+        self.peer.as_deref()
+    }
+
+    /// Returns how much the peer's clock is ahead of this process's, once a PING was answered.
+    pub fn peer_clock(&self) -> Option<PeerClock> {
+        self.peer_clock
     }
 
     /// Returns the peer's name, for messages.
     pub fn peer_name(&self) -> String {
-        match &self.stage {
-            Stage::Proof { theirs: hello, .. } | Stage::Up(hello) | Stage::Over { peer: Some(hello), .. } => {
-                format!("{} at {}", hello.peer_name(), self.address)
-            }
-            _ => self.address.to_string(),
+        let theirs = match &self.stage {
+            Stage::Proof { theirs, .. } => Some(theirs),
+            _ => None,
+        };
+        match self.peer.as_ref().or(theirs) {
+            Some(hello) => format!("{} at {}", hello.peer_name(), self.address),
+            None => self.address.to_string(),
         }
     }
 
@@ -230,18 +273,22 @@ impl Session {
     pub fn timeout_ns(&self) -> Option<u64> {
         let stage = match &self.stage {
             Stage::Pausing { until_ns: at_ns }
+            | Stage::Waiting { check_ns: at_ns }
+            | Stage::Checking { deadline_ns: at_ns }
+            | Stage::Resuming { deadline_ns: at_ns }
             | Stage::Dialling { deadline_ns: at_ns }
             | Stage::Hello { deadline_ns: at_ns, .. }
             | Stage::Proof { deadline_ns: at_ns, .. } => Some(*at_ns),
-            Stage::Up(_) if self.connections.need_peer() => Some(self.heartbeat.next_ns()),
-            Stage::Up(_) => self.idle_deadline_ns(),
-            Stage::Over { .. } => None,
+            Stage::Up if self.connections.need_peer() => Some(self.heartbeat.next_ns()),
+            Stage::Up => self.idle_deadline_ns(),
+            Stage::Over(_) => None,
         };
-        stage.into_iter().chain(self.connections.first_due().map(|(at_ns, _)| at_ns)).min()
+        let connection = self.connections.first_due().map(|(at_ns, _)| at_ns);
+        [stage, connection, self.judging_from_ns(), self.give_up_ns()].into_iter().flatten().min()
     }
 
     /// Returns the time since anything came from the peer, in nanoseconds, if its answer is overdue. The next
-    /// [`Self::handle_timeout`] then ends the session, so the caller must first handle what waits in the socket: this
+    /// [`Self::handle_timeout`] then gives the socket up, so the caller must first handle what waits in it: this
     /// process may be the one that stood still.
     pub fn overdue_ns(&self, now_ns: u64) -> Option<u64> {
         match self.beat(now_ns) {
@@ -270,22 +317,25 @@ impl Session {
                 self.reach.again();
                 self.dial_next(now_ns);
             }
-            Stage::Dialling { deadline_ns } | Stage::Hello { deadline_ns, .. } | Stage::Proof { deadline_ns, .. }
+            Stage::Waiting { check_ns } if *check_ns <= now_ns => self.check_opener(now_ns),
+            Stage::Dialling { deadline_ns }
+            | Stage::Hello { deadline_ns, .. }
+            | Stage::Proof { deadline_ns, .. }
+            | Stage::Resuming { deadline_ns }
+            | Stage::Checking { deadline_ns }
                 if *deadline_ns <= now_ns =>
             {
-                if self.side == Side::Acceptor {
+                if self.side == Side::Acceptor && !self.is_away() {
                     self.unwelcome(Unwelcome::Late { address: self.address });
                 }
                 self.end(Ended::Late, now_ns);
             }
-            Stage::Up(_) => match self.beat(now_ns) {
+            Stage::Up => match self.beat(now_ns) {
                 Beat::Ask => {
-                    self.heartbeat.asked(now_ns);
-                    self.send(0, Message::Ping);
+                    let number = self.heartbeat.asked(now_ns);
+                    self.send(0, Message::Ping(Pulse { number, clock_ns: now_ns }));
                 }
-                Beat::Silent { for_ns } => {
-                    self.end(Ended::Silent { for_ns, limit_ns: self.config.peer_timeout_ns }, now_ns);
-                }
+                Beat::Silent { for_ns } => self.end(Ended::Silent { for_ns }, now_ns),
                 Beat::Wait if self.idle_deadline_ns().is_some_and(|at_ns| at_ns <= now_ns) => {
                     self.end(Ended::Idle, now_ns);
                 }
@@ -293,15 +343,26 @@ impl Session {
             },
             _ => {}
         }
-        for number in self.connections.due(now_ns) {
-            self.connection_due(number);
+        if self.judging_from_ns().is_some_and(|at_ns| at_ns <= now_ns) {
+            self.begin_judging(now_ns);
         }
+        for number in self.connections.due(now_ns) {
+            self.connection_due(number, now_ns);
+        }
+        self.end_if_unneeded(now_ns);
     }
 
     /// Notes that the dialled socket is connected. `nonce` must be freshly random.
-    pub fn handle_connected(&mut self, nonce: [u8; 32]) {
-        if let Stage::Dialling { deadline_ns } = self.stage {
-            self.say_hello(nonce, deadline_ns);
+    pub fn handle_connected(&mut self, nonce: [u8; 32], now_ns: u64) {
+        match self.stage {
+            Stage::Checking { .. } => self.checked(now_ns),
+            Stage::Dialling { deadline_ns } => {
+                // A kernel accepts for a process that stands still: whoever is connected waits for HELLO.
+                let patience_ns = if self.is_away() { self.config.peer_timeout_ns / 2 } else { 0 };
+                self.forget_sign();
+                self.say_hello(nonce, deadline_ns.max(now_ns.saturating_add(patience_ns)));
+            }
+            _ => {}
         }
     }
 
@@ -311,10 +372,11 @@ impl Session {
     }
 
     /// Gives the socket up for a reason that the caller knows, such as a limit that the peer has broken. That ends the
-    /// session, except an opener's that is not up yet, which dials the next address. If the peer is to blame,
+    /// session, unless it can go on over another socket: an opener that is not up yet dials the next address, and a
+    /// session with connections looks for another socket if the peer is only silent. If the peer is to blame,
     /// [`Self::poll_event`] says so.
     pub fn end(&mut self, why: Ended, now_ns: u64) {
-        if matches!(self.stage, Stage::Over { .. }) {
+        if matches!(self.stage, Stage::Over(_) | Stage::Waiting { .. } | Stage::Pausing { .. }) {
             return;
         }
         let peer = self.peer_name();
@@ -329,206 +391,98 @@ impl Session {
     }
 
     /// Notes that all frames that have come so far were handled. The peer gets one answer, however often it asked in
-    /// them.
-    pub fn handle_all_read(&mut self) {
-        if std::mem::take(&mut self.asked) {
-            self.send(0, Message::Pong);
+    /// them, and is told once how many messages have come.
+    pub fn handle_all_read(&mut self, now_ns: u64) {
+        if !self.is_up() {
+            return;
+        }
+        if let Some(number) = self.asked.take() {
+            self.send(0, Message::Pong(Pulse { number, clock_ns: now_ns }));
+        }
+        if let Some(received) = self.numbered.untold() {
+            self.send(0, Message::Have(received));
         }
     }
 
     /// Handles a frame from the peer.
     pub fn handle_frame(&mut self, frame: Frame, now_ns: u64) {
-        self.heartbeat.heard(now_ns);
+        if !self.is_away() {
+            self.heartbeat.heard(now_ns);
+        }
         let Frame { connection, message } = frame;
         match (&self.stage, message) {
-            (Stage::Over { .. } | Stage::Dialling { .. } | Stage::Pausing { .. }, _) => {}
+            (
+                Stage::Over(_)
+                | Stage::Dialling { .. }
+                | Stage::Pausing { .. }
+                | Stage::Waiting { .. }
+                | Stage::Checking { .. },
+                _,
+            ) => {}
             (Stage::Hello { .. }, Message::Hello(bytes)) => self.handle_hello(bytes, now_ns),
             (Stage::Proof { .. }, Message::Proof(proof)) => self.handle_proof(&proof, now_ns),
-            (Stage::Up(_), Message::Offer(offer)) if self.side == Side::Acceptor => {
+            (Stage::Resuming { .. }, Message::Resumed(received)) => self.handle_resumed(received, now_ns),
+            (Stage::Up, Message::Resume(resume)) if self.may_be_resumption() => {
+                self.actions.push_back(SessionAction::Resume(resume));
+            }
+            (Stage::Up, Message::Offer(offer)) if self.side == Side::Acceptor => {
+                self.numbered.handle_received();
                 self.handle_offer(connection, offer);
             }
-            (Stage::Up(_), Message::Ping) => self.asked = true,
-            (Stage::Up(_), Message::Pong) => {}
-            (Stage::Up(_), Message::Hello(_) | Message::Offer(_) | Message::Proof(_))
-            | (Stage::Hello { .. } | Stage::Proof { .. }, _) => self.end(Ended::OutOfTurn, now_ns),
-            (Stage::Up(_), message) => self.handle_message(connection, message, now_ns),
-        }
-    }
-
-    /// Handles a message about a connection. If it came while another thread had the connection's handshake, and the
-    /// connection is [open](Self::opened) afterwards, the caller passes the message here again.
-    pub fn handle_message(&mut self, connection: u32, message: Message, now_ns: u64) {
-        match (self.connections.state(connection), message) {
-            (Some(State::SetUp), Message::Wait) => self.actions.push_back(SessionAction::Waits(connection)),
-            (Some(State::SetUp), message) => {
-                self.actions.push_back(SessionAction::Message { connection, message });
-            }
-            (Some(State::Offered), Message::Bye | Message::Refuse { .. }) => {
-                self.touch(now_ns);
-                self.connections.set(connection, None);
-                self.actions.push_back(SessionAction::Withdrawn(connection));
-            }
-            (Some(State::Open { .. }), Message::Bye) => {
-                self.touch(now_ns);
-                self.peer_left(connection, LostCause::Bye, now_ns.saturating_add(self.config.grace_ns));
-            }
-            // The connection came up on this side and not on the peer's, for example because READY came too late. The
-            // peer will send no BYE for it.
-            (Some(State::Open { .. }), Message::Refuse { reason, .. }) => {
-                self.peer_left(connection, LostCause::GaveUp(reason), now_ns);
-            }
+            (Stage::Up, Message::Ping(pulse)) => self.asked = Some(pulse.number),
+            (Stage::Up, Message::Pong(pulse)) => self.handle_pong(pulse, now_ns),
+            (Stage::Up, Message::Have(received)) if self.numbered.handle_has(received) => {}
             (
-                Some(State::Closed { peer_left: false, .. } | State::ByeAwaited),
-                Message::Bye | Message::Refuse { .. },
-            ) => {
-                self.touch(now_ns);
-                self.closed_by_peer(connection, now_ns);
+                Stage::Up,
+                Message::Hello(_)
+                | Message::Offer(_)
+                | Message::Proof(_)
+                | Message::Have(_)
+                | Message::Resume(_)
+                | Message::Resumed(_),
+            )
+            | (Stage::Hello { .. } | Stage::Proof { .. } | Stage::Resuming { .. }, _) => {
+                self.end(Ended::OutOfTurn, now_ns);
             }
-            _ => {}
-        }
-    }
-
-    /// Begins a connection. Returns its number, `None` if the session is not [up](Self::is_up), or this end is not its
-    /// opener.
-    pub fn begin(&mut self, now_ns: u64) -> Option<u32> {
-        if !self.is_up() || self.side != Side::Opener {
-            return None;
-        }
-        self.touch(now_ns);
-        self.last_number = self.next_number();
-        self.connections.set(self.last_number, Some(State::SetUp.into()));
-        Some(self.last_number)
-    }
-
-    /// Returns the number of the next connection. Numbers go round after 2^32 connections: 0, which is the session's
-    /// own, and those that are still in use are left out.
-    fn next_number(&self) -> u32 {
-        let mut number = self.last_number;
-        loop {
-            number = number.wrapping_add(1);
-            if number != 0 && self.connections.state(number).is_none() {
-                return number;
+            (Stage::Up, message) => {
+                self.numbered.handle_received();
+                self.handle_message(connection, message, now_ns);
             }
         }
     }
 
-    /// Begins to set up the connection that the peer offers.
-    pub fn accept_offer(&mut self, connection: u32, now_ns: u64) {
-        if let Some(State::Offered) = self.connections.state(connection) {
-            self.touch(now_ns);
-            self.connections.set(connection, Some(State::SetUp.into()));
+    /// Returns true if nothing has come on this socket yet that makes it a session of its own.
+    fn may_be_resumption(&self) -> bool {
+        self.side == Side::Acceptor && self.connections.is_empty() && self.numbered.is_new()
+    }
+
+    fn handle_pong(&mut self, pulse: Pulse, now_ns: u64) {
+        if let Some(sent_ns) = self.heartbeat.asked_at_ns(pulse.number) {
+            let told = PeerClock::of_answer(sent_ns, pulse.clock_ns, now_ns);
+            self.peer_clock = Some(PeerClock::better(self.peer_clock, told));
         }
     }
 
-    /// Refuses the connection that the peer offers, or that is being set up, with this reason.
-    pub fn refuse(&mut self, connection: u32, fault: Fault, reason: String, now_ns: u64) {
-        self.send(connection, Message::Refuse { fault, of_rails: false, reason });
-        self.failed(connection, now_ns);
-    }
-
-    /// Sends a message about a connection, while the session is up.
+    /// Sends a message about a connection, while the session is up; while it is away, once it is up again.
     pub fn send(&mut self, connection: u32, message: Message) {
+        if message.is_about_connection() && (self.is_up() || self.is_away()) {
+            self.numbered.keep(Frame { connection, message: message.clone() });
+        }
         if self.is_up() {
             self.send_now(connection, message);
         }
     }
 
-    fn send_now(&mut self, connection: u32, message: Message) {
+    pub(super) fn send_now(&mut self, connection: u32, message: Message) {
         self.actions.push_back(SessionAction::Send(Frame { connection, message }));
-    }
-
-    /// Notes that the connection that was being set up is open. Returns false, and changes nothing, if it was not being
-    /// set up.
-    pub fn opened(&mut self, connection: u32, now_ns: u64) -> bool {
-        if !matches!(self.connections.state(connection), Some(State::SetUp)) {
-            return false;
-        }
-        self.touch(now_ns);
-        self.connections.set(connection, Some(State::Open { peer_left: None }.into()));
-        if let Some(ended) = self.ended().cloned() {
-            self.peer_left(connection, LostCause::Session(ended), now_ns.saturating_add(self.config.grace_ns));
-        }
-        true
-    }
-
-    /// Notes that a connection that was offered or being set up has failed.
-    pub fn failed(&mut self, connection: u32, now_ns: u64) {
-        match self.connections.state(connection) {
-            Some(State::SetUp) => self.touch(now_ns),
-            // A refused offer does not keep the session from being idle.
-            Some(State::Offered) => {}
-            _ => return,
-        }
-        self.connections.set(connection, None);
-    }
-
-    /// Closes an open connection from this side. It lingers from now on: [`SessionAction::Linger`]. Returns false, and
-    /// changes nothing, if it was not open: then there will be no [`SessionAction::Over`] for it.
-    pub fn close(&mut self, connection: u32, now_ns: u64) -> bool {
-        let Some(State::Open { peer_left }) = self.connections.state(connection) else {
-            return false;
-        };
-        // The end of the session is one way in which the peer leaves.
-        let peer_left = peer_left.is_some();
-        self.touch(now_ns);
-        let state = State::Closed {
-            peer_left,
-            pause_ns: self.config.linger_pause_ns.0,
-            until_ns: now_ns.saturating_add(self.config.linger_ns),
-        };
-        self.connections.set(connection, Some(Connection { state, due_ns: Some(now_ns) }));
-        self.send(connection, Message::Bye);
-        true
-    }
-
-    /// Notes that a closed connection has lingered. `is_drained` is true if everything of it is out and acknowledged.
-    pub fn handle_lingered(&mut self, connection: u32, is_drained: bool, now_ns: u64) {
-        let Some(State::Closed { peer_left, pause_ns, until_ns }) = self.connections.state(connection).cloned() else {
-            return;
-        };
-        if is_drained && peer_left || until_ns <= now_ns {
-            let awaited = (!peer_left).then(|| State::ByeAwaited.into());
-            self.connections.set(connection, awaited);
-            self.actions.push_back(SessionAction::Over(connection));
-            return;
-        }
-        // Checks fall on multiples of their pause, so that the caller wakes up once for many connections that were
-        // closed together.
-        let due_ns = now_ns.saturating_add(pause_ns).checked_next_multiple_of(pause_ns.max(1));
-        let pause_ns = (pause_ns * 2).min(self.config.linger_pause_ns.1);
-        let state = State::Closed { peer_left, pause_ns, until_ns };
-        self.connections.set(connection, Some(Connection { state, due_ns }));
-    }
-
-    fn handle_offer(&mut self, connection: u32, offer: Offer) {
-        if let Some(State::Closed { peer_left: true, .. }) = self.connections.state(connection) {
-            // Both ends have closed the connection that had this number: nobody needs it to linger on.
-            self.connections.set(connection, None);
-            self.actions.push_back(SessionAction::Over(connection));
-        }
-        let refusal = if self.connections.state(connection).is_some() {
-            "the connection's number is already in use"
-        } else if self.connections.len() >= MOST_CONNECTIONS {
-            "the session has 65536 connections, the most allowed"
-        } else {
-            // This is no step towards a connection: the offer has not been judged yet, and a stranger may offer
-            // anything.
-            self.connections.set(connection, Some(State::Offered.into()));
-            self.actions.push_back(SessionAction::Offer { connection, offer });
-            return;
-        };
-        self.send(connection, Message::Refuse { fault: Fault::Protocol, of_rails: false, reason: refusal.to_owned() });
     }
 
     /// Ends the session. Every connection that is being set up ends with it, and every open one after its grace, unless
     /// its rails end it earlier.
     fn over(&mut self, why: Ended, now_ns: u64) {
         let ended = Arc::new(why);
-        let stage = std::mem::replace(&mut self.stage, Stage::Over { ended: Arc::clone(&ended), peer: None });
-        if let (Stage::Up(theirs), Stage::Over { peer, .. }) = (stage, &mut self.stage) {
-            *peer = Some(theirs);
-        }
-        self.asked = false;
+        self.stage = Stage::Over(Arc::clone(&ended));
+        (self.asked, self.away, self.numbered) = (None, None, Numbered::default());
         self.actions.push_back(SessionAction::Ended(Arc::clone(&ended)));
         for number in self.connections.numbers() {
             match self.connections.state(number) {
@@ -544,43 +498,6 @@ impl Session {
                 Some(State::Closed { .. } | State::ByeAwaited) => self.closed_by_peer(number, now_ns),
                 None => {}
             }
-        }
-    }
-
-    /// Notes that the peer of an open connection has left it, or is gone; only the first report counts. The connection
-    /// is lost at `at_ns`.
-    fn peer_left(&mut self, number: u32, cause: LostCause, at_ns: u64) {
-        if let Some(State::Open { peer_left: None }) = self.connections.state(number) {
-            let state = State::Open { peer_left: Some(cause) };
-            self.connections.set(number, Some(Connection { state, due_ns: Some(at_ns) }));
-            self.actions.push_back(SessionAction::PeerLeft(number));
-        }
-    }
-
-    fn closed_by_peer(&mut self, number: u32, now_ns: u64) {
-        match self.connections.state(number).cloned() {
-            Some(State::Closed { peer_left: false, pause_ns, until_ns }) => {
-                let state = State::Closed { peer_left: true, pause_ns, until_ns };
-                self.connections.set(number, Some(Connection { state, due_ns: Some(now_ns) }));
-            }
-            Some(State::ByeAwaited) => self.connections.set(number, None),
-            _ => {}
-        }
-    }
-
-    /// Does whatever is due for a connection.
-    fn connection_due(&mut self, number: u32) {
-        let state = self.connections.state(number).cloned();
-        if let Some(state) = state.clone() {
-            self.connections.set(number, Some(state.into()));
-        }
-        match state {
-            Some(State::Open { peer_left: Some(cause) }) => {
-                let lost = Lost { peer: self.peer_name(), cause };
-                self.actions.push_back(SessionAction::Lost { connection: number, lost });
-            }
-            Some(State::Closed { .. }) => self.actions.push_back(SessionAction::Linger(number)),
-            _ => {}
         }
     }
 }

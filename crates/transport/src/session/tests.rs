@@ -1,5 +1,6 @@
 //! Two ends of a session and a clock, without a network between them.
 
+mod away;
 mod set_up;
 mod start;
 
@@ -7,7 +8,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::*;
-use crate::{PROTOCOL_VERSION, Ways};
+use railweave_fabric::Fault;
+
+use crate::{Offer, PROTOCOL_VERSION, Received, Ways};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -44,6 +47,7 @@ fn hello(process: u8, is_keyed: bool) -> Hello {
         world: 2,
         host: format!("node{process}"),
         build: "test".to_owned(),
+        control_port: 7,
     }
 }
 
@@ -54,6 +58,10 @@ fn config(process: u8, key: Option<u8>) -> Arc<SessionConfig> {
 
 fn address(last: u8) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, last], 7))
+}
+
+fn dial(to: SocketAddr) -> SessionAction {
+    SessionAction::Dial { from: None, to }
 }
 
 fn end_of_socket(kind: SocketEndKind) -> SocketEnd {
@@ -83,8 +91,8 @@ struct Pair {
 impl Pair {
     fn dialled(keys: [Option<u8>; 2]) -> Self {
         let mut opener = Session::open(config(1, keys[0]), ProcessId([2; 16]), [address(2)], 0);
-        assert_eq!(actions(&mut opener), [SessionAction::Dial(address(2))]);
-        opener.handle_connected([1; 32]);
+        assert_eq!(actions(&mut opener), [dial(address(2))]);
+        opener.handle_connected([1; 32], 0);
         let acceptor = Session::accept(config(2, keys[1]), [2; 32], address(1), 0);
         Self { now_ns: 0, opener, acceptor }
     }
@@ -128,7 +136,7 @@ impl Pair {
                         other => wanted[at].push(other),
                     }
                 }
-                to.handle_all_read();
+                to.handle_all_read(self.now_ns);
             }
         }
         wanted
@@ -179,12 +187,12 @@ fn both_ends_name_the_key_that_differs_and_one_that_is_missing() {
 #[test]
 fn a_session_is_dialled_at_the_next_address_where_another_process_answers() {
     let mut opener = Session::open(config(1, None), ProcessId([2; 16]), [address(3), address(2)], 0);
-    assert_eq!(actions(&mut opener), [SessionAction::Dial(address(3))]);
-    opener.handle_connected([1; 32]);
+    assert_eq!(actions(&mut opener), [dial(address(3))]);
+    opener.handle_connected([1; 32], 0);
     drop(actions(&mut opener));
     opener.handle_frame(Frame { connection: 0, message: Message::Hello(hello(3, false).encode()) }, 1);
-    assert_eq!(actions(&mut opener), [SessionAction::HangUp { flush: true }, SessionAction::Dial(address(2))]);
-    opener.handle_connected([1; 32]);
+    assert_eq!(actions(&mut opener), [SessionAction::HangUp { flush: true }, dial(address(2))]);
+    opener.handle_connected([1; 32], 0);
     opener.handle_frame(Frame { connection: 0, message: Message::Hello(hello(2, false).encode()) }, 2);
     assert_eq!(actions(&mut opener).last(), Some(&SessionAction::Up));
 }
@@ -199,7 +207,7 @@ fn a_session_is_dialled_again_where_the_socket_was_closed_before_a_byte_came() {
     opener.handle_timeout(at_ns - 1);
     assert_eq!(actions(&mut opener), []);
     opener.handle_timeout(at_ns);
-    assert_eq!(actions(&mut opener), [SessionAction::Dial(address(2))]);
+    assert_eq!(actions(&mut opener), [dial(address(2))]);
     opener.handle_lost(end_of_socket(SocketEndKind::Other), at_ns);
     let [SessionAction::Unreachable(Unreachable::Tried { tries, .. }), SessionAction::Ended(_)] =
         &actions(&mut opener)[..]
@@ -298,56 +306,6 @@ fn offers_that_are_refused_do_not_keep_a_session() {
 }
 
 #[test]
-fn a_peer_that_answers_keeps_its_connections_and_one_that_does_not_loses_them() {
-    let (mut pair, number) = Pair::connected();
-    for _ in 0..100 {
-        assert_eq!(pair.wait(SECOND / 4), [vec![], vec![]], "each asks and is answered");
-    }
-    let asked_ns = pair.opener.timeout_ns().expect("it asks");
-    pair.opener.handle_timeout(asked_ns);
-    assert_eq!(actions(&mut pair.opener), [SessionAction::Send(Frame { connection: 0, message: Message::Ping })]);
-    let late_ns = asked_ns + 4 * SECOND;
-    assert_eq!(pair.opener.overdue_ns(late_ns - 1), None);
-    assert!(pair.opener.overdue_ns(late_ns).is_some(), "what lies in the socket is to be read first");
-    pair.opener.handle_timeout(late_ns);
-    let [SessionAction::HangUp { .. }, SessionAction::Ended(why), SessionAction::PeerLeft(left)] =
-        &actions(&mut pair.opener)[..]
-    else {
-        panic!()
-    };
-    assert!(matches!(**why, Ended::Silent { .. }) && *left == number);
-    pair.opener.handle_timeout(late_ns + SECOND);
-    let [SessionAction::Lost { lost, .. }] = &actions(&mut pair.opener)[..] else { panic!() };
-    assert!(lost.to_string().contains("node2") && lost.to_string().contains("is gone"), "{lost}");
-    assert!(!pair.opener.is_over(), "its end is still the application's");
-}
-
-#[test]
-fn a_peer_that_has_still_to_close_a_connection_is_asked_too() {
-    for is_over_here in [false, true] {
-        let (mut pair, number) = Pair::connected();
-        pair.acceptor.close(number, 0);
-        if is_over_here {
-            pair.acceptor.handle_lingered(number, true, 3 * SECOND);
-        }
-        drop(actions(&mut pair.acceptor));
-        // Its opener never says another word.
-        let mut asked = 0;
-        for _ in 0..MOST_STEPS {
-            let Some(at_ns) = pair.acceptor.timeout_ns().filter(|_| pair.acceptor.is_up()) else { break };
-            pair.acceptor.handle_timeout(at_ns);
-            for action in actions(&mut pair.acceptor) {
-                asked += usize::from(matches!(action, SessionAction::Send(Frame { message: Message::Ping, .. })));
-                if let SessionAction::Linger(number) = action {
-                    pair.acceptor.handle_lingered(number, false, at_ns);
-                }
-            }
-        }
-        assert!(matches!(pair.acceptor.ended().map(|why| &**why), Some(Ended::Silent { .. })) && asked > 0);
-    }
-}
-
-#[test]
 fn a_session_has_a_limit_of_connections() {
     let mut pair = Pair::up();
     for number in 1..=65_536 {
@@ -366,16 +324,20 @@ fn a_session_has_a_limit_of_connections() {
 #[test]
 fn however_often_a_peer_asks_it_gets_one_answer() {
     let mut pair = Pair::up();
-    (0..1000).for_each(|_| pair.acceptor.handle_frame(Frame { connection: 0, message: Message::Ping }, 0));
-    pair.acceptor.handle_all_read();
-    pair.acceptor.handle_all_read();
-    assert_eq!(actions(&mut pair.acceptor), [SessionAction::Send(Frame { connection: 0, message: Message::Pong })]);
+    (0..1000)
+        .for_each(|_| pair.acceptor.handle_frame(Frame { connection: 0, message: Message::Ping(Pulse::default()) }, 0));
+    pair.acceptor.handle_all_read(0);
+    pair.acceptor.handle_all_read(0);
+    assert_eq!(
+        actions(&mut pair.acceptor),
+        [SessionAction::Send(Frame { connection: 0, message: Message::Pong(Pulse::default()) })]
+    );
 }
 
 #[test]
 fn a_connection_that_the_peer_has_closed_is_lost_after_its_grace() {
     let (mut pair, number) = Pair::connected();
-    pair.opener.close(number, 0);
+    pair.opener.close(number, None, 0);
     assert_eq!(pair.exchange()[1], [SessionAction::PeerLeft(number)]);
     assert_eq!(pair.wait(SECOND - 1)[1], []);
     let lost = Lost { peer: pair.acceptor.peer_name(), cause: LostCause::Bye };
@@ -392,13 +354,13 @@ fn a_connection_that_the_peer_has_closed_is_lost_after_its_grace() {
 #[test]
 fn a_closed_connection_lingers_until_its_peer_has_closed_it_too_and_all_is_out() {
     let (mut pair, number) = Pair::connected();
-    pair.opener.close(number, 0);
+    pair.opener.close(number, None, 0);
     pair.exchange();
     assert_eq!(pair.wait(0)[0], [SessionAction::Linger(number)]);
     pair.opener.handle_lingered(number, true, pair.now_ns);
     assert_eq!(pair.wait(200_000)[0], [SessionAction::Linger(number)], "all is out, but the peer may need its lanes");
     pair.opener.handle_lingered(number, false, pair.now_ns);
-    pair.acceptor.close(number, pair.now_ns);
+    pair.acceptor.close(number, None, pair.now_ns);
     pair.exchange();
     assert_eq!(pair.wait(0)[0], [SessionAction::Linger(number)], "the peer's BYE is looked at at once");
     pair.opener.handle_lingered(number, false, pair.now_ns);
@@ -411,7 +373,7 @@ fn a_closed_connection_lingers_until_its_peer_has_closed_it_too_and_all_is_out()
 #[test]
 fn a_closed_connection_waits_three_seconds_and_no_longer() {
     let (mut pair, number) = Pair::connected();
-    pair.opener.close(number, 0);
+    pair.opener.close(number, None, 0);
     pair.now_ns = 3 * SECOND - 1;
     pair.opener.handle_lingered(number, true, pair.now_ns);
     assert!(!actions(&mut pair.opener).contains(&SessionAction::Over(number)));
@@ -422,7 +384,7 @@ fn a_closed_connection_waits_three_seconds_and_no_longer() {
 #[test]
 fn a_session_lasts_until_the_peer_has_closed_each_connection() {
     let (mut pair, number) = Pair::connected();
-    pair.acceptor.close(number, 0);
+    pair.acceptor.close(number, None, 0);
     pair.exchange();
     pair.now_ns = 3 * SECOND;
     pair.acceptor.handle_lingered(number, true, pair.now_ns);
@@ -441,25 +403,15 @@ fn a_session_lasts_until_the_peer_has_closed_each_connection() {
         "{refused:?}"
     );
     // Its BYE ends it; then the session is idle.
-    pair.opener.close(number, pair.now_ns);
+    pair.opener.close(number, None, pair.now_ns);
     pair.exchange();
     assert!(!pair.acceptor.has_connections() && pair.acceptor.idle_since_ns() == pair.now_ns);
 }
 
 #[test]
-fn a_session_that_ends_forgets_what_waits_for_the_peers_bye() {
-    let (mut pair, number) = Pair::connected();
-    pair.acceptor.close(number, 0);
-    pair.acceptor.handle_lingered(number, true, 3 * SECOND);
-    pair.acceptor.handle_lost(end_of_socket(SocketEndKind::Other), 3 * SECOND);
-    assert!(actions(&mut pair.acceptor).contains(&SessionAction::Over(number)));
-    assert!(pair.acceptor.is_over());
-}
-
-#[test]
 fn a_number_is_free_again_when_both_ends_have_closed_its_connection() {
     let (mut pair, number) = Pair::connected();
-    pair.acceptor.close(number, 0);
+    pair.acceptor.close(number, None, 0);
     drop(actions(&mut pair.acceptor));
     let offered = Frame { connection: number, message: Message::Offer(offer()) };
     pair.acceptor.handle_frame(offered.clone(), 0);
@@ -467,7 +419,7 @@ fn a_number_is_free_again_when_both_ends_have_closed_its_connection() {
         &actions(&mut pair.acceptor)[..],
         [SessionAction::Send(Frame { message: Message::Refuse { .. }, .. })]
     ));
-    pair.acceptor.handle_frame(Frame { connection: number, message: Message::Bye }, 0);
+    pair.acceptor.handle_frame(Frame { connection: number, message: Message::Bye(None) }, 0);
     pair.acceptor.handle_frame(offered, 0);
     let wanted = actions(&mut pair.acceptor);
     assert_eq!(wanted, [SessionAction::Over(number), SessionAction::Offer { connection: number, offer: offer() }]);
@@ -484,14 +436,15 @@ fn the_end_of_a_session_reaches_each_of_its_connections_once() {
     let [offered, set_up, open, closed] = numbers[..] else { panic!() };
     [set_up, open, closed].iter().for_each(|number| pair.acceptor.accept_offer(*number, 0));
     assert!([open, closed].iter().all(|number| pair.acceptor.opened(*number, 0)));
-    pair.acceptor.close(closed, 0);
+    pair.acceptor.close(closed, None, 0);
     pair.exchange();
-    pair.acceptor.handle_lost(end_of_socket(SocketEndKind::Other), 0);
-    pair.acceptor.handle_lost(end_of_socket(SocketEndKind::Other), 0);
-    let why = Arc::new(Ended::Socket("it ended".to_owned()));
+    pair.acceptor.end(Ended::OutOfTurn, 0);
+    pair.acceptor.end(Ended::OutOfTurn, 0);
+    let why = Arc::new(Ended::OutOfTurn);
     assert_eq!(
         actions(&mut pair.acceptor),
         [
+            SessionAction::HangUp { flush: false },
             SessionAction::Ended(why),
             SessionAction::Withdrawn(offered),
             SessionAction::Interrupted(set_up),
@@ -505,7 +458,7 @@ fn the_end_of_a_session_reaches_each_of_its_connections_once() {
     let lost = actions(&mut pair.acceptor);
     assert_eq!(lost.iter().filter(|action| matches!(action, SessionAction::Lost { .. })).count(), 2);
     for number in [set_up, open] {
-        pair.acceptor.close(number, SECOND);
+        pair.acceptor.close(number, None, SECOND);
     }
     for number in [set_up, open, closed] {
         pair.acceptor.handle_lingered(number, true, SECOND);
@@ -516,7 +469,7 @@ fn the_end_of_a_session_reaches_each_of_its_connections_once() {
 
 #[test]
 fn what_the_peer_takes_back_is_forgotten() {
-    for message in [Message::Bye, refuse("never mind")] {
+    for message in [Message::Bye(None), refuse("never mind")] {
         let mut pair = Pair::up();
         let number = pair.opener.begin(0).expect("it is up");
         pair.opener.send(number, Message::Offer(offer()));

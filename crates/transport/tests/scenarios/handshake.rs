@@ -69,7 +69,7 @@ fn message() -> impl Strategy<Value = Message> {
         3 => any::<u8>().prop_map(|usable| Message::Ready { usable }),
         3 => any::<u8>().prop_map(|rails| Message::Probe { rails }),
         1 => Just(Message::Refuse { fault: Fault::Peer, of_rails: false, reason: "no".into() }),
-        1 => Just(Message::Bye),
+        1 => Just(Message::Bye(None)),
         1 => proptest::collection::vec(any::<u8>(), 0..20).prop_map(Message::Hello),
         1 => (proptest::collection::vec(port(), 1..=8), ways()).prop_map(|(ports, ways)| {
             let ways = Ways { routes: vec![Route::Leaves; ports.len() * ways.targets.len()], ..ways };
@@ -213,7 +213,7 @@ fn each_failure_of_a_connector_has_its_cause() {
     for (messages, expected) in [
         (vec![], late(Awaited::Answer)),
         (vec![refusal], HandshakeFailure::Refused { fault: Fault::Local, reason: "no".into() }),
-        (vec![Message::Bye], HandshakeFailure::Closed),
+        (vec![Message::Bye(None)], HandshakeFailure::Closed),
         (vec![ready], HandshakeFailure::OutOfTurn("READY")),
         (vec![wrong], HandshakeFailure::WrongAnswer { port: 2, lanes: 2, offered: 2 }),
         (vec![more_lanes], HandshakeFailure::WrongAnswer { port: 1, lanes: 3, offered: 2 }),
@@ -252,7 +252,7 @@ fn each_failure_of_an_acceptor_has_its_cause() {
             vec![Message::Refuse { fault: Fault::Local, of_rails: false, reason: "no".into() }],
             HandshakeFailure::GaveUp("no".into()),
         ),
-        (vec![Message::Bye], HandshakeFailure::Closed),
+        (vec![Message::Bye(None)], HandshakeFailure::Closed),
         (vec![answer(&process)], HandshakeFailure::OutOfTurn("ANSWER")),
         (vec![dropped(3)], HandshakeFailure::WrongRails { lanes: 3, answered: 2 }),
         (vec![lanes(3)], wrong_lanes),

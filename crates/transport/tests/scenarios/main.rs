@@ -22,6 +22,7 @@ mod empty;
 mod handshake;
 mod misuse;
 mod pair;
+mod probes;
 mod promises;
 mod records;
 mod regressions;

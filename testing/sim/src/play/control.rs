@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use railweave_transport::{
-    Cause, Error, Event, Frame, Message, ProcessId, Session, SessionAction, Side as SessionSide, SocketEnd,
-    SocketEndKind,
+    Cause, Error, Event, Fate, Frame, Hello, Lost, LostCause, Message, PROTOCOL_VERSION, Probe, ProcessId, Resume,
+    Session, SessionAction, SessionId, Side as SessionSide, SocketEnd, SocketEndKind,
 };
 
 use super::game::{Game, Side};
@@ -143,7 +143,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             found.connections.get(&number).map(|connection| Side { connection: *connection, sender })
         };
         match action {
-            SessionAction::Dial(address) => self.dial(end, address),
+            SessionAction::Dial { to, .. } => self.dial(end, to),
             SessionAction::Send(frame) => self.send_frame(end, frame),
             SessionAction::HangUp { .. } => self.hang_up(end),
             SessionAction::Up => {
@@ -159,6 +159,34 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                 }
             }
             SessionAction::Ended(_) => self.forget(end),
+            SessionAction::Away(_) => self.world.lock().saw(Seen::SessionAway),
+            // A connect that waits for a session has no time of its own here.
+            SessionAction::StillAway => {}
+            SessionAction::Back { .. } => self.world.lock().saw(Seen::SessionResumed),
+            SessionAction::Resume(resume) => self.resume(end, &resume),
+            SessionAction::Judge { connection: number, is_due, insists } => {
+                let side = side_of(number, self);
+                if let (Some(side), true) = (side.filter(|side| side.sender), is_due) {
+                    self.world.lock().observer.watch.connections[side.connection].probes += 1;
+                }
+                let fate = side.and_then(|side| self.fate(side));
+                let probe = fate.map_or(Probe::Broken, |fate| self.plot.probe(fate.judge(is_due, insists)));
+                self.world.lock().saw(match probe {
+                    Probe::Unposted => Seen::ProbeUnposted,
+                    Probe::Unseen => Seen::ProbeUnseen,
+                    Probe::Outstanding { .. } => Seen::ProbeOut,
+                    Probe::Carried => Seen::ProbeCarried,
+                    Probe::Broken => Seen::ProbeBroken,
+                });
+                let now_ns = self.now_ns();
+                self.sessions.ends[end].protocol.handle_judged(number, probe, now_ns);
+            }
+            SessionAction::Received { connection: number, received } => {
+                let fate = side_of(number, self).and_then(|side| self.fate(side));
+                if let Some(fate) = fate.filter(|_| !self.plot.is(Sabotage::ReceivedForgotten)) {
+                    fate.set_received(received);
+                }
+            }
             SessionAction::Offer { connection: number, offer } => {
                 let connection = offer.nonce as usize;
                 self.sessions.ends[end].connections.insert(number, connection);
@@ -179,7 +207,11 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                     }
                 }
             }
-            SessionAction::PeerLeft(_) => {}
+            SessionAction::PeerLeft(number) => {
+                if let Some(side) = side_of(number, self).filter(|_| self.plot.is(Sabotage::LossEndsFlush)) {
+                    self.lose(side, Lost { peer: "its peer".to_owned(), cause: LostCause::Bye }.into());
+                }
+            }
             SessionAction::Lost { connection: number, lost } => {
                 if let Some(side) = side_of(number, self) {
                     self.lose(side, lost.into());
@@ -208,16 +240,13 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     fn forget(&mut self, end: usize) {
         self.sessions.current.retain(|_, current| *current != end);
         let found = &mut self.sessions.ends[end];
-        let sender = found.protocol.side() == SessionSide::Opener;
-        let mut state = self.world.lock();
-        let now_ns = state.now_ns;
-        for connection in found.connections.values() {
-            state.observer.watch.connections[*connection].blame.session_over(now_ns, sender);
-        }
-        drop(state);
         let waiting = std::mem::take(&mut found.waiting);
         if found.protocol.ended().is_some_and(|why| **why == railweave_transport::Ended::Idle) {
             self.world.lock().saw(Seen::SessionIdle);
+        }
+        if self.sessions.ends[end].protocol.peer().is_some() {
+            // They waited for a session that was away: another may be opened.
+            return waiting.into_iter().for_each(|connection| self.handle_connect(connection));
         }
         let error = self.session_ended(end);
         for connection in waiting {
@@ -259,9 +288,11 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             self.world.lock().saw(Seen::Redialled);
         }
         self.sessions.ends[end].dialled.push(address);
-        let dead = self.processes[to].dead;
+        let (from, dead) = (self.sessions.ends[end].process, self.processes[to].dead);
+        let is_away = self.sessions.is_away(from, to, self.now_ns());
+        let (is_mute, is_refused) = (self.faults.is_mute, self.faults.is_refused);
         let mut state = self.world.lock();
-        if !dead && !state.chance.permille(self.faults.dial_fails_permille) {
+        if !dead && !is_away && !state.chance.permille(self.faults.dial_fails_permille) {
             // The acceptor's frames arrive after the news that the socket is connected.
             self.sessions.sockets[socket].last_ns[end_of(true)] = state.now_ns + 2 * delay_ns;
             state.later(delay_ns, Task::Arrive { socket, to });
@@ -269,13 +300,20 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         }
         state.saw(Seen::DialFailed);
         self.sessions.ends[end].has_failed_dial = true;
-        let kind = state.chance.pick(&[SocketEndKind::NoRoute, SocketEndKind::Mute, SocketEndKind::Other]);
+        let kind = match () {
+            // The host of a process that has ended answers, unless the host is gone too.
+            () if dead && !is_mute || !dead && is_away && is_refused => SocketEndKind::Refused,
+            () if dead => SocketEndKind::Other,
+            () => state.chance.pick(&[SocketEndKind::NoRoute, SocketEndKind::Mute, SocketEndKind::Other]),
+        };
         match kind {
-            SocketEndKind::NoRoute => {
+            SocketEndKind::NoRoute | SocketEndKind::Refused => {
                 drop(state);
-                let cause = SocketEnd { kind, text: "Network is unreachable".to_owned() };
-                self.lose_socket(end, cause);
+                let text = if kind == SocketEndKind::Refused { "Connection refused" } else { "Network is unreachable" };
+                self.lose_socket(end, SocketEnd { kind, text: text.to_owned() });
             }
+            // A host that is gone never answers.
+            SocketEndKind::Other if dead => {}
             // Nothing answers, and the end of the socket is never reported.
             SocketEndKind::Other if state.chance.permille(300) => {}
             _ => state.later(2 * delay_ns, Task::SocketEnd { socket, to_opener: true }),
@@ -288,7 +326,9 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             return self.world.lock().later(1000, Task::SocketEnd { socket, to_opener: true });
         }
         let (now_ns, nonce, config) = (self.now_ns(), self.sessions.nonce(), Arc::clone(&self.sessions.configs[to]));
-        let address = SocketAddr::from(([10, 0, 255, 255], 1024 + socket as u16));
+        let opener = self.sessions.sockets[socket].ends[0].map(|end| self.sessions.ends[end].process);
+        let host = opener.map_or(255, |process| process as u8);
+        let address = SocketAddr::from(([10, 0, host, 0], 1024 + (socket % 60_000) as u16));
         let protocol = Session::accept(config, nonce, address, now_ns);
         let end = self.sessions.add(to, protocol, Some(socket), None);
         self.sessions.sockets[socket].ends[1] = Some(end);
@@ -298,8 +338,11 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     /// Tells a session that its dialled socket is connected.
     pub(super) fn handle_connected(&mut self, socket: usize) {
         let Some(end) = self.owner(socket, true) else { return };
-        let nonce = self.sessions.nonce();
-        self.sessions.ends[end].protocol.handle_connected(nonce);
+        let (nonce, now_ns) = (self.sessions.nonce(), self.now_ns());
+        if self.sessions.ends[end].protocol.is_checking() {
+            self.world.lock().saw(Seen::OpenerChecked);
+        }
+        self.sessions.ends[end].protocol.handle_connected(nonce, now_ns);
         self.drive(end);
     }
 
@@ -324,6 +367,17 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             let bytes = self.plot.carried_bytes(frame.encode());
             state.at(*last_ns, Task::Frame { socket, to_opener, bytes });
         }
+        let cuts = frame.message.is_about_connection() && state.chance.permille(self.faults.cut_permille);
+        drop(state);
+        if cuts {
+            self.strike_served(socket);
+            self.break_socket(socket);
+            let [from, to] =
+                self.sessions.sockets[socket].ends.map(|end| end.map(|end| self.sessions.ends[end].process));
+            if let (Some(from), Some(to)) = (from, to) {
+                self.stay_away(from, to);
+            }
+        }
     }
 
     /// Hands a frame to the end of the session at which it arrives.
@@ -347,13 +401,13 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         };
         let mut state = self.world.lock();
         state.record(Kind::Control, who, [u64::from(frame.message.kind()), u64::from(to_opener), 0, 0]);
-        if matches!(frame.message, Message::Ping) {
+        if matches!(frame.message, Message::Ping(_)) {
             state.saw(Seen::Asked);
         }
         let now_ns = state.now_ns;
         if let Some(watched) = connection.and_then(|number| state.observer.watch.connections.get_mut(number)) {
             match frame.message {
-                Message::Bye => watched.blame.bye_arrived(now_ns, to_opener),
+                Message::Bye(_) => watched.blame.bye_arrived(now_ns, to_opener),
                 Message::Refuse { .. } => watched.blame.refuse_arrived(now_ns, to_opener),
                 _ => {}
             }
@@ -361,7 +415,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         drop(state);
         let protocol = &mut self.sessions.ends[end].protocol;
         protocol.handle_frame(frame, now_ns);
-        protocol.handle_all_read();
+        protocol.handle_all_read(now_ns);
         self.drive(end);
     }
 
@@ -422,19 +476,110 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let sockets: Vec<usize> =
             (0..self.sessions.sockets.len()).filter(|socket| self.sessions.is_open(*socket, from, to)).collect();
         for socket in &sockets {
-            let mut connections = self.sessions.served(*socket);
-            connections.sort_unstable();
-            connections.dedup();
-            for connection in connections {
-                self.strike(connection, &[true, false], Strike::SessionBroke);
-                self.world.lock().record(Kind::Death, Who::End { connection, sender: true }, [1, 0, 0, 0]);
-            }
+            self.strike_served(*socket);
             self.break_socket(*socket);
         }
         if !sockets.is_empty() {
-            self.world.lock().saw(Seen::SessionBroke);
+            self.stay_away(from, to);
         }
         !sockets.is_empty()
+    }
+
+    /// Lets no session come up between two processes for a while.
+    fn stay_away(&mut self, from: usize, to: usize) {
+        if self.faults.away_ns > 0 {
+            let until_ns = self.now_ns() + self.chance.between(1, self.faults.away_ns);
+            self.sessions.away_until_ns.insert((from.min(to), from.max(to)), until_ns);
+        }
+    }
+
+    /// Notes that the sessions of a socket break, for the connections on them.
+    fn strike_served(&self, socket: usize) {
+        self.world.lock().saw(Seen::SessionBroke);
+        let mut connections = self.sessions.served(socket);
+        connections.sort_unstable();
+        connections.dedup();
+        for connection in connections {
+            self.strike(connection, &[true, false], Strike::SessionBroke);
+            self.world.lock().record(Kind::Death, Who::End { connection, sender: true }, [1, 0, 0, 0]);
+        }
+    }
+
+    /// Gives the socket of a newcomer to the session with which its peer wants to go on, if it may.
+    fn resume(&mut self, newcomer: usize, resume: &Resume) {
+        let now_ns = self.now_ns();
+        let process = self.sessions.ends[newcomer].process;
+        let peer = self.sessions.ends[newcomer].protocol.peer().expect("it is up").clone();
+        let ends = 0..self.sessions.ends.len();
+        let old = ends.into_iter().find(|end| {
+            let found = &self.sessions.ends[*end];
+            found.process == process && *end != newcomer && found.protocol.check_resume(resume, &peer).is_ok()
+        });
+        let Some(old) = old else {
+            self.world.lock().saw(Seen::ResumeRefused);
+            return self.sessions.ends[newcomer].protocol.refuse_resume(now_ns);
+        };
+        self.hang_up(old);
+        let socket = self.sessions.ends[newcomer].socket.take().expect("it has just come from it");
+        let address = self.sessions.ends[newcomer].protocol.address();
+        self.sessions.sockets[socket].ends[1] = Some(old);
+        self.sessions.ends[old].socket = Some(socket);
+        self.sessions.ends[old].protocol.resume(resume, address, now_ns);
+        // It was only the socket's way in.
+        self.sessions.ends[newcomer].protocol.discard();
+        self.drive(old);
+    }
+
+    /// Lets a stranger dial a process and try to go on with one of its sessions: under a name that is its own, or with
+    /// a session's name that is guessed. Nothing may come of it.
+    pub(super) fn handle_stranger(&mut self) {
+        let accepted: Vec<usize> = (0..self.sessions.ends.len())
+            .filter(|end| {
+                let found = &self.sessions.ends[*end];
+                !self.processes[found.process].dead && found.wanted.is_none() && found.protocol.peer().is_some()
+            })
+            .collect();
+        if accepted.is_empty() {
+            return;
+        }
+        let target = self.chance.pick(&accepted);
+        let (process, id) = (self.sessions.ends[target].process, self.sessions.ends[target].protocol.id());
+        let peer = self.sessions.ends[target].protocol.peer().map_or(ProcessId::default(), |hello| hello.process);
+        let is_guess = self.chance.permille(500);
+        let hello = Hello {
+            protocol_min: PROTOCOL_VERSION,
+            protocol_max: PROTOCOL_VERSION,
+            features: self.sessions.configs[process].hello.features,
+            process: if is_guess { peer } else { ProcessId([0xee; 16]) },
+            nonce: [0xee; 32],
+            ..self.sessions.configs[process].hello.clone()
+        };
+        let session = if is_guess { SessionId([self.chance.below(256) as u8; 16]) } else { id };
+        let resume = Resume { session, attempt: 1 + self.chance.below(9) as u32, received: self.chance.below(9) };
+        self.world.lock().saw(Seen::Stranger);
+        let number = self.sessions.sockets.len();
+        self.sessions.sockets.push(Socket {
+            ends: [None, None],
+            last_ns: [0; 2],
+            has_spoken: [false; 2],
+            is_dead: false,
+        });
+        self.handle_arrival(number, process);
+        for message in [Message::Hello(hello.encode()), Message::Resume(resume)] {
+            let bytes = Frame { connection: 0, message }.encode();
+            self.handle_frame(number, false, &bytes);
+        }
+        self.handle_socket_end(number, false);
+    }
+
+    /// Returns the fate of an end, while it is up.
+    pub(super) fn fate(&self, side: Side) -> Option<Arc<Fate>> {
+        let pair = &self.connections[side.connection];
+        match (side.sender, &pair.sender.stage, &pair.receiver.stage) {
+            (true, Stage::Up(comm, _), _) => comm.fate(),
+            (false, _, Stage::Up(comm, _)) => comm.fate(),
+            _ => None,
+        }
     }
 
     /// Checks that no session of a living process is left over.

@@ -40,6 +40,12 @@ impl<const O: bool> Game<O> {
         self.give_up(side, &error.to_string());
     }
 
+    /// Returns the process of an end.
+    pub(super) fn process_of(&self, side: Side) -> usize {
+        let plan = &self.connections[side.connection].plan;
+        if side.sender { plan.from } else { plan.to }
+    }
+
     /// Returns true if an end's application has work that its peer must still take part in.
     fn needs_peer(&self, side: Side) -> bool {
         let pair = &self.connections[side.connection];

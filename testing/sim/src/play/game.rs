@@ -218,6 +218,10 @@ impl<const O: bool> Game<O> {
         for (number, death) in faults.deaths.iter().enumerate().filter(|(_, death)| death.kind != DeathKind::Killed) {
             state.at(death.at, Task::Death(number));
         }
+        for (at_ns, which) in &faults.break_times_ns {
+            state.at(*at_ns, Task::Break { connection: which % connections.len() });
+        }
+        faults.stranger_times_ns.iter().for_each(|at_ns| state.at(*at_ns, Task::Stranger));
         drop(state);
         Self {
             world,
@@ -333,13 +337,9 @@ impl<const O: bool> Game<O> {
             Task::Break { connection } => self.handle_break(connection),
             Task::DeviceEvent(port) => self.handle_device_event(port),
             Task::Order { connection, number } => self.handle_order(connection, number),
+            Task::Stranger => self.handle_stranger(),
             Task::Death(number) => self.handle_death(self.faults.deaths[number].kind),
         }
-    }
-
-    pub(super) fn process_of(&self, side: Side) -> usize {
-        let plan = &self.connections[side.connection].plan;
-        if side.sender { plan.from } else { plan.to }
     }
 
     /// Wakes up the process's progress thread.

@@ -292,6 +292,7 @@ impl Plan {
         }
         let of_sessions = &mut Chance::new(seed ^ 0x5e55_1045);
         faults.add_session_faults(of_sessions);
+        faults.add_resumptions(one_sided, &mut Chance::new(seed ^ 0x0e5_0e5));
         let key = of_sessions.pick(&[0, 0, 1, 2]);
         // In some seeds one process alone has another key than the rest (0 is none), so that no other process reaches
         // it.

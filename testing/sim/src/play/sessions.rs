@@ -23,6 +23,12 @@ const HANDSHAKE_NS: u64 = 30_000_000;
 pub(super) const LINGER_LIMIT_NS: u64 = 4_000_000;
 const LINGER_STEP_NS: u64 = 20_000;
 
+/// The time for which an address is dialled for a session that has lost its socket: longer than a slow socket takes.
+const REDIAL_NS: u64 = 4_000_000;
+
+/// The pauses between rounds of such dials, and between looks for an opener.
+const PAUSES_NS: (u64, u64) = (50_000, 2_000_000);
+
 /// One end of a session.
 pub(super) struct SessionEnd {
     pub(super) process: usize,
@@ -68,7 +74,9 @@ pub(super) struct Sessions {
     pub(super) sockets: Vec<Socket>,
     /// The opener's end of the session from one process to another, as long as new connections may use it.
     pub(super) current: BTreeMap<(usize, usize), usize>,
-    nonces: u8,
+    /// The times until which no socket comes up between two processes, the lower one first.
+    pub(super) away_until_ns: BTreeMap<(usize, usize), u64>,
+    nonces: u64,
 }
 
 /// A prover whose proofs are not secret. They tell keys and roles apart, which is all that the simulation needs.
@@ -111,6 +119,7 @@ impl Sessions {
                 world: keys.len() as i32,
                 host: format!("node{process}"),
                 build: "sim".to_owned(),
+                control_port: 7,
             };
             let sum = Sum { key: *key, takes_any: plot.is(Sabotage::KeyIgnored) };
             let prover = (*key != 0).then(|| Arc::new(sum) as Arc<dyn Prover>);
@@ -119,6 +128,8 @@ impl Sessions {
             config.first_connection = faults.first_connection;
             config.grace_ns = plot.grace_ns(faults.grace_ns);
             (config.linger_ns, config.linger_pause_ns) = (LINGER_LIMIT_NS, (LINGER_STEP_NS, LINGER_STEP_NS));
+            (config.proof_ns, config.redial_ns) = (faults.proof_ns(), REDIAL_NS);
+            (config.redial_pause_ns, config.check_pause_ns) = (PAUSES_NS, PAUSES_NS);
             Arc::new(config)
         };
         Self { keys: keys.to_vec(), configs: keys.iter().enumerate().map(config).collect(), ..Self::default() }
@@ -160,6 +171,11 @@ impl Sessions {
         owners.flat_map(|end| end.waiting.iter().chain(end.connections.values())).copied().collect()
     }
 
+    /// Returns true if no socket comes up between two processes at this time.
+    pub(super) fn is_away(&self, one: usize, other: usize, now_ns: u64) -> bool {
+        self.away_until_ns.get(&(one.min(other), one.max(other))).is_some_and(|until_ns| now_ns < *until_ns)
+    }
+
     /// Returns true if two processes have different keys, or one alone has a key.
     pub(super) fn keys_differ(&self, one: usize, other: usize) -> bool {
         self.keys[one] != self.keys[other]
@@ -174,9 +190,11 @@ impl Sessions {
             && ends.iter().flatten().all(|end| self.ends[*end].socket == Some(socket))
     }
 
-    /// Returns the next nonce; every 256th is the same.
+    /// Returns the next nonce.
     pub(super) fn nonce(&mut self) -> [u8; 32] {
-        self.nonces = self.nonces.wrapping_add(1);
-        [self.nonces; 32]
+        self.nonces += 1;
+        let mut nonce = [0; 32];
+        nonce[..8].copy_from_slice(&self.nonces.to_le_bytes());
+        nonce
     }
 }

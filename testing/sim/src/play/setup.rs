@@ -263,6 +263,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         });
         if progress.orphaned().is_some() {
             self.world.lock().saw(Seen::CameUpLate);
+            self.strike(side.connection, &[true, false], Strike::CameUpLate);
             if side.sender {
                 self.violate(Checker::Errors, format!("{}: it is up, but no peer is left for READY", side.who()));
             }
@@ -426,13 +427,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
 
     /// Handles the report of an end's session that the connection is lost: sets the connection's `Fate`.
     pub(super) fn lose(&mut self, side: Side, error: Error) {
-        let pair = &self.connections[side.connection];
-        let fate = match (side.sender, &pair.sender.stage, &pair.receiver.stage) {
-            (true, Stage::Up(comm, _), _) => comm.fate(),
-            (false, _, Stage::Up(comm, _)) => comm.fate(),
-            _ => None,
-        };
-        let Some(fate) = fate else { return };
+        let Some(fate) = self.fate(side) else { return };
         if self.plot.is(Sabotage::LossEndsFlush) {
             fate.set_failed(error);
         } else if self.plot.is(Sabotage::LossUnexplained) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use railweave_fabric::RailSet;
-use railweave_transport::{Frame, Message, RailCounters, RailLanes, RailName};
+use railweave_transport::{Frame, Message, Probe, RailCounters, RailLanes, RailName};
 
 use super::kind::Sabotage;
 use super::plot::Plot;
@@ -12,14 +12,15 @@ impl Plot {
     /// Returns the frame that arrives in place of this one; `None` if it is lost.
     pub(crate) fn carried(&self, mut frame: Frame) -> Option<Frame> {
         match &mut frame.message {
-            Message::Pong if self.is(Sabotage::PongForgotten) => return None,
-            Message::Bye if self.is(Sabotage::ByeForgotten) => return None,
+            Message::Bye(_) if self.is(Sabotage::ByeForgotten) => return None,
             Message::Lanes(_) if self.is(Sabotage::LanesForgotten) => return None,
             Message::Lanes(_) if self.is(Sabotage::ProofAgain) => frame.message = Message::Proof([0; 32]),
             Message::Lanes(lanes) if self.is(Sabotage::ByteSumTrusted) => lanes.byte_counts = true,
             Message::Lanes(lanes) if self.is(Sabotage::RailDropped) && lanes.rails.len() > 1 => {
                 *lanes.rails.last_mut()? = RailLanes::Dropped { reason: "it is sabotaged".into(), is_of_way: false };
             }
+            Message::Resume(resume) if self.is(Sabotage::MessageSkipped) => resume.received += 1,
+            Message::Resumed(Some(received)) if self.is(Sabotage::MessageSkipped) => *received += 1,
             Message::Ready { usable } if self.is(Sabotage::ReadyLacksRail) => *usable &= *usable - 1,
             _ => {}
         }
@@ -35,6 +36,15 @@ impl Plot {
     /// unless that is sabotaged.
     pub(crate) fn grace_ns(&self, grace_ns: u64) -> u64 {
         if self.is(Sabotage::GraceForgotten) { 0 } else { grace_ns }
+    }
+
+    /// Returns the state of a probe as its session is told of it.
+    pub(crate) fn probe(&self, probe: Probe) -> Probe {
+        match self.sabotage() {
+            Some(Sabotage::SignBelieved) => Probe::Outstanding { by_adapter: false },
+            Some(Sabotage::SilenceCondemns) => Probe::Outstanding { by_adapter: true },
+            _ => probe,
+        }
     }
 
     /// Returns the bytes of a frame as they arrive.

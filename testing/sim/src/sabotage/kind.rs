@@ -104,11 +104,15 @@ sabotages! {
     LeftOutUnreported = "nobody is told of the rails that are left out" => Errors("it lacks rails");
     ProofAgain = "PROOF comes in place of LANES" => Errors("its session ended during set-up");
     FrameCut = "the last byte of a session's frame is lost" => Wire("a frame was decoded");
-    PongForgotten = "nobody answers a PING" => Errors("an error without a reason");
+    ReceivedForgotten = "nobody hears what a peer that closes has received" => Blame("needs nothing more");
+    SignBelieved = "a sign that the peer's process has ended counts although its rails work"
+        => Blame("may cause this error now");
+    SilenceCondemns = "silence alone ends connections" => Blame("may cause this error now");
+    MessageSkipped = "an end that goes on with its session says that it has one message more"
+        => Leaks("a session of process");
     ByeForgotten = "a connection is closed without a BYE" => Leaks("a session of process"), Death;
     KeyIgnored = "a session accepts any proof" => Errors("the keys of its processes differ");
-    GraceForgotten = "a connection is lost as soon as its peer has closed it"
-        => Errors("has closed the connection"), Blame("has closed the connection");
+    GraceForgotten = "a connection is lost as soon as its peer has closed it" => Blame("may cause this error now");
     LossIgnored = "nobody checks whether the peer is lost" => Death;
     LossUnexplained = "the loss of a peer has no text" => Errors("an error without a text");
     OverForgotten = "nobody is told that a connection has ended" => Progress("no event is left");

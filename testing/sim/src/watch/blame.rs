@@ -28,6 +28,8 @@ pub(crate) enum Strike {
     PeerGone,
     /// The session broke.
     SessionBroke,
+    /// The session ended while one end of the connection was still set up.
+    CameUpLate,
     /// The keys of the two processes differ.
     KeysDiffer,
     /// The sending end named memory that was not registered.
@@ -98,8 +100,6 @@ struct Struck {
     bye_ns: Option<u64>,
     /// The time at which the peer's REFUSE arrived.
     refused_ns: Option<u64>,
-    /// The time at which this end of the session ended.
-    session_over_ns: Option<u64>,
     /// The time of the event that told of a failed device.
     device_event_ns: Option<u64>,
 }
@@ -111,15 +111,6 @@ pub(crate) struct Blame {
     ends: [Struck; 2],
     /// The time at which a write of the sender last landed.
     landed_ns: Option<u64>,
-}
-
-/// Returns the time, in nanoseconds, that must pass between the end of a session and the loss of its connections;
-/// `None` if the end of a session must not harm them.
-///
-/// The rule is that a broken session harms nothing while rails work. The protocol does not keep it yet: it ends each
-/// connection of a broken session once the grace is over. When a session can be resumed, this returns `None`.
-fn session_grace_ns(grace_ns: u64) -> Option<u64> {
-    Some(grace_ns)
 }
 
 impl Blame {
@@ -181,14 +172,14 @@ impl Blame {
         self.ends[usize::from(sender)].refused_ns.get_or_insert(at_ns);
     }
 
-    /// Notes that an end of the connection's session is over.
-    pub(crate) fn session_over(&mut self, at_ns: u64, sender: bool) {
-        self.ends[usize::from(sender)].session_over_ns.get_or_insert(at_ns);
-    }
-
     /// Notes that an event has told an end of a failed device.
     pub(crate) fn device_event(&mut self, at_ns: u64, sender: bool) {
         self.ends[usize::from(sender)].device_event_ns.get_or_insert(at_ns);
+    }
+
+    /// Returns true if the peer's BYE has arrived at an end.
+    pub(crate) fn has_bye(&self, sender: bool) -> bool {
+        self.end(sender).bye_ns.is_some()
     }
 
     /// Returns the first thing that struck an end, and its time.
@@ -249,8 +240,10 @@ impl Blame {
         // The completion of what has landed last may still be on its way, or was when the peer's end went.
         let is_settling = |at_ns: u64| self.landed_ns.is_some_and(|landed_ns| landed_ns + settling_ns >= at_ns);
         let is_unheard = |hit: &Hit| loses_acks(hit) || hit.strike == Strike::PeerGone && is_settling(hit.from_ns);
-        if matches!(**error, Cause::Lost(_)) && !needs_peer && !is_settling(now_ns) && !end.hits.iter().any(is_unheard)
-        {
+        // A peer that closes says what it has received.
+        let is_told = sender && matches!(&**error, Cause::Lost(lost) if lost.cause == LostCause::Bye);
+        let is_excused = is_settling(now_ns) || !is_told && end.hits.iter().any(is_unheard);
+        if matches!(**error, Cause::Lost(_)) && !needs_peer && !is_excused {
             return blamed("the connection is called lost, but it needs nothing more from its peer".to_owned());
         }
         let dead: Vec<&DeadLane> = match &**error {
@@ -286,8 +279,16 @@ impl Blame {
                     (strike == Strike::PeerClosed || loses_acks(hit)) && is_due(end.bye_ns, grace_ns)
                 }
                 (LostCause::GaveUp(_), Strike::PeerFailed) => is_due(end.refused_ns, 0),
-                (LostCause::Session(_), Strike::SessionBroke | Strike::PeerDied) => {
-                    session_grace_ns(grace_ns).is_some_and(|wait_ns| is_due(end.session_over_ns, wait_ns))
+                // The peer has no such connection.
+                (LostCause::Session(_) | LostCause::Gone(_), Strike::CameUpLate | Strike::PeerFailed) => true,
+                // It closed while the session was away, and its BYE never came.
+                (LostCause::Session(_), Strike::PeerClosed | Strike::PeerDied) => {
+                    self.has(sender, &[Strike::SessionBroke])
+                }
+                // A broken session harms nothing while rails work and both processes live.
+                (LostCause::Gone(_), Strike::PeerDied) => true,
+                (LostCause::Gone(_), strike) => {
+                    strike.loses_acknowledgements() && self.has(sender, &[Strike::SessionBroke])
                 }
                 _ => false,
             },

@@ -39,6 +39,8 @@ pub(crate) struct Connection {
     pub(super) posts_no_more: [Option<&'static str>; 2],
     /// The time at which a call of the receiver, and of the sender, first met a dead lane.
     pub(crate) broke_ns: [Option<u64>; 2],
+    /// The number of probes that its sender was asked for.
+    pub(crate) probes: u32,
     /// True once the receiving end is closed, on a two-sided fabric: it then discards what arrives.
     pub(crate) discards: bool,
     /// True once a call of the sender failed: a part of that call's message may be on its way.
@@ -74,6 +76,14 @@ impl Connection {
         // The message is in a recent group.
         let mut buffers = self.groups.iter().rev().flat_map(|group| &group.buffers);
         buffers.any(|buffer| buffer.is_whole() && buffer.message.is_some_and(|(number, _)| number == message))
+    }
+
+    /// Returns true if a message was for a receive with an optional completion, and its receiver has closed.
+    pub(super) fn is_left(&self, message: u64) -> bool {
+        let is_its = |group: &&Group| {
+            group.buffers.iter().any(|buffer| buffer.message.is_some_and(|(number, _)| number == message))
+        };
+        self.blame.has_bye(true) && self.groups.iter().rev().find(is_its).is_some_and(|group| group.hinted)
     }
 
     /// Returns true if all of a receive has landed, and with it the immediates that say so.
@@ -150,10 +160,9 @@ impl Connection {
         if landing.length == 0 && landing.immediate.is_none() {
             counts.saw(Seen::Ping);
             traffic.pings += 1;
-            return match self.splits.iter().any(|split| split.is_free)
-                && landing.lane == 0
-                && traffic.pings <= MOST_PINGS
-            {
+            let adapts = self.splits.iter().any(|split| split.is_free);
+            let most = if adapts { MOST_PINGS } else { 0 } + self.probes;
+            return match landing.lane == 0 && traffic.pings <= most {
                 true => Ok(()),
                 false => Err((Checker::Wire, format!("an empty write, number {}, that tells nothing", traffic.pings))),
             };
@@ -212,7 +221,8 @@ impl Connection {
         }
     }
 
-    /// Checks a chain of writes that an end has posted; the receiver posts nothing but CTS entries.
+    /// Checks a chain of writes that an end has posted; the receiver posts nothing but CTS entries and empty
+    /// writes.
     pub(super) fn posted(
         &mut self,
         sender: bool,
@@ -221,7 +231,8 @@ impl Connection {
         counts: &mut Counts,
     ) -> Checked {
         self.may_post(sender)?;
-        if sender {
+        // An empty write of a receiver asks if its peer's end is there.
+        if sender || entries == 0 {
             return Ok(());
         }
         self.cts[1] += entries;

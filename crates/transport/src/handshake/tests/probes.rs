@@ -289,7 +289,7 @@ fn ready_names_rails_that_have_carried_the_acceptors_packets() {
     ends.acceptor.handle_message(lanes);
     ends.acceptor.handle_message(Message::Probe { rails: 0b11 });
     ends.acceptor.handle_message(Message::Ready { usable: 0b11 });
-    ends.connector.handle_message(Message::Bye);
+    ends.connector.handle_message(Message::Bye(None));
     ends.exchange();
     let named = RailSet::from_bits(0b11);
     assert_eq!(ends.failures()[1], Some(HandshakeFailure::WrongRailSet { message: "READY", named, rails: 2 }));

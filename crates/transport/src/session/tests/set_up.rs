@@ -67,7 +67,7 @@ fn a_set_up_that_is_refused_is_told_to_the_peer_and_ends() {
 fn only_a_connection_that_is_set_up_can_open_and_only_an_open_one_can_be_closed() {
     let (mut pair, number) = setting_up();
     for connection in [number, number + 1] {
-        assert!(!pair.acceptor.close(connection, 9), "it is not open");
+        assert!(!pair.acceptor.close(connection, None, 9), "it is not open");
     }
     assert!(!pair.acceptor.opened(number + 1, 9), "there is none");
     assert_eq!(pair.acceptor.idle_since_ns(), 0, "nothing has changed");
@@ -77,17 +77,17 @@ fn only_a_connection_that_is_set_up_can_open_and_only_an_open_one_can_be_closed(
     pair.acceptor.accept_offer(number, 12);
     assert_eq!(pair.acceptor.idle_since_ns(), 9);
     assert_eq!(actions(&mut pair.acceptor), []);
-    assert!(pair.acceptor.close(number, 13));
-    let bye = SessionAction::Send(Frame { connection: number, message: Message::Bye });
+    assert!(pair.acceptor.close(number, None, 13));
+    let bye = SessionAction::Send(Frame { connection: number, message: Message::Bye(None) });
     assert_eq!(actions(&mut pair.acceptor), [bye]);
-    assert!(!pair.acceptor.close(number, 14), "it is closed already");
+    assert!(!pair.acceptor.close(number, None, 14), "it is closed already");
     assert_eq!((actions(&mut pair.acceptor), pair.acceptor.idle_since_ns()), (vec![], 13));
 }
 
 #[test]
 fn a_closed_connection_is_looked_at_after_pauses_that_double_up_to_ten_milliseconds() {
     let (mut pair, number) = Pair::connected();
-    pair.opener.close(number, 0);
+    pair.opener.close(number, None, 0);
     drop(actions(&mut pair.opener));
     let mut looks = Vec::new();
     for _ in 0..MOST_STEPS {
@@ -106,7 +106,7 @@ fn a_closed_connection_is_looked_at_after_pauses_that_double_up_to_ten_milliseco
 #[test]
 fn a_closed_connection_that_the_peer_gives_up_has_been_left() {
     let (mut pair, number) = Pair::connected();
-    pair.opener.close(number, 0);
+    pair.opener.close(number, None, 0);
     pair.acceptor.send(number, refuse("too late"));
     pair.exchange();
     assert!(!pair.opener.has_connections() && pair.opener.timeout_ns() == Some(0), "it is looked at at once");
@@ -117,7 +117,7 @@ fn a_closed_connection_that_the_peer_gives_up_has_been_left() {
 #[test]
 fn the_first_report_that_the_peer_has_left_counts() {
     let (mut pair, number) = Pair::connected();
-    pair.acceptor.close(number, 0);
+    pair.acceptor.close(number, None, 0);
     assert_eq!(pair.exchange()[0], [SessionAction::PeerLeft(number)]);
     pair.opener.handle_frame(Frame { connection: number, message: refuse("too late") }, SECOND / 2);
     pair.opener.handle_lost(end_of_socket(SocketEndKind::Other), SECOND / 2);
@@ -142,29 +142,31 @@ fn a_peer_is_asked_only_while_connections_need_it() {
     idle.acceptor.handle_timeout(59 * SECOND);
     assert_eq!(actions(&mut idle.acceptor), [], "nor is it asked for nobody");
     assert!(pair.opener.opened(number, 0));
-    assert_eq!(pair.opener.timeout_ns(), Some(SECOND / 2), "an eighth of the 4 seconds that it has for its answer");
+    assert_eq!(pair.opener.timeout_ns(), Some(SECOND / 2), "an eighth of the 4 seconds for which it may be silent");
     pair.opener.handle_timeout(SECOND / 2);
-    let ping = SessionAction::Send(Frame { connection: 0, message: Message::Ping });
-    assert_eq!(actions(&mut pair.opener), [ping]);
-    assert_eq!(pair.opener.overdue_ns(9 * SECOND / 2 - 1), None);
-    assert_eq!(pair.opener.overdue_ns(5 * SECOND), Some(5 * SECOND), "since it was heard");
-    pair.opener.handle_timeout(5 * SECOND);
-    let why = Ended::Silent { for_ns: 5 * SECOND, limit_ns: 4 * SECOND };
-    assert_eq!(pair.opener.ended().map(|why| (**why).clone()), Some(why));
-    assert_eq!(pair.opener.overdue_ns(50 * SECOND), None, "the session has ended");
+    let ping = Message::Ping(Pulse { number: 1, clock_ns: SECOND / 2 });
+    assert_eq!(actions(&mut pair.opener), [SessionAction::Send(Frame { connection: 0, message: ping })]);
+    assert_eq!(pair.opener.overdue_ns(3 * SECOND / 2 - 1), None);
+    assert_eq!(pair.opener.overdue_ns(2 * SECOND), Some(2 * SECOND), "since it was heard");
+    pair.opener.handle_timeout(3 * SECOND / 2);
+    let why = Arc::new(Ended::Silent { for_ns: 3 * SECOND / 2 });
+    let away =
+        [SessionAction::HangUp { flush: false }, SessionAction::Away(why), SessionAction::StillAway, dial(address(2))];
+    assert_eq!(actions(&mut pair.opener), away);
+    assert_eq!(pair.opener.overdue_ns(50 * SECOND), None, "nobody is asked any more");
 }
 
 #[test]
 fn an_answer_that_was_owed_when_the_session_ended_is_not_sent() {
     let mut pair = Pair::up();
-    pair.acceptor.handle_frame(Frame { connection: 0, message: Message::Ping }, 0);
+    pair.acceptor.handle_frame(Frame { connection: 0, message: Message::Ping(Pulse::default()) }, 0);
     pair.acceptor.handle_lost(end_of_socket(SocketEndKind::Other), 0);
-    pair.acceptor.handle_all_read();
+    pair.acceptor.handle_all_read(0);
     let ended = Arc::new(Ended::Socket("it ended".to_owned()));
     assert_eq!(actions(&mut pair.acceptor), [SessionAction::Ended(ended)]);
-    pair.acceptor.handle_frame(Frame { connection: 0, message: Message::Ping }, 0);
-    pair.acceptor.handle_all_read();
-    pair.acceptor.send(1, Message::Bye);
+    pair.acceptor.handle_frame(Frame { connection: 0, message: Message::Ping(Pulse::default()) }, 0);
+    pair.acceptor.handle_all_read(0);
+    pair.acceptor.send(1, Message::Bye(None));
     assert_eq!(actions(&mut pair.acceptor), []);
 }
 
@@ -195,6 +197,10 @@ impl crate::ConnectionEnd for Ending {
     fn describe_lanes(&self) -> Vec<String> {
         Vec::new()
     }
+    fn received(&mut self) -> Option<Received> {
+        assert!(!self.lingers, "what comes now is discarded");
+        None
+    }
     fn start_linger(&mut self) {
         self.lingers = true;
     }
@@ -217,7 +223,7 @@ fn an_end_that_lingers_says_bye_and_is_over_once_it_has_sent_everything_and_its_
     let (mut pair, number) = Pair::connected();
     let mut closed = crate::Lingering::begin(ending(), &mut pair.opener, number, 0);
     assert_eq!(pair.exchange()[1], [SessionAction::PeerLeft(number)], "it has heard BYE");
-    pair.acceptor.close(number, 0);
+    pair.acceptor.close(number, None, 0);
     pair.exchange();
     assert_eq!(pair.wait(0)[0], [SessionAction::Linger(number)]);
     closed.linger(&mut pair.opener, number, pair.now_ns);

@@ -28,7 +28,7 @@ fn hello_says_the_process_that_is_wanted_and_a_nonce_of_each_dial() {
     let mut opener = Session::open(config(1, None), ProcessId([2; 16]), [address(3), address(2)], 0);
     drop(actions(&mut opener));
     for nonce in [[8; 32], [9; 32]] {
-        opener.handle_connected(nonce);
+        opener.handle_connected(nonce, 0);
         assert_eq!(said(&mut opener), Hello { nonce, wanted: ProcessId([2; 16]), ..hello(1, false) });
         opener.handle_lost(end_of_socket(SocketEndKind::Other), 0);
         drop(actions(&mut opener));
@@ -44,9 +44,9 @@ fn hello_is_said_once_for_each_dial() {
     drop(actions(&mut opener));
     opener.handle_frame(hello_frame(&hello(2, false)), 0);
     assert_eq!(actions(&mut opener), [], "nobody has been dialled yet");
-    opener.handle_connected([1; 32]);
+    opener.handle_connected([1; 32], 0);
     said(&mut opener);
-    opener.handle_connected([1; 32]);
+    opener.handle_connected([1; 32], 0);
     assert_eq!(actions(&mut opener), []);
 }
 
@@ -55,14 +55,14 @@ fn an_address_that_is_silent_leaves_its_turn_to_the_next() {
     for is_connected in [false, true] {
         let mut opener = Session::open(config(1, None), ProcessId([2; 16]), [address(3), address(2)], SECOND);
         if is_connected {
-            opener.handle_connected([1; 32]);
+            opener.handle_connected([1; 32], 0);
         }
         drop(actions(&mut opener));
         assert_eq!(opener.timeout_ns(), Some(5 * SECOND), "8 seconds for two addresses");
         opener.handle_timeout(5 * SECOND - 1);
         assert_eq!(actions(&mut opener), []);
         opener.handle_timeout(5 * SECOND);
-        assert_eq!(actions(&mut opener), [SessionAction::HangUp { flush: false }, SessionAction::Dial(address(2))]);
+        assert_eq!(actions(&mut opener), [SessionAction::HangUp { flush: false }, dial(address(2))]);
         assert_eq!((opener.address(), opener.timeout_ns()), (address(2), Some(9 * SECOND)));
         opener.handle_timeout(9 * SECOND);
         let ended = actions(&mut opener);
@@ -90,7 +90,7 @@ fn a_proof_that_does_not_come_in_time_is_late() {
 
 #[test]
 fn a_peer_that_says_something_else_than_hello_is_not_heard() {
-    for message in [Message::Ping, Message::Proof([0; 32]), Message::Offer(offer())] {
+    for message in [Message::Ping(Pulse::default()), Message::Proof([0; 32]), Message::Offer(offer())] {
         let mut pair = Pair::dialled([None; 2]);
         let frame = Frame { connection: 0, message };
         pair.acceptor.handle_frame(frame.clone(), 0);
@@ -105,7 +105,7 @@ fn a_peer_that_says_something_else_than_hello_is_not_heard() {
 #[test]
 fn a_difference_between_two_hosts_is_not_looked_for_at_the_next_address() {
     let mut opener = Session::open(config(1, None), ProcessId([2; 16]), [address(3), address(2)], 0);
-    opener.handle_connected([1; 32]);
+    opener.handle_connected([1; 32], 0);
     drop(actions(&mut opener));
     opener.handle_frame(hello_frame(&Hello { mode: 0, ..hello(2, false) }), 0);
     let said = actions(&mut opener);
@@ -120,7 +120,7 @@ fn a_difference_between_two_hosts_is_not_looked_for_at_the_next_address() {
 #[test]
 fn an_address_where_another_process_answers_is_named_if_no_other_leads_to_the_wanted_one() {
     let mut opener = Session::open(config(1, None), ProcessId([2; 16]), [address(3)], 0);
-    opener.handle_connected([1; 32]);
+    opener.handle_connected([1; 32], 0);
     opener.handle_frame(hello_frame(&hello(3, false)), 0);
     let ended = actions(&mut opener);
     let [other] = tries(&ended) else { panic!("{ended:?}") };
@@ -159,8 +159,8 @@ fn bytes_that_are_no_message_are_blamed_on_their_sender() {
 fn a_session_is_over_once_it_has_ended_and_all_is_said() {
     let (mut pair, number) = Pair::connected();
     assert!(!pair.opener.is_over());
-    pair.opener.close(number, 0);
-    pair.acceptor.close(number, 0);
+    pair.opener.close(number, None, 0);
+    pair.acceptor.close(number, None, 0);
     pair.exchange();
     pair.opener.handle_lingered(number, true, 0);
     assert_eq!(actions(&mut pair.opener), [SessionAction::Over(number)]);

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use railweave_fabric::{LaneId, RailId, WorkFailure};
-use railweave_transport::{Ended, Lost, Misuse};
+use railweave_transport::{Ended, Gone, Lost, Misuse};
 
 use super::*;
 
@@ -21,8 +21,8 @@ fn lost(cause: LostCause) -> Error {
     Lost { peer: "node2".to_owned(), cause }.into()
 }
 
-fn session_ended() -> Error {
-    lost(LostCause::Session(Arc::new(Ended::Socket("reset".to_owned()))))
+fn gone() -> Error {
+    lost(LostCause::Gone(Gone::Silent { for_ns: 9, limit_ns: 8 }))
 }
 
 const HELD_BACK_NS: u64 = 7;
@@ -55,21 +55,37 @@ fn a_dead_rail_causes_the_errors_of_its_own_dead_lanes_and_no_others() {
 fn a_loss_waits_for_the_grace_and_needs_something_of_the_peer() {
     let mut blame = Blame::default();
     blame.strike(0, true, Strike::PeerClosed);
-    blame.strike(0, true, Strike::SessionBroke);
     assert_eq!(found(&blame, 9000, &lost(LostCause::Bye)), Some(Checker::Blame), "no BYE has come");
     blame.bye_arrived(10, true);
-    blame.session_over(20, true);
-    for (error, noticed_ns) in [(lost(LostCause::Bye), 10), (session_ended(), 20)] {
-        assert_eq!(found(&blame, noticed_ns + GRACE_NS - 1, &error), Some(Checker::Blame), "too early: {error}");
-        assert_eq!(found(&blame, noticed_ns + GRACE_NS, &error), None, "{error}");
-    }
+    assert_eq!(found(&blame, 10 + GRACE_NS - 1, &lost(LostCause::Bye)), Some(Checker::Blame), "too early");
+    assert_eq!(found(&blame, 10 + GRACE_NS, &lost(LostCause::Bye)), None);
     let judged = blame.judge(9000, Call { needs_peer: false, ..CALL }, &lost(LostCause::Bye));
     assert!(matches!(judged, Err((Checker::Blame, _))), "everything has landed");
     let gave_up = lost(LostCause::GaveUp("no".to_owned()));
     assert_eq!(found(&blame, 9000, &gave_up), Some(Checker::Blame), "the peer was never in set-up");
     blame.strike(0, true, Strike::PeerDied);
     let judged = blame.judge(9000, Call { needs_peer: false, ..CALL }, &lost(LostCause::Bye));
+    assert!(matches!(judged, Err((Checker::Blame, _))), "its BYE has said what it had received");
+    let judged = blame.judge(9000, Call { needs_peer: false, ..CALL }, &gone());
     assert_eq!(judged, Ok(()), "its acknowledgements died with it");
+}
+
+#[test]
+fn a_broken_session_harms_nothing_while_rails_work_and_the_peer_lives() {
+    let mut blame = Blame::default();
+    blame.strike(0, true, Strike::SessionBroke);
+    let ended = lost(LostCause::Session(Arc::new(Ended::Socket("reset".to_owned()))));
+    for error in [gone(), ended.clone()] {
+        assert_eq!(found(&blame, u64::MAX, &error), Some(Checker::Blame), "{error}");
+    }
+    blame.strike(5, true, Strike::RailSilent(0));
+    assert_eq!((found(&blame, 9, &gone()), found(&blame, 9, &ended)), (None, Some(Checker::Blame)));
+    let mut blame = Blame::default();
+    blame.strike(5, true, Strike::RailSilent(0));
+    assert_eq!(found(&blame, 9, &gone()), Some(Checker::Blame), "its session was well");
+    let mut blame = Blame::default();
+    blame.strike(5, true, Strike::CameUpLate);
+    assert_eq!((found(&blame, 9, &gone()), found(&blame, 9, &ended)), (None, None));
 }
 
 #[test]
@@ -82,9 +98,9 @@ fn each_cause_has_its_result_code() {
     blame.strike(0, true, Strike::NoSource);
     assert_eq!(found(&blame, 5, &post(PostError::Invalid("no key".to_owned()))), None);
     assert_eq!(found(&blame, 5, &post(PostError::Full)), Some(Checker::Blame));
-    assert_eq!(check_code(&session_ended(), Fault::Peer), Ok(()));
+    assert_eq!(check_code(&gone(), Fault::Peer), Ok(()));
     for (error, wrong) in [
-        (session_ended(), Fault::Local),
+        (gone(), Fault::Local),
         (Error::from(Misuse::ReceiveTooLong(9)), Fault::Protocol),
         (Error::from(Misuse::Buffers(9)), Fault::Configuration),
     ] {
@@ -102,9 +118,10 @@ fn a_strike_explains_only_what_happens_while_it_has_effects() {
     blame.lane_died(7, true, (1, 0), &rail_error(WorkStatus::RetriesExceeded));
     assert_eq!(found(&blame, 9, &error), None);
     let mut blame = Blame::default();
-    blame.strike_until(5, 9000, true, Strike::AcknowledgementLost(1));
-    blame.bye_arrived(10, true);
-    let at = |now_ns| blame.judge(now_ns, Call { needs_peer: false, ..CALL }, &lost(LostCause::Bye));
+    blame.strike_until(5, 9000, false, Strike::AcknowledgementLost(1));
+    blame.bye_arrived(10, false);
+    let receiving = Call { sender: false, needs_peer: false, ..CALL };
+    let at = |now_ns| blame.judge(now_ns, receiving, &lost(LostCause::Bye));
     assert_eq!(at(9000 + HELD_BACK_NS), Ok(()));
     assert!(matches!(at(9001 + HELD_BACK_NS), Err((Checker::Blame, _))), "it has come");
 }
@@ -126,14 +143,14 @@ fn a_peer_that_is_gone_is_no_reason_once_everything_has_landed_and_none_for_a_fl
 
 #[test]
 fn a_peer_that_went_before_the_last_completion_came_leaves_its_end_waiting() {
-    let done = Call { needs_peer: false, ..CALL };
+    let done = Call { sender: false, needs_peer: false, ..CALL };
     for (went_ns, is_excused) in [(GRACE_NS + HELD_BACK_NS, true), (GRACE_NS + HELD_BACK_NS + 1, false)] {
         let mut blame = Blame::default();
-        blame.strike(0, true, Strike::SessionBroke);
-        blame.session_over(0, true);
+        blame.strike(0, false, Strike::PeerClosed);
+        blame.bye_arrived(0, false);
         blame.landed(GRACE_NS);
-        blame.strike(went_ns, true, Strike::PeerGone);
-        assert_eq!(blame.judge(9000, done, &session_ended()).is_ok(), is_excused, "it went at {went_ns} ns");
+        blame.strike(went_ns, false, Strike::PeerGone);
+        assert_eq!(blame.judge(9000, done, &lost(LostCause::Bye)).is_ok(), is_excused, "it went at {went_ns} ns");
     }
 }
 

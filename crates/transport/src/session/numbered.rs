@@ -1,0 +1,156 @@
+//! The frames about connections, which survive the loss of their socket: both ends count them, each keeps its own until
+//! the peer has them, and a new socket begins with those that it has not.
+
+use std::collections::VecDeque;
+
+use crate::Frame;
+
+/// The most bytes of frames that are kept until the peer says that it has them. A correct peer says so at once. For one
+/// that does not, frames are kept no longer, and the session ends with its socket.
+const MOST_KEPT: usize = 512 << 10;
+
+/// The frames about connections of one end of a session.
+#[derive(Debug, Default)]
+pub(super) struct Numbered {
+    /// Those that the peer is not known to have.
+    kept: VecDeque<Frame>,
+    kept_bytes: usize,
+    /// True once too much was to be kept.
+    is_beyond_limit: bool,
+    /// The number of frames sent, or to be sent.
+    sent: u64,
+    /// The number of frames that the peer is known to have.
+    has: u64,
+    /// The number of frames that this end has received.
+    received: u64,
+    /// The last such number that it has told.
+    told: u64,
+}
+
+impl Numbered {
+    /// Counts a frame that is sent, or that will be once there is a socket, and keeps it.
+    pub(super) fn keep(&mut self, frame: Frame) {
+        self.sent += 1;
+        if self.is_beyond_limit {
+            return;
+        }
+        self.kept_bytes += frame.message.weight();
+        self.kept.push_back(frame);
+        if self.kept_bytes > MOST_KEPT {
+            (self.kept, self.kept_bytes, self.is_beyond_limit) = (VecDeque::new(), 0, true);
+        }
+    }
+
+    /// Returns true if too much was to be kept, so that the session cannot go on over another socket.
+    pub(super) fn is_beyond_limit(&self) -> bool {
+        self.is_beyond_limit
+    }
+
+    /// Returns true if no frame has come or gone.
+    pub(super) fn is_new(&self) -> bool {
+        self.received == 0 && self.sent == 0
+    }
+
+    /// Notes that a frame came.
+    pub(super) fn handle_received(&mut self) {
+        self.received += 1;
+    }
+
+    /// Returns the number of frames received, if the peer has not been told.
+    pub(super) fn untold(&mut self) -> Option<u64> {
+        (self.told != self.received).then(|| self.tell())
+    }
+
+    /// Returns the number of frames received; the peer is told now.
+    pub(super) fn tell(&mut self) -> u64 {
+        self.told = self.received;
+        self.received
+    }
+
+    /// Returns true if the peer may have received this many frames: no fewer than it has said before, and no more than
+    /// were sent.
+    pub(super) fn may_have(&self, received: u64) -> bool {
+        (self.has..=self.sent).contains(&received)
+    }
+
+    /// Forgets the frames that the peer says it has. Returns false, and changes nothing, if it
+    /// [cannot](Self::may_have).
+    #[must_use]
+    pub(super) fn handle_has(&mut self, received: u64) -> bool {
+        if !self.may_have(received) {
+            return false;
+        }
+        let count = (received - self.has).min(self.kept.len() as u64) as usize;
+        for frame in self.kept.drain(..count) {
+            self.kept_bytes -= frame.message.weight();
+        }
+        self.has = received;
+        if self.has == self.sent {
+            self.is_beyond_limit = false;
+        }
+        if self.kept.is_empty() {
+            // Most sessions are quiet most of the time, and then keep no memory.
+            self.kept = VecDeque::new();
+        }
+        true
+    }
+
+    /// Returns the frames that the peer is not known to have, in their order.
+    pub(super) fn kept(&self) -> impl Iterator<Item = &Frame> {
+        self.kept.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Message;
+
+    fn frame(connection: u32) -> Frame {
+        Frame { connection, message: Message::Wait }
+    }
+
+    fn kept(numbered: &Numbered) -> Vec<u32> {
+        numbered.kept().map(|frame| frame.connection).collect()
+    }
+
+    #[test]
+    fn frames_are_kept_until_the_peer_has_them() {
+        let mut numbered = Numbered::default();
+        (1..=3).for_each(|connection| numbered.keep(frame(connection)));
+        assert!(numbered.handle_has(2) && numbered.handle_has(2));
+        assert_eq!(kept(&numbered), [3]);
+        for lie in [0, 1, 4, u64::MAX] {
+            assert!(!numbered.may_have(lie) && !numbered.handle_has(lie), "{lie}");
+        }
+        assert!(numbered.handle_has(3));
+        assert_eq!((kept(&numbered), numbered.kept_bytes), (vec![], 0));
+    }
+
+    #[test]
+    fn what_came_is_told_once() {
+        let mut numbered = Numbered::default();
+        assert_eq!(numbered.untold(), None);
+        (0..5).for_each(|_| numbered.handle_received());
+        assert_eq!((numbered.untold(), numbered.untold()), (Some(5), None));
+        numbered.handle_received();
+        assert_eq!((numbered.tell(), numbered.untold()), (6, None));
+    }
+
+    #[test]
+    fn for_a_peer_that_never_says_what_it_has_not_everything_is_kept() {
+        let mut numbered = Numbered::default();
+        let text = "x".repeat(1000);
+        let refuse =
+            || Message::Refuse { fault: railweave_fabric::Fault::Local, of_rails: false, reason: text.clone() };
+        let most = (0..1000).take_while(|number| {
+            numbered.keep(Frame { connection: *number, message: refuse() });
+            !numbered.is_beyond_limit()
+        });
+        let most = most.count() as u64;
+        assert!((300..600).contains(&most), "{most}");
+        assert!(kept(&numbered).is_empty() && numbered.may_have(most + 1) && !numbered.may_have(most + 2));
+        assert!(numbered.handle_has(1) && numbered.is_beyond_limit(), "the rest is gone");
+        assert!(numbered.handle_has(most + 1) && !numbered.is_beyond_limit(), "nothing is missing any more");
+    }
+}

@@ -1,0 +1,127 @@
+//! Dialling the peer of a session that has lost its socket: all of its addresses, from all of this host's, round after
+//! round.
+
+use std::net::{IpAddr, SocketAddr};
+
+/// The addresses that are dialled, and the place in the round.
+#[derive(Debug, Default)]
+pub(super) struct Redial {
+    /// The address that was last known to lead to the peer, then the others.
+    addresses: Vec<SocketAddr>,
+    /// The number of dials of this round so far.
+    done: usize,
+    /// The next pause, and the longest.
+    pauses_ns: (u64, u64),
+}
+
+/// The next step.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Dial this address, from that of this host if one is given.
+    Dial { from: Option<IpAddr>, to: SocketAddr },
+    /// The round is over: begin another after this time.
+    Pause { ns: u64 },
+}
+
+impl Redial {
+    /// Adds addresses of the peer.
+    pub(super) fn learn(&mut self, addresses: impl IntoIterator<Item = SocketAddr>) {
+        for address in addresses {
+            if !self.addresses.contains(&address) {
+                self.addresses.push(address);
+            }
+        }
+    }
+
+    /// Begins a first round with the address that was last known to lead to the peer. The pauses between rounds grow
+    /// from the first to the longest.
+    pub(super) fn begin(&mut self, home: SocketAddr, pauses_ns: (u64, u64)) {
+        self.addresses.retain(|address| *address != home);
+        self.addresses.insert(0, home);
+        (self.done, self.pauses_ns) = (0, pauses_ns);
+    }
+
+    /// Returns true if this is the address with which each round begins.
+    pub(super) fn is_home(&self, address: SocketAddr) -> bool {
+        self.addresses.first() == Some(&address)
+    }
+
+    /// Returns the next step. Each address is dialled first from where the kernel chooses, and once all were, from each
+    /// of this host's addresses of its family: the kernel's choice may be a port whose cable is away.
+    pub(super) fn next(&mut self, own: &[IpAddr]) -> Next {
+        loop {
+            let (sweep, place) = (self.done / self.addresses.len().max(1), self.done % self.addresses.len().max(1));
+            let Some(to) = self.addresses.get(place).copied().filter(|_| sweep <= own.len()) else {
+                self.done = 0;
+                let (ns, longest_ns) = self.pauses_ns;
+                self.pauses_ns.0 = (ns * 2).min(longest_ns);
+                return Next::Pause { ns };
+            };
+            self.done += 1;
+            let from = sweep.checked_sub(1).map(|number| own[number]);
+            let is_fit = |from: IpAddr| {
+                from.is_ipv4() == to.is_ipv4() && from != to.ip() && from.is_loopback() == to.ip().is_loopback()
+            };
+            if from.is_none_or(is_fit) {
+                return Next::Dial { from, to };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAUSES_NS: (u64, u64) = (100_000_000, 5_000_000_000);
+
+    fn address(last: u8) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, last], 7))
+    }
+
+    #[test]
+    fn a_round_dials_every_address_from_every_own_one_that_fits() {
+        let mut redial = Redial::default();
+        redial.learn([address(1), address(2), address(1), "[fd00::1]:7".parse().unwrap()]);
+        redial.begin(address(2), PAUSES_NS);
+        let own: [IpAddr; 3] = ["10.0.0.9".parse().unwrap(), "fd00::9".parse().unwrap(), "127.0.0.1".parse().unwrap()];
+        let mut dials = Vec::new();
+        let pause_ns = loop {
+            match redial.next(&own) {
+                Next::Dial { from, to } => dials.push((from.map(|it| it.to_string()), to.to_string())),
+                Next::Pause { ns } => break ns,
+            }
+        };
+        let unbound = |to: &str| (None, to.to_owned());
+        let bound = |from: &str, to: &str| (Some(from.to_owned()), to.to_owned());
+        assert_eq!(
+            dials,
+            [
+                unbound("10.0.0.2:7"),
+                unbound("10.0.0.1:7"),
+                unbound("[fd00::1]:7"),
+                bound("10.0.0.9", "10.0.0.2:7"),
+                bound("10.0.0.9", "10.0.0.1:7"),
+                bound("fd00::9", "[fd00::1]:7"),
+            ]
+        );
+        assert_eq!(pause_ns, PAUSES_NS.0);
+        assert_eq!(redial.next(&own), Next::Dial { from: None, to: address(2) }, "then it begins again");
+    }
+
+    #[test]
+    fn pauses_grow_to_their_limit_and_a_new_loss_begins_with_the_first() {
+        let mut redial = Redial::default();
+        redial.begin(address(1), PAUSES_NS);
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            assert_eq!(redial.next(&[]), Next::Dial { from: None, to: address(1) });
+            let Next::Pause { ns } = redial.next(&[]) else { panic!() };
+            pauses.push(ns / 1_000_000);
+        }
+        assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
+        redial.begin(address(1), PAUSES_NS);
+        redial.next(&[]);
+        assert_eq!(redial.next(&[]), Next::Pause { ns: PAUSES_NS.0 });
+    }
+}

@@ -1,0 +1,366 @@
+//! Sessions that lose their sockets: what survives, how both ends find each other again, and when connections are lost.
+
+use super::*;
+use crate::sequence::Sequence;
+use crate::{Probe, Resume};
+
+/// The time for which rails must carry nothing, and a moment beyond.
+const PROOF: u64 = SECOND + SECOND / 4;
+
+impl Pair {
+    /// Ends the socket at both ends. Whatever is on its way is lost.
+    fn cut(&mut self) -> [Vec<SessionAction>; 2] {
+        for end in [&mut self.opener, &mut self.acceptor] {
+            drop(actions(end));
+            end.handle_lost(end_of_socket(SocketEndKind::Other), self.now_ns);
+        }
+        [actions(&mut self.opener), actions(&mut self.acceptor)]
+    }
+
+    /// Joins the ends by a new socket. Returns all actions that are not about it.
+    fn join(&mut self) -> [Vec<SessionAction>; 2] {
+        let mut newcomer = Session::accept(config(2, Some(3)), [9; 32], address(77), self.now_ns);
+        self.opener.handle_connected([8; 32], self.now_ns);
+        let mut wanted = [Vec::new(), Vec::new()];
+        loop {
+            for action in actions(&mut self.opener) {
+                match action {
+                    SessionAction::Send(frame) => newcomer.handle_frame(frame, self.now_ns),
+                    other => wanted[0].push(other),
+                }
+            }
+            for action in actions(&mut newcomer) {
+                match action {
+                    SessionAction::Send(frame) => self.opener.handle_frame(frame, self.now_ns),
+                    SessionAction::Up => {}
+                    SessionAction::Resume(resume) => {
+                        let peer = newcomer.peer().expect("it is up").clone();
+                        assert_eq!(self.acceptor.check_resume(&resume, &peer), Ok(()));
+                        self.acceptor.resume(&resume, address(77), self.now_ns);
+                        let [opener, acceptor] = self.exchange();
+                        wanted[0].extend(opener);
+                        wanted[1].extend(acceptor);
+                        return wanted;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+}
+
+/// Answers a look at a connection, and returns what follows from it.
+fn judged(end: &mut Session, number: u32, probe: Probe, now_ns: u64) -> Vec<SessionAction> {
+    end.handle_judged(number, probe, now_ns);
+    actions(end)
+}
+
+const OUT: Probe = Probe::Outstanding { by_adapter: true };
+
+#[test]
+fn a_session_that_connections_need_survives_its_socket() {
+    let (mut pair, number) = Pair::connected();
+    let why = || SessionAction::Away(Arc::new(Ended::Socket("it ended".to_owned())));
+    let still = || SessionAction::StillAway;
+    assert_eq!(pair.cut(), [vec![why(), still(), dial(address(2))], vec![why(), still()]]);
+    assert!(pair.opener.is_away() && pair.acceptor.is_away() && pair.opener.begin(0).is_none());
+    pair.now_ns += 7;
+    let back = SessionAction::Back { after_ns: 7 };
+    assert_eq!(pair.join(), [vec![back.clone(), SessionAction::Up], vec![back, SessionAction::Up]]);
+    assert_eq!((pair.acceptor.address(), pair.opener.address()), (address(77), address(2)));
+    // It is as good as before, as often as it happens.
+    for _ in 0..3 {
+        pair.cut();
+        pair.join();
+    }
+    assert!(pair.acceptor.close(number, None, pair.now_ns));
+    assert_eq!(pair.exchange()[0], [SessionAction::PeerLeft(number)]);
+    // Without connections it ends with its socket.
+    let mut pair = Pair::up();
+    let ended = SessionAction::Ended(Arc::new(Ended::Socket("it ended".to_owned())));
+    assert_eq!(pair.cut(), [vec![ended.clone()], vec![ended]]);
+}
+
+#[test]
+fn no_message_is_lost_or_comes_twice() {
+    let (mut pair, open) = Pair::connected();
+    let message = |usable| Message::Ready { usable };
+    let [kept, set_up] = [(); 2].map(|()| pair.opener.begin(0).expect("it is up"));
+    pair.opener.send(kept, Message::Offer(offer()));
+    pair.exchange();
+    pair.acceptor.accept_offer(kept, 0);
+    assert!(pair.opener.opened(kept, 0) && pair.acceptor.opened(kept, 0));
+    pair.opener.send(set_up, Message::Offer(offer()));
+    pair.exchange();
+    pair.acceptor.accept_offer(set_up, 0);
+    // One message that came and whose HAVE is lost, one that is lost, and one that is said while there is no socket.
+    pair.opener.send(set_up, message(1));
+    for action in actions(&mut pair.opener) {
+        let SessionAction::Send(frame) = action else { panic!("{action:?}") };
+        pair.acceptor.handle_frame(frame, 0);
+    }
+    pair.acceptor.handle_all_read(0);
+    let first = SessionAction::Message { connection: set_up, message: message(1) };
+    assert_eq!(actions(&mut pair.acceptor)[0], first);
+    pair.opener.send(set_up, message(2));
+    pair.acceptor.send(set_up, Message::Wait);
+    pair.cut();
+    pair.opener.send(set_up, message(3));
+    let received = Received::new(Sequence::new(5), |_| true);
+    pair.opener.close(open, Some(received), 0);
+    pair.opener.send(0, Message::Ping(Pulse::default()));
+    let [opener, acceptor] = pair.join();
+    assert!(opener.contains(&SessionAction::Waits(set_up)), "{opener:?}");
+    let told: Vec<_> = acceptor.into_iter().filter(|action| !matches!(action, SessionAction::Back { .. })).collect();
+    assert_eq!(
+        told,
+        [
+            SessionAction::Up,
+            SessionAction::Message { connection: set_up, message: message(2) },
+            SessionAction::Message { connection: set_up, message: message(3) },
+            SessionAction::Received { connection: open, received },
+            SessionAction::PeerLeft(open),
+        ]
+    );
+    pair.cut();
+    let [opener, acceptor] = pair.join();
+    assert_eq!([opener.len(), acceptor.len()], [2, 2], "nothing is said again: {opener:?} {acceptor:?}");
+}
+
+#[test]
+fn the_opener_dials_on_with_growing_pauses_and_the_acceptor_looks_for_its_process() {
+    let (mut pair, _) = Pair::connected();
+    pair.opener.learn([address(3), address(2)]);
+    pair.cut();
+    let mut dialled = vec![pair.opener.address()];
+    let mut waits = 0;
+    for _ in 0..10 {
+        pair.opener.handle_lost(end_of_socket(SocketEndKind::NoRoute), pair.now_ns);
+        for action in actions(&mut pair.opener) {
+            match action {
+                SessionAction::Dial { to, .. } => dialled.push(to),
+                SessionAction::StillAway => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        if pair.opener.timeout_ns().is_some_and(|at_ns| at_ns < pair.now_ns + SECOND) {
+            waits += 1;
+            pair.now_ns = pair.opener.timeout_ns().expect("it dials again");
+            pair.opener.handle_timeout(pair.now_ns);
+            dialled.extend(actions(&mut pair.opener).into_iter().filter_map(|action| match action {
+                SessionAction::Dial { to, .. } => Some(to),
+                _ => None,
+            }));
+        }
+    }
+    assert_eq!(dialled[..4], [address(2), address(3), address(2), address(3)]);
+    assert!(waits == 5 && pair.now_ns > SECOND, "{waits} {}", pair.now_ns);
+    let at_ns = pair.acceptor.timeout_ns().expect("it looks");
+    pair.acceptor.handle_timeout(at_ns);
+    assert_eq!(actions(&mut pair.acceptor), [dial(address(1))], "the port that the opener's HELLO names");
+    assert!(pair.acceptor.is_checking());
+    pair.acceptor.handle_connected([5; 32], at_ns);
+    let checked = actions(&mut pair.acceptor);
+    assert_eq!(checked, [SessionAction::HangUp { flush: false }, SessionAction::StillAway], "that is all it wanted");
+}
+
+#[test]
+fn a_process_that_has_ended_is_believed_once_no_rail_carries_anything() {
+    for at_acceptor in [false, true] {
+        let (mut pair, number) = Pair::connected();
+        pair.cut();
+        let end = if at_acceptor { &mut pair.acceptor } else { &mut pair.opener };
+        if at_acceptor {
+            let at_ns = end.timeout_ns().unwrap();
+            end.handle_timeout(at_ns);
+            drop(actions(end));
+        }
+        end.handle_lost(end_of_socket(SocketEndKind::Refused), SECOND);
+        drop(actions(end));
+        end.handle_timeout(SECOND);
+        let judge = |is_due| SessionAction::Judge { connection: number, is_due, insists: true };
+        assert!(actions(end).contains(&judge(true)));
+        assert_eq!(judged(end, number, Probe::Unposted, SECOND), [], "the application makes no calls");
+        assert_eq!(judged(end, number, OUT, 2 * SECOND), []);
+        // An answer overrules the sign; the next one has all of its time.
+        assert_eq!(judged(end, number, Probe::Carried, 3 * SECOND - 1), []);
+        end.handle_timeout(4 * SECOND);
+        assert!(actions(end).contains(&judge(true)), "it is asked for again");
+        assert_eq!(judged(end, number, OUT, 4 * SECOND), []);
+        end.handle_timeout(4 * SECOND + PROOF);
+        assert!(actions(end).contains(&judge(false)));
+        let lost = judged(end, number, OUT, 4 * SECOND + PROOF);
+        let said = lost.iter().find_map(|action| match action {
+            SessionAction::Lost { connection, lost } if *connection == number => Some(lost.to_string()),
+            _ => None,
+        });
+        let said = said.unwrap_or_else(|| panic!("{lost:?}"));
+        assert!(said.contains("is gone: its process seems to have ended") && said.contains("it ended"), "{said}");
+        assert!(lost.contains(&SessionAction::PeerLeft(number)) && end.ended().is_some(), "nothing needs it any more");
+    }
+}
+
+#[test]
+fn silence_condemns_only_connections_whose_adapters_get_no_answer() {
+    for (probe, is_lost) in [(OUT, true), (Probe::Outstanding { by_adapter: false }, false), (Probe::Carried, false)] {
+        let (mut pair, number) = Pair::connected();
+        pair.cut();
+        let mut lost_ns = None;
+        for step in 0..100 {
+            let now_ns = step * SECOND / 4;
+            pair.acceptor.handle_timeout(now_ns);
+            for action in actions(&mut pair.acceptor) {
+                match action {
+                    SessionAction::Judge { .. } => {
+                        assert!(now_ns >= 2 * SECOND, "it may still come back: {now_ns}");
+                        pair.acceptor.handle_judged(number, probe, now_ns);
+                    }
+                    SessionAction::Lost { .. } => lost_ns = Some(now_ns),
+                    _ => {}
+                }
+            }
+        }
+        let expected = is_lost.then_some(4 * SECOND + SECOND / 4);
+        assert!(lost_ns <= expected && lost_ns.is_some() == is_lost, "{probe:?}: {lost_ns:?}");
+    }
+}
+
+#[test]
+fn only_the_address_that_led_to_the_peer_shows_that_its_process_has_ended() {
+    let (mut pair, _) = Pair::connected();
+    pair.opener.learn([address(3)]);
+    pair.cut();
+    pair.opener.handle_lost(end_of_socket(SocketEndKind::NoRoute), 0);
+    assert_eq!(actions(&mut pair.opener), [SessionAction::StillAway, dial(address(3))]);
+    for kind in [SocketEndKind::Refused, SocketEndKind::Mute] {
+        pair.opener.handle_lost(end_of_socket(kind), 0);
+        pair.opener.handle_timeout(SECOND);
+        let judged = actions(&mut pair.opener).iter().any(|action| matches!(action, SessionAction::Judge { .. }));
+        assert!(!judged, "any host may have that address: {kind:?}");
+    }
+    // Another process at the peer's own address is as good as a refusal.
+    let (mut pair, _) = Pair::connected();
+    pair.cut();
+    pair.opener.handle_connected([4; 32], 0);
+    let other = Hello { features: Hello::KEYED, ..hello(3, true) };
+    pair.opener.handle_frame(Frame { connection: 0, message: Message::Hello(other.encode()) }, 0);
+    pair.opener.handle_timeout(0);
+    assert!(actions(&mut pair.opener).iter().any(|action| matches!(action, SessionAction::Judge { .. })));
+}
+
+#[test]
+fn a_session_that_is_away_ends_once_nothing_needs_it() {
+    let (mut pair, number) = Pair::connected();
+    pair.acceptor.close(number, None, 0);
+    pair.acceptor.handle_lingered(number, false, 0);
+    pair.cut();
+    pair.acceptor.handle_lingered(number, true, 3 * SECOND);
+    assert_eq!(actions(&mut pair.acceptor), [SessionAction::Over(number)]);
+    assert!(!pair.acceptor.is_over(), "the peer should hear its BYE");
+    pair.acceptor.handle_timeout(4 * SECOND - 1);
+    assert!(pair.acceptor.is_away());
+    pair.acceptor.handle_timeout(4 * SECOND);
+    assert!(pair.acceptor.ended().is_some(), "but not forever");
+    // The opener has heard nothing of it. When it comes back, it is told that there is no such session; that is final.
+    let answer = Frame { connection: 0, message: Message::Resumed(None) };
+    pair.opener.handle_connected([4; 32], 0);
+    for message in [Message::Hello(hello(2, true).encode()), Message::Proof([6; 32])] {
+        pair.opener.handle_frame(Frame { connection: 0, message }, 0);
+    }
+    drop(actions(&mut pair.opener));
+    pair.opener.handle_frame(answer, 0);
+    let forgotten = SessionAction::Ended(Arc::new(Ended::Forgotten));
+    let left = SessionAction::PeerLeft(number);
+    assert_eq!(actions(&mut pair.opener), [SessionAction::HangUp { flush: false }, forgotten, left]);
+    pair.opener.handle_timeout(SECOND);
+    assert!(matches!(actions(&mut pair.opener)[..], [SessionAction::Lost { .. }]));
+}
+
+#[test]
+fn what_may_not_resume_changes_nothing() {
+    let (mut pair, _) = Pair::connected();
+    let ours = hello(1, true);
+    let resume = Resume { session: pair.acceptor.id(), attempt: 1, received: 0 };
+    assert_eq!(pair.acceptor.check_resume(&resume, &ours), Ok(()), "even if its own socket is not known to be gone");
+    let lies = [
+        (Resume { session: SessionId([7; 16]), ..resume }, ours.clone(), ResumeFault::Unknown),
+        (resume, hello(3, true), ResumeFault::Unknown),
+        (Resume { attempt: 0, ..resume }, ours.clone(), ResumeFault::Old),
+        (Resume { attempt: u32::MAX, ..resume }, ours.clone(), ResumeFault::Old),
+        (Resume { received: 1, ..resume }, ours.clone(), ResumeFault::Frames { received: 1 }),
+        (Resume { received: u64::MAX, ..resume }, ours.clone(), ResumeFault::Frames { received: u64::MAX }),
+    ];
+    for (resume, peer, fault) in lies {
+        assert_eq!(pair.acceptor.check_resume(&resume, &peer), Err(fault));
+    }
+    assert_eq!(pair.opener.check_resume(&resume, &ours), Err(ResumeFault::Unknown), "openers dial");
+    // A socket on which a session has begun is no place to resume another.
+    pair.acceptor.handle_frame(Frame { connection: 0, message: Message::Resume(resume) }, 0);
+    assert_eq!(pair.acceptor.ended().map(|why| (**why).clone()), Some(Ended::OutOfTurn));
+    // A newcomer that is refused hears of it before its socket is closed.
+    let mut newcomer = Pair::up().acceptor;
+    newcomer.handle_frame(Frame { connection: 0, message: Message::Resume(resume) }, 0);
+    assert_eq!(actions(&mut newcomer), [SessionAction::Resume(resume)]);
+    newcomer.refuse_resume(0);
+    let said = Frame { connection: 0, message: Message::Resumed(None) };
+    assert_eq!(actions(&mut newcomer)[..2], [SessionAction::Send(said), SessionAction::HangUp { flush: true }]);
+}
+
+#[test]
+fn an_answer_that_lies_about_frames_is_no_answer() {
+    let (mut pair, _) = Pair::connected();
+    pair.cut();
+    pair.opener.handle_connected([4; 32], 0);
+    for message in [Message::Hello(hello(2, true).encode()), Message::Proof([6; 32])] {
+        pair.opener.handle_frame(Frame { connection: 0, message }, 0);
+    }
+    drop(actions(&mut pair.opener));
+    pair.opener.handle_frame(Frame { connection: 0, message: Message::Resumed(Some(99)) }, 0);
+    assert!(matches!(unwelcome(&mut pair.opener), Unwelcome::OutOfTurn { .. }));
+    assert!(actions(&mut pair.opener).contains(&SessionAction::HangUp { flush: false }) && pair.opener.is_away());
+    // While it is up, such a claim ends the session.
+    let (mut pair, _) = Pair::connected();
+    pair.opener.handle_frame(Frame { connection: 0, message: Message::Have(99) }, 0);
+    assert_eq!(pair.opener.ended().map(|why| (**why).clone()), Some(Ended::OutOfTurn));
+}
+
+#[test]
+fn connections_that_come_up_while_the_session_is_away_are_judged_too() {
+    let (mut pair, open) = Pair::connected();
+    let set_up = pair.opener.begin(0).expect("it is up");
+    pair.cut();
+    pair.opener.handle_lost(end_of_socket(SocketEndKind::Refused), 0);
+    assert!(pair.opener.opened(set_up, 0));
+    pair.opener.handle_timeout(0);
+    let judged: Vec<u32> = actions(&mut pair.opener)
+        .into_iter()
+        .filter_map(|action| match action {
+            SessionAction::Judge { connection, .. } => Some(connection),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(judged, [open, set_up]);
+}
+
+#[test]
+fn clocks_are_compared_by_every_answer() {
+    let (mut pair, _) = Pair::connected();
+    assert_eq!(pair.opener.peer_clock(), None);
+    pair.wait(SECOND / 2);
+    let clock = pair.opener.peer_clock().expect("it was answered");
+    assert_eq!((clock.ahead_ns, clock.within_ns, clock.at_ns), (0, 0, SECOND / 2));
+    let pong = Message::Pong(Pulse { number: 99, clock_ns: 7 });
+    pair.opener.handle_frame(Frame { connection: 0, message: pong }, SECOND);
+    assert_eq!(pair.opener.peer_clock(), Some(clock), "nobody asked that");
+}
+
+#[test]
+fn a_session_whose_peer_never_says_what_it_has_ends_with_its_socket() {
+    let (mut pair, number) = Pair::connected();
+    let reason = "x".repeat(1000);
+    for _ in 0..1000 {
+        pair.acceptor.send(number, refuse(&reason));
+    }
+    pair.acceptor.handle_lost(end_of_socket(SocketEndKind::Other), 0);
+    assert_eq!(pair.acceptor.ended().map(|why| (**why).clone()), Some(Ended::Socket("it ended".to_owned())));
+}
