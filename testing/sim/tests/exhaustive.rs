@@ -91,7 +91,7 @@ fn sabotage_is_found_and_some_of_it_only_by_the_fault() {
     ] {
         assert_eq!(checker(&all, sabotage, false), Some(by), "{sabotage:?}");
     }
-    for (sabotage, by) in [(Sabotage::LossIgnored, Checker::Death), (Sabotage::LossEndsFlush, Checker::Errors)] {
+    for (sabotage, by) in [(Sabotage::LossIgnored, Checker::Death), (Sabotage::LossEndsFlush, Checker::Blame)] {
         assert_eq!(checker(&all, sabotage, false), None, "{sabotage:?}, without a fault");
         assert_eq!(checker(&all, sabotage, true), Some(by), "{sabotage:?}");
     }
