@@ -118,6 +118,7 @@ impl<O: Observer> State<O> {
         let state = &mut end.lanes[lane.index()];
         let arrival_ns = (end.wire_free_ns + extra_ns + end.lag_ns).max(state.last_arrival_ns);
         state.last_arrival_ns = arrival_ns;
+        self.arrives_ns = self.arrives_ns.max(arrival_ns);
         self.fly(id, lane, Flight { write: *write, bytes, left_ns: wire_free_ns, torn: false }, arrival_ns);
         self.schedule(arrival_ns, Due::Arrive { end: id, lane });
         self.may_begin_outage(id);

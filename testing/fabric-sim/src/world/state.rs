@@ -55,6 +55,8 @@ pub struct State<O: Observer> {
     pub opening: Option<Opening>,
     /// The time at which a write last landed or an acknowledgement last arrived.
     pub moved_ns: u64,
+    /// The latest time at which a write that has been posted arrives.
+    pub arrives_ns: u64,
     /// The end of a connection, and true if it is the sending one, at which something last happened that its next call
     /// may find: work was completed, or a write has landed. Callers take it to know which end has something to do.
     pub woken: Option<(usize, bool)>,
@@ -79,6 +81,7 @@ impl<O: Observer> State<O> {
             observer,
             opening: None,
             moved_ns: 0,
+            arrives_ns: 0,
             woken: None,
             queue: Queue::new(),
             processes: 0,

@@ -27,7 +27,7 @@ use crate::watch::{Connection as Watched, Strike};
 use crate::witness::{Note, SimDomain, Witness, World};
 use crate::{Checker, Seen};
 
-/// The time without any movement after which an unharmed connection is stuck.
+/// The time without any movement, and with no write on its way, after which an unharmed connection is stuck.
 const STUCK_NS: u64 = 60_000_000;
 
 /// The most silences of one end's application, so that a seed does not take too long.
@@ -465,7 +465,9 @@ impl<const O: bool> Game<O> {
                 let limit_ns = self.faults.death_limit_ns();
                 let passed_ns = now_ns.saturating_sub(last_ns.max(since_ns));
                 let has_dead_rail = state.observer.watch.connections[side.connection].blame.has_dead_rail(now_ns);
-                if only_looks && passed_ns > LOOKS_NS && (has_dead_rail || pair.sender.has_ended()) {
+                // A forged immediate may have taken the receive that the data needs.
+                let never_comes = has_dead_rail || pair.sender.has_ended() || strike == Strike::Forged;
+                if only_looks && passed_ns > LOOKS_NS && never_comes {
                     // The application makes no call here that could report the loss. As in NCCL, other connections must
                     // report it.
                     drop(state);
@@ -480,7 +482,7 @@ impl<const O: bool> Game<O> {
                     state.observer.watch.violate(now_ns, Checker::Death, text);
                 }
             }
-            None if now_ns - last_ns.max(state.moved_ns) > STUCK_NS => {
+            None if now_ns.saturating_sub(last_ns.max(state.moved_ns).max(state.arrives_ns)) > STUCK_NS => {
                 let checker = if probing { Checker::Leaks } else { Checker::Progress };
                 let text = format!(
                     "{}: nothing has moved for {STUCK_NS} ns; it waits for {waits}; the next send matches {:?}; {}",

@@ -240,8 +240,9 @@ impl Blame {
         // The completion of what has landed last may still be on its way, or was when the peer's end went.
         let is_settling = |at_ns: u64| self.landed_ns.is_some_and(|landed_ns| landed_ns + settling_ns >= at_ns);
         let is_unheard = |hit: &Hit| loses_acks(hit) || hit.strike == Strike::PeerGone && is_settling(hit.from_ns);
-        // A peer that closes says what it has received.
-        let is_told = sender && matches!(&**error, Cause::Lost(lost) if lost.cause == LostCause::Bye);
+        // A peer that closes says what it has received, unless its connection has failed.
+        let is_bye = matches!(&**error, Cause::Lost(lost) if lost.cause == LostCause::Bye);
+        let is_told = sender && is_bye && !self.has(!sender, &[Strike::Forged]);
         let is_excused = is_settling(now_ns) || !is_told && end.hits.iter().any(is_unheard);
         if matches!(**error, Cause::Lost(_)) && !needs_peer && !is_excused {
             return blamed("the connection is called lost, but it needs nothing more from its peer".to_owned());
@@ -281,12 +282,12 @@ impl Blame {
                 (LostCause::GaveUp(_), Strike::PeerFailed) => is_due(end.refused_ns, 0),
                 // The peer has no such connection.
                 (LostCause::Session(_) | LostCause::Gone(_), Strike::CameUpLate | Strike::PeerFailed) => true,
+                (LostCause::Gone(_), Strike::PeerDied) => true,
                 // It closed while the session was away, and its BYE never came.
-                (LostCause::Session(_), Strike::PeerClosed | Strike::PeerDied) => {
+                (LostCause::Session(_) | LostCause::Gone(_), Strike::PeerClosed | Strike::PeerDied) => {
                     self.has(sender, &[Strike::SessionBroke])
                 }
                 // A broken session harms nothing while rails work and both processes live.
-                (LostCause::Gone(_), Strike::PeerDied) => true,
                 (LostCause::Gone(_), strike) => {
                     strike.loses_acknowledgements() && self.has(sender, &[Strike::SessionBroke])
                 }
