@@ -6,8 +6,9 @@ use std::collections::VecDeque;
 use crate::Frame;
 
 /// The most bytes of frames that are kept until the peer says that it has them. A correct peer says so at once. For one
-/// that does not, frames are kept no longer, and the session ends with its socket.
-const MOST_KEPT: usize = 512 << 10;
+/// that does not, frames are kept no longer, and the session ends with its socket. A peer that stands still while 512
+/// connections of 8 rails with 16 lanes are set up leaves 3 MiB.
+const MOST_KEPT: usize = 4 << 20;
 
 /// The frames about connections of one end of a session.
 #[derive(Debug, Default)]
@@ -143,12 +144,12 @@ mod tests {
         let text = "x".repeat(1000);
         let refuse =
             || Message::Refuse { fault: railweave_fabric::Fault::Local, of_rails: false, reason: text.clone() };
-        let most = (0..1000).take_while(|number| {
+        let most = (0..10_000).take_while(|number| {
             numbered.keep(Frame { connection: *number, message: refuse() });
             !numbered.is_beyond_limit()
         });
         let most = most.count() as u64;
-        assert!((300..600).contains(&most), "{most}");
+        assert!((3000..4500).contains(&most), "{most}");
         assert!(kept(&numbered).is_empty() && numbered.may_have(most + 1) && !numbered.may_have(most + 2));
         assert!(numbered.handle_has(1) && numbered.is_beyond_limit(), "the rest is gone");
         assert!(numbered.handle_has(most + 1) && !numbered.is_beyond_limit(), "nothing is missing any more");

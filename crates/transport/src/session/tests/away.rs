@@ -358,7 +358,7 @@ fn clocks_are_compared_by_every_answer() {
 fn a_session_whose_peer_never_says_what_it_has_ends_with_its_socket() {
     let (mut pair, number) = Pair::connected();
     let reason = "x".repeat(1000);
-    for _ in 0..1000 {
+    for _ in 0..5000 {
         pair.acceptor.send(number, refuse(&reason));
     }
     pair.acceptor.handle_lost(end_of_socket(SocketEndKind::Other), 0);
