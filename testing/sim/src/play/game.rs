@@ -450,11 +450,10 @@ impl<const O: bool> Game<O> {
         let now_ns = state.now_ns;
         let pair = &mut self.connections[side.connection];
         let last_ns = if side.sender { &mut pair.sender.last_ns } else { &mut pair.receiver.last_ns };
-        if moved || last_ns.is_none() {
+        let Some(last_ns) = last_ns.filter(|_| !moved) else {
             *last_ns = Some(now_ns);
             return;
-        }
-        let last_ns = last_ns.unwrap_or(now_ns);
+        };
         let (waits, probing, only_looks) = match (side.sender, &pair.sender.stage, &pair.receiver.stage) {
             (true, Stage::Up(_, app), _) => (app.waits_for(), app.is_probing(), false),
             (false, _, Stage::Up(_, app)) => (app.waits_for(), app.is_probing(), app.only_looks()),
@@ -465,11 +464,10 @@ impl<const O: bool> Game<O> {
                 let limit_ns = self.faults.death_limit_ns();
                 let passed_ns = now_ns.saturating_sub(last_ns.max(since_ns));
                 let has_dead_rail = state.observer.watch.connections[side.connection].blame.has_dead_rail(now_ns);
-                // A forged immediate may have taken the receive that the data needs.
-                let never_comes = has_dead_rail || pair.sender.has_ended() || strike == Strike::Forged;
-                if only_looks && passed_ns > LOOKS_NS && never_comes {
-                    // The application makes no call here that could report the loss. As in NCCL, other connections must
-                    // report it.
+                // A forged immediate may have taken the receive that it needs.
+                let is_forlorn = has_dead_rail || pair.sender.has_ended() || strike == Strike::Forged;
+                if only_looks && passed_ns > LOOKS_NS && is_forlorn {
+                    // No call here could report the loss. As in NCCL, other connections must report it.
                     drop(state);
                     return self.give_up(side, "the application gave up looking for the data of an early receive");
                 }
