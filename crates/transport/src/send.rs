@@ -306,6 +306,10 @@ impl<F: Fabric> SendConnection<F> {
         }
         if !self.progress.meter.unknown().is_empty() {
             self.ping();
+            // It may have found the connection broken.
+            if !self.core.fast.takes(size) {
+                return None;
+            }
         }
         let receive = self.cts.shown(to, size);
         let mut shares = Shares::default();
@@ -462,6 +466,7 @@ impl<F: Fabric> SendConnection<F> {
         // The first message also follows an order, which may leave some rails out.
         if F::ONE_SIDED && !self.progress.meter.unknown().is_empty() && !self.core.has_order() {
             self.ping();
+            self.core.check_open()?;
             self.core.poll(&mut self.progress)?;
         }
         if F::ONE_SIDED || !self.core.poll(&mut self.progress)? {

@@ -288,7 +288,7 @@ impl Blame {
                     self.has(sender, &[Strike::SessionBroke])
                 }
                 // A broken session harms nothing while rails work and both processes live.
-                (LostCause::Gone(_), strike) => {
+                (LostCause::Session(_) | LostCause::Gone(_), strike) => {
                     strike.loses_acknowledgements() && self.has(sender, &[Strike::SessionBroke])
                 }
                 _ => false,
