@@ -34,7 +34,8 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let (from, to) = (plan.from, plan.to);
         if self.processes[from].dead || self.processes[from].aborted {
             self.connections[connection].sender.stage = Stage::Over;
-            return;
+            // It may have waited for a session that was away, and was closed meanwhile.
+            return self.strike(connection, &[false], Strike::PeerClosed);
         }
         if self.is_closed(Side { connection, sender: true }) {
             return;
