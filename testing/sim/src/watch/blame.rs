@@ -289,7 +289,8 @@ impl Blame {
                 }
                 // A broken session harms nothing while rails work and both processes live.
                 (LostCause::Session(_) | LostCause::Gone(_), strike) => {
-                    strike.loses_acknowledgements() && self.has(sender, &[Strike::SessionBroke])
+                    let is_unheard = strike.loses_acknowledgements() || is_unheard(hit);
+                    is_unheard && self.has(sender, &[Strike::SessionBroke])
                 }
                 _ => false,
             },
