@@ -79,6 +79,20 @@ pub enum Cause {
         /// The reason.
         ended: Arc<Ended>,
     },
+    /// The session has had no socket for longer than a new connection waits for one.
+    #[error(
+        "the control session with {peer} has had no socket for {:.1} s, and a connect waits for one for at most \
+         RAILWEAVE_HANDSHAKE_TIMEOUT: {why}; check the network between the hosts",
+        *.for_ns as f64 / 1e9
+    )]
+    SessionAway {
+        /// The peer.
+        peer: String,
+        /// The reason why it lost its socket.
+        why: Arc<Ended>,
+        /// The time for which it has had none, in nanoseconds.
+        for_ns: u64,
+    },
     /// The session says that the connection is lost.
     #[error(transparent)]
     Lost(#[from] Lost),
@@ -108,7 +122,7 @@ impl Cause {
             Self::Misuse(misuse) => misuse.fault(),
             Self::Handshake { failure, .. } => failure.fault(),
             Self::Unreachable(why) => why.fault(),
-            Self::SessionEnded { .. } | Self::Lost(_) => Fault::Peer,
+            Self::SessionEnded { .. } | Self::SessionAway { .. } | Self::Lost(_) => Fault::Peer,
             Self::Setup(error) => error.fault(),
             Self::Register(error) => error.fault(),
             Self::Other { fault, .. } => *fault,

@@ -25,8 +25,9 @@ pub(crate) struct ConnectRequest {
     pub(crate) climb: Climb,
     pub(crate) config: railweave_transport::ConnectionConfig,
     pub(crate) result: Arc<PendingConnect>,
-    /// The time since which the control thread has it, on that thread's clock; 0 before.
-    pub(crate) since_ns: u64,
+    /// The time until which it waits for a session that is away, on the control thread's clock; 0 before that thread
+    /// has it.
+    pub(crate) until_ns: u64,
 }
 
 /// The listeners of this process by their nonce. Shared, so that a listener is known before its handle leaves `listen`.

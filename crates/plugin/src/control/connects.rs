@@ -12,7 +12,7 @@ use super::session::Session;
 impl ControlLoop {
     /// Begins a connection.
     pub(super) fn connect(&mut self, mut request: ConnectRequest) {
-        request.since_ns = self.now_ns();
+        request.until_ns = self.now_ns().saturating_add(self.handshake_ns());
         let process = request.handle.process;
         let port = request.handle.control_port;
         let addresses: Vec<_> = request.addresses.iter().map(|address| SocketAddr::new(*address, port)).collect();

@@ -41,8 +41,20 @@ impl ControlLoop {
         self.entries.remove(&token);
     }
 
+    /// Handles the loss of a session's socket: says it, and lets the connects that wait for their turn wait for the
+    /// session from now on.
+    pub(super) fn session_away(&mut self, token: usize, why: &Ended) {
+        let until_ns = self.now_ns().saturating_add(self.handshake_ns());
+        if let Some(session) = self.session(token) {
+            for request in &mut session.setups.queued_connects {
+                request.until_ns = until_ns;
+            }
+        }
+        self.say_away(token, why);
+    }
+
     /// Says that a session has lost its socket.
-    pub(super) fn say_away(&mut self, token: usize, why: &Ended) {
+    fn say_away(&mut self, token: usize, why: &Ended) {
         let now = self.now_ns();
         let Some(session) = self.session(token) else {
             return;
@@ -82,8 +94,8 @@ impl ControlLoop {
         self.note(EventKind::SESSION, None, || text);
     }
 
-    /// Handles a session that is away for longer: fails the connects that have waited for it for a handshake timeout,
-    /// and after that time counts its connections that nobody has accepted as left.
+    /// Handles a session that is away for longer: fails the connects that have waited for a handshake timeout, and
+    /// after that time counts its connections that nobody has accepted as left.
     pub(super) fn wait_for_session(&mut self, token: usize) {
         let now = self.now_ns();
         let late_ns = now.saturating_sub(self.handshake_ns());
@@ -100,9 +112,10 @@ impl ControlLoop {
         let Some(session) = self.session(token) else {
             return;
         };
-        let error = Error::from(Cause::SessionEnded { peer: session.protocol.peer_name(), ended: why });
+        let (peer, for_ns) = (session.protocol.peer_name(), now.saturating_sub(since_ns));
+        let error = Error::from(Cause::SessionAway { peer, why, for_ns });
         let (late, waiting): (VecDeque<_>, _) =
-            session.setups.take_queued_connects().into_iter().partition(|request| request.since_ns <= late_ns);
+            session.setups.take_queued_connects().into_iter().partition(|request| request.until_ns <= now);
         session.setups.queued_connects = waiting;
         let mut unaccepted = Vec::new();
         if since_ns <= late_ns && !std::mem::replace(&mut session.is_left, true) {

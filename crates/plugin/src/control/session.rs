@@ -104,7 +104,13 @@ impl Session {
             Connection::Setup(setup) => setup.next_ns(),
             _ => None,
         });
-        setups.chain(self.protocol.timeout_ns()).min()
+        setups.chain(self.connects_late_ns()).chain(self.protocol.timeout_ns()).min()
+    }
+
+    /// Returns the time at which the first of its connects has waited too long for it, while it is away.
+    pub(super) fn connects_late_ns(&self) -> Option<u64> {
+        let connects = if self.protocol.is_away() { Some(&self.setups.queued_connects) } else { None };
+        connects.into_iter().flatten().map(|request| request.until_ns).min()
     }
 
     /// Returns true if a peer opened it and has no connection on it: the peer may be a stranger.

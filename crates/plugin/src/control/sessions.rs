@@ -117,7 +117,7 @@ impl ControlLoop {
             SessionAction::Send(frame) => self.send_frame(token, &frame),
             SessionAction::HangUp { flush } => self.hang_up(token, flush),
             SessionAction::Up => self.session_up(token),
-            SessionAction::Away(why) => self.say_away(token, &why),
+            SessionAction::Away(why) => self.session_away(token, &why),
             SessionAction::StillAway => self.wait_for_session(token),
             SessionAction::Back { after_ns } => self.say_back(token, after_ns),
             SessionAction::Resume(resume) => self.resume_session(token, &resume),
@@ -410,6 +410,9 @@ impl ControlLoop {
             self.with_session(token, |session, now| session.end(Ended::NotReading { for_ns, unsent }, now));
         }
         self.with_session(token, Protocol::handle_timeout);
+        if self.session(token).and_then(|session| session.connects_late_ns()).is_some_and(|at_ns| at_ns <= now_ns) {
+            self.wait_for_session(token);
+        }
         for connection in late {
             self.look_at_debts();
             self.handle_setup_deadline(Route { session: token, connection }, now_ns);

@@ -257,7 +257,7 @@ pub(crate) unsafe fn connect(
             climb: Climb::default(),
             config: process.connection_config(device, traffic_class),
             result: pending,
-            since_ns: 0,
+            until_ns: 0,
         });
         return Ok(());
     };
