@@ -1,7 +1,7 @@
 //! Blame: the things that struck a connection's ends, and the errors that each of them may cause, with their codes.
 
 use railweave_fabric::{Fault, PostError, RailError, WorkStatus};
-use railweave_transport::{Cause, Error, HandshakeFailure, LostCause, Unreachable};
+use railweave_transport::{Cause, Ended, Error, HandshakeFailure, LostCause, Unreachable};
 
 use super::checker::{Checked, Checker};
 
@@ -288,11 +288,13 @@ impl Blame {
                     self.has(sender, &[Strike::SessionBroke])
                 }
                 // A broken session harms nothing while rails work and both processes live.
-                (LostCause::Session(_) | LostCause::Gone(_), strike) => {
+                (cause, strike) => {
                     let is_unheard = strike.loses_acknowledgements() || is_unheard(hit);
-                    is_unheard && self.has(sender, &[Strike::SessionBroke])
+                    let is_forgotten =
+                        matches!(cause, LostCause::Session(ended) if matches!(**ended, Ended::Forgotten));
+                    let is_gone = is_forgotten || matches!(cause, LostCause::Gone(_));
+                    is_gone && is_unheard && self.has(sender, &[Strike::SessionBroke])
                 }
-                _ => false,
             },
             _ => false,
         };

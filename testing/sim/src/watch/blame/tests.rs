@@ -75,11 +75,13 @@ fn a_broken_session_harms_nothing_while_rails_work_and_the_peer_lives() {
     let mut blame = Blame::default();
     blame.strike(0, true, Strike::SessionBroke);
     let ended = lost(LostCause::Session(Arc::new(Ended::Socket("reset".to_owned()))));
-    for error in [gone(), ended.clone()] {
+    let forgotten = lost(LostCause::Session(Arc::new(Ended::Forgotten)));
+    for error in [gone(), ended.clone(), forgotten.clone()] {
         assert_eq!(found(&blame, u64::MAX, &error), Some(Checker::Blame), "{error}");
     }
     blame.strike(5, true, Strike::RailSilent(0));
     assert_eq!((found(&blame, 9, &gone()), found(&blame, 9, &ended)), (None, Some(Checker::Blame)));
+    assert_eq!(found(&blame, 9, &forgotten), None);
     let mut blame = Blame::default();
     blame.strike(5, true, Strike::RailSilent(0));
     assert_eq!(found(&blame, 9, &gone()), Some(Checker::Blame), "its session was well");
