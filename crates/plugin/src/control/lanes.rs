@@ -114,7 +114,10 @@ impl ControlLoop {
         let taken = self.with_handshake(route, |handshake| handshake.handle_lane(lane.rail, lane.lane, socket));
         match taken {
             Some(Err(reason)) => self.report_stranger(Kind::Lane, address, &refused(&reason)),
-            Some(Ok(())) => self.note_setup_step(route),
+            Some(Ok(())) => {
+                self.note_setup_step(route);
+                self.with_session(route.session, |session, _| session.peer_may_have(route.connection));
+            }
             None => {}
         }
     }

@@ -37,7 +37,7 @@ impl Session {
     /// Handles the loss of the socket of a session that is up: goes on without one if connections need the session.
     pub(super) fn lose_socket(&mut self, why: Ended, now_ns: u64) {
         let can_resume = matches!(why, Ended::Socket(_) | Ended::Silent { .. } | Ended::NotReading { .. });
-        if !can_resume || !self.connections.need_peer() || self.numbered.is_beyond_limit() {
+        if !can_resume || !self.connections.outlive_socket() || self.numbered.is_beyond_limit() {
             return self.over(why, now_ns);
         }
         self.asked = None;
@@ -242,7 +242,7 @@ impl Session {
         let is_late = self.give_up_ns().is_some_and(|at_ns| at_ns <= now_ns);
         if let Some(away) = &self.away
             && (is_late
-                || !self.connections.need_peer()
+                || !self.connections.outlive_socket()
                 || self.numbered.is_beyond_limit()
                 || away.sign.is_some() && !self.connections.has_open())
         {

@@ -11,8 +11,8 @@ use super::ended::LostCause;
 pub(super) enum State {
     /// The peer has offered it; the caller has neither begun it nor refused it.
     Offered,
-    /// It is being set up.
-    SetUp,
+    /// It is being set up. `outlives_socket` is true if this end has begun it, or the peer may have it already.
+    SetUp { outlives_socket: bool },
     /// This end is up. `peer_left` is the reason if the peer has left; otherwise `probing` is the state of its probe
     /// while the session is away.
     Open { peer_left: Option<LostCause>, probing: Probing },
@@ -54,6 +54,11 @@ impl Connection {
             State::Open { peer_left: None, .. } | State::Closed { peer_left: false, .. } | State::ByeAwaited
         )
     }
+
+    /// Returns true if the session goes on for its sake when it loses its socket.
+    fn outlives_socket(&self) -> bool {
+        self.needs_peer() || matches!(self.state, State::SetUp { outlives_socket: true })
+    }
 }
 
 /// All connections of a session, by their numbers.
@@ -64,6 +69,7 @@ pub(super) struct Connections {
     offered: usize,
     used: usize,
     needing: usize,
+    outliving: usize,
     open: usize,
 }
 
@@ -88,6 +94,7 @@ impl Connections {
         counted(&mut self.offered, |connection| matches!(connection.state, State::Offered));
         counted(&mut self.used, Connection::is_used);
         counted(&mut self.needing, Connection::needs_peer);
+        counted(&mut self.outliving, Connection::outlives_socket);
         counted(&mut self.open, Connection::is_open);
     }
 
@@ -132,6 +139,11 @@ impl Connections {
         self.needing > 0
     }
 
+    /// Returns true if any connection needs the session to go on when it loses its socket.
+    pub(super) fn outlive_socket(&self) -> bool {
+        self.outliving > 0
+    }
+
     /// Returns true if any connection is open, and the peer has not left it.
     pub(super) fn has_open(&self) -> bool {
         self.open > 0
@@ -155,7 +167,8 @@ mod tests {
         let open = |peer_left| State::Open { peer_left, probing: Probing::default() };
         for (state, is_used, is_begun, needs_peer) in [
             (State::Offered, true, false, false),
-            (State::SetUp, true, true, false),
+            (State::SetUp { outlives_socket: false }, true, true, false),
+            (State::SetUp { outlives_socket: true }, true, true, false),
             (open(None), true, true, true),
             (open(Some(LostCause::Bye)), true, true, false),
             (closed(false), true, true, true),
@@ -171,6 +184,8 @@ mod tests {
             connections.set(1, Some(state.clone().into()));
             connections.set(2, Some(state.clone().into()));
             assert_eq!(says(&connections), (is_used, is_begun, needs_peer, 2), "{state:?}");
+            let outlives_socket = needs_peer || matches!(state, State::SetUp { outlives_socket: true });
+            assert_eq!(connections.outlive_socket(), outlives_socket, "{state:?}");
             assert_eq!(connections.has_open(), needs_peer && matches!(state, State::Open { .. }), "{state:?}");
             connections.set(1, None);
             assert_eq!(says(&connections), (is_used, is_begun, needs_peer, 1), "{state:?}");
@@ -191,7 +206,7 @@ mod tests {
         let mut connections = Connections::default();
         connections.set(5, due(closed(true), 30));
         connections.set(4, due(closed(true), 20));
-        connections.set(6, Some(State::SetUp.into()));
+        connections.set(6, Some(State::SetUp { outlives_socket: false }.into()));
         assert_eq!((connections.first_due(), connections.numbers()), (Some((20, 4)), vec![4, 5, 6]));
         for (now_ns, due) in [(19, vec![]), (20, vec![4]), (29, vec![4]), (30, vec![4, 5]), (u64::MAX, vec![4, 5])] {
             assert_eq!(connections.due(now_ns), due, "{now_ns}");

@@ -15,8 +15,8 @@ impl Session {
     /// connection is [open](Self::opened) afterwards, the caller passes the message here again.
     pub fn handle_message(&mut self, connection: u32, message: Message, now_ns: u64) {
         match (self.connections.state(connection), message) {
-            (Some(State::SetUp), Message::Wait) => self.actions.push_back(SessionAction::Waits(connection)),
-            (Some(State::SetUp), message) => {
+            (Some(State::SetUp { .. }), Message::Wait) => self.actions.push_back(SessionAction::Waits(connection)),
+            (Some(State::SetUp { .. }), message) => {
                 self.actions.push_back(SessionAction::Message { connection, message });
             }
             (Some(State::Offered), Message::Bye(_) | Message::Refuse { .. }) => {
@@ -53,7 +53,7 @@ impl Session {
         }
         self.touch(now_ns);
         self.last_number = self.next_number();
-        self.connections.set(self.last_number, Some(State::SetUp.into()));
+        self.connections.set(self.last_number, Some(State::SetUp { outlives_socket: true }.into()));
         Some(self.last_number)
     }
 
@@ -73,7 +73,16 @@ impl Session {
     pub fn accept_offer(&mut self, connection: u32, now_ns: u64) {
         if let Some(State::Offered) = self.connections.state(connection) {
             self.touch(now_ns);
-            self.connections.set(connection, Some(State::SetUp.into()));
+            self.connections.set(connection, Some(State::SetUp { outlives_socket: false }.into()));
+        }
+    }
+
+    /// Notes that the peer may have a connection already that this end is still setting up, so that the set-up outlives
+    /// the session's socket: READY may be on its way. That is so after PROBE, which needs no call, and where lanes are
+    /// sockets once the peer's have been taken.
+    pub fn peer_may_have(&mut self, connection: u32) {
+        if let Some(State::SetUp { .. }) = self.connections.state(connection) {
+            self.connections.set(connection, Some(State::SetUp { outlives_socket: true }.into()));
         }
     }
 
@@ -86,7 +95,7 @@ impl Session {
     /// Notes that the connection that was being set up is open. Returns false, and changes nothing, if it was not being
     /// set up.
     pub fn opened(&mut self, connection: u32, now_ns: u64) -> bool {
-        if !matches!(self.connections.state(connection), Some(State::SetUp)) {
+        if !matches!(self.connections.state(connection), Some(State::SetUp { .. })) {
             return false;
         }
         self.touch(now_ns);
@@ -101,7 +110,7 @@ impl Session {
     /// Notes that a connection that was offered or being set up has failed.
     pub fn failed(&mut self, connection: u32, now_ns: u64) {
         match self.connections.state(connection) {
-            Some(State::SetUp) => self.touch(now_ns),
+            Some(State::SetUp { .. }) => self.touch(now_ns),
             // A refused offer does not keep the session from being idle.
             Some(State::Offered) => {}
             _ => return,

@@ -465,6 +465,9 @@ impl Session {
 
     /// Sends a message about a connection, while the session is up; while it is away, once it is up again.
     pub fn send(&mut self, connection: u32, message: Message) {
+        if matches!(message, Message::Probe { .. }) {
+            self.peer_may_have(connection);
+        }
         if message.is_about_connection() && (self.is_up() || self.is_away()) {
             self.numbered.keep(Frame { connection, message: message.clone() });
         }
@@ -490,7 +493,7 @@ impl Session {
                     self.connections.set(number, None);
                     self.actions.push_back(SessionAction::Withdrawn(number));
                 }
-                Some(State::SetUp) => self.actions.push_back(SessionAction::Interrupted(number)),
+                Some(State::SetUp { .. }) => self.actions.push_back(SessionAction::Interrupted(number)),
                 Some(State::Open { .. }) => {
                     let at_ns = now_ns.saturating_add(self.config.grace_ns);
                     self.peer_left(number, LostCause::Session(Arc::clone(&ended)), at_ns);

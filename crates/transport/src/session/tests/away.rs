@@ -55,6 +55,17 @@ fn judged(end: &mut Session, number: u32, probe: Probe, now_ns: u64) -> Vec<Sess
     actions(end)
 }
 
+/// Lets an end that is away wait until it dials this address. Returns when it does.
+fn until_dialled(end: &mut Session, to: SocketAddr) -> u64 {
+    loop {
+        let at_ns = end.timeout_ns().expect("it dials");
+        end.handle_timeout(at_ns);
+        if actions(end).contains(&dial(to)) {
+            return at_ns;
+        }
+    }
+}
+
 const OUT: Probe = Probe::Outstanding { by_adapter: true };
 
 #[test]
@@ -79,6 +90,48 @@ fn a_session_that_connections_need_survives_its_socket() {
     let mut pair = Pair::up();
     let ended = SessionAction::Ended(Arc::new(Ended::Socket("it ended".to_owned())));
     assert_eq!(pair.cut(), [vec![ended.clone()], vec![ended]]);
+}
+
+#[test]
+fn a_set_up_outlives_its_socket_once_the_peer_may_have_the_connection() {
+    let away = |end: &Session| end.is_away();
+    let set_up = || {
+        let mut pair = Pair::up();
+        let number = pair.opener.begin(0).expect("it is up");
+        pair.opener.send(number, Message::Offer(offer()));
+        pair.exchange();
+        pair.acceptor.accept_offer(number, 0);
+        (pair, number)
+    };
+    let (mut pair, number) = set_up();
+    pair.cut();
+    assert!(away(&pair.opener), "its acceptor may wait for it");
+    assert_eq!(pair.acceptor.ended().map(|why| (**why).clone()), Some(Ended::Socket("it ended".to_owned())));
+    // The set-up's own limit ends a session that nothing else needs.
+    pair.opener.failed(number, SECOND);
+    pair.opener.handle_timeout(SECOND);
+    assert!(pair.opener.ended().is_some());
+    // The last two messages of a set-up come, whichever of them is lost.
+    let probe = Message::Probe { rails: 1 };
+    let ready = Message::Ready { usable: 1 };
+    let (mut pair, number) = set_up();
+    pair.acceptor.send(number, probe.clone());
+    pair.cut();
+    assert!(away(&pair.opener) && away(&pair.acceptor));
+    let [opener, _] = pair.join();
+    assert!(opener.contains(&SessionAction::Message { connection: number, message: probe }), "{opener:?}");
+    pair.opener.send(number, ready.clone());
+    assert!(pair.opener.opened(number, 0));
+    pair.cut();
+    let [_, acceptor] = pair.join();
+    assert!(acceptor.contains(&SessionAction::Message { connection: number, message: ready }), "{acceptor:?}");
+    assert!(pair.acceptor.opened(number, 0));
+    // Where lanes are sockets, nobody says PROBE.
+    let (mut pair, number) = set_up();
+    pair.acceptor.peer_may_have(number);
+    pair.acceptor.peer_may_have(number + 1);
+    pair.cut();
+    assert!(away(&pair.acceptor) && pair.acceptor.opened(number, 0) && !pair.acceptor.opened(number + 1, 0));
 }
 
 #[test]
@@ -246,6 +299,86 @@ fn only_the_address_that_led_to_the_peer_shows_that_its_process_has_ended() {
     pair.opener.handle_frame(Frame { connection: 0, message: Message::Hello(other.encode()) }, 0);
     pair.opener.handle_timeout(0);
     assert!(actions(&mut pair.opener).iter().any(|action| matches!(action, SessionAction::Judge { .. })));
+}
+
+#[test]
+fn a_sign_is_forgotten_once_something_answers_or_nothing_does() {
+    let (mut pair, number) = Pair::connected();
+    for kind in [None, Some(SocketEndKind::NoRoute), Some(SocketEndKind::Other)] {
+        pair.cut();
+        pair.opener.handle_lost(end_of_socket(SocketEndKind::Refused), pair.now_ns);
+        drop(actions(&mut pair.opener));
+        pair.opener.handle_timeout(pair.now_ns);
+        let judge = |is_due, insists| SessionAction::Judge { connection: number, is_due, insists };
+        assert!(actions(&mut pair.opener).contains(&judge(true, true)), "it seems to have ended");
+        pair.now_ns = until_dialled(&mut pair.opener, address(2));
+        match kind {
+            None => pair.opener.handle_connected([8; 32], pair.now_ns),
+            Some(kind) => pair.opener.handle_lost(end_of_socket(kind), pair.now_ns),
+        }
+        drop(actions(&mut pair.opener));
+        assert_eq!(judged(&mut pair.opener, number, Probe::Unposted, pair.now_ns), []);
+        let at_ns = pair.now_ns + SECOND;
+        pair.opener.handle_timeout(at_ns);
+        let said = actions(&mut pair.opener);
+        assert!(said.contains(&judge(false, false)), "{kind:?}: {said:?}");
+        for out_ns in [at_ns, at_ns + PROOF] {
+            assert_eq!(judged(&mut pair.opener, number, OUT, out_ns), [], "{kind:?}");
+        }
+        pair = Pair::connected().0;
+    }
+}
+
+#[test]
+fn only_a_sign_or_a_longer_silence_insists_on_a_probe() {
+    let (mut pair, number) = Pair::connected();
+    pair.cut();
+    let mut insisted_ns = None;
+    for step in 0..=24 {
+        let now_ns = step * SECOND / 4;
+        pair.acceptor.handle_timeout(now_ns);
+        for action in actions(&mut pair.acceptor) {
+            if let SessionAction::Judge { insists, .. } = action {
+                insisted_ns = insisted_ns.or(insists.then_some(now_ns));
+                pair.acceptor.handle_judged(number, Probe::Unposted, now_ns);
+            }
+        }
+    }
+    assert!(insisted_ns.is_some_and(|at_ns| (5 * SECOND..=6 * SECOND).contains(&at_ns)), "{insisted_ns:?}");
+}
+
+#[test]
+fn only_the_peer_itself_is_heard_while_a_session_is_away() {
+    let (mut pair, _) = Pair::connected();
+    pair.cut();
+    assert_eq!(pair.opener.judging_from_ns(), Some(2 * SECOND), "half of the peer's time after it was heard");
+    pair.opener.handle_connected([4; 32], SECOND);
+    let other = Hello { features: Hello::KEYED, ..hello(3, true) };
+    pair.opener.handle_frame(Frame { connection: 0, message: Message::Hello(other.encode()) }, SECOND);
+    pair.opener.forget_sign();
+    let (mut quiet, _) = Pair::connected();
+    quiet.cut();
+    for end in [&mut pair.opener, &mut quiet.opener] {
+        assert!(end.insists(5 * SECOND) && !end.insists(5 * SECOND - 1), "any process may say HELLO there");
+    }
+    // A session that goes on has heard its peer.
+    quiet.now_ns = 3 * SECOND;
+    quiet.join();
+    quiet.cut();
+    assert_eq!(quiet.opener.judging_from_ns(), Some(5 * SECOND));
+    assert_eq!(quiet.acceptor.judging_from_ns(), Some(5 * SECOND));
+}
+
+#[test]
+fn a_peer_that_seems_to_have_ended_owes_closed_connections_nothing() {
+    let (mut pair, number) = Pair::connected();
+    pair.acceptor.close(number, None, 0);
+    pair.acceptor.handle_lingered(number, false, 0);
+    pair.cut();
+    let at_ns = until_dialled(&mut pair.acceptor, address(1));
+    pair.acceptor.handle_lost(end_of_socket(SocketEndKind::Refused), at_ns);
+    pair.acceptor.handle_timeout(at_ns);
+    assert_eq!(pair.acceptor.ended().map(|why| (**why).clone()), Some(Ended::Socket("it ended".to_owned())));
 }
 
 #[test]
