@@ -37,7 +37,7 @@ impl Session {
     /// Handles the loss of the socket of a session that is up: goes on without one if connections need the session.
     pub(super) fn lose_socket(&mut self, why: Ended, now_ns: u64) {
         let can_resume = matches!(why, Ended::Socket(_) | Ended::Silent { .. } | Ended::NotReading { .. });
-        if !can_resume || !self.connections.outlive_socket() || self.numbered.is_beyond_limit() {
+        if !can_resume || !self.connections.outlive_socket() || self.numbered.lacks_some() {
             return self.over(why, now_ns);
         }
         self.asked = None;
@@ -229,8 +229,8 @@ impl Session {
 
     /// Returns when a session that is away and has no open connection any more gives up what is left.
     pub(super) fn give_up_ns(&self) -> Option<u64> {
-        let away = self.away.as_ref().filter(|_| !self.connections.has_open() || self.numbered.is_beyond_limit())?;
-        if self.numbered.is_beyond_limit() {
+        let away = self.away.as_ref().filter(|_| !self.connections.has_open() || self.numbered.lacks_some())?;
+        if self.numbered.lacks_some() {
             return Some(away.since_ns);
         }
         Some(away.since_ns.max(self.idle_since_ns).saturating_add(self.config.peer_timeout_ns))
@@ -243,7 +243,7 @@ impl Session {
         if let Some(away) = &self.away
             && (is_late
                 || !self.connections.outlive_socket()
-                || self.numbered.is_beyond_limit()
+                || self.numbered.lacks_some()
                 || away.sign.is_some() && !self.connections.has_open())
         {
             let why = (*away.why).clone();

@@ -134,6 +134,11 @@ impl Connections {
         self.used > self.offered
     }
 
+    /// Returns true if no connection is more than an offer.
+    pub(super) fn are_offers(&self) -> bool {
+        self.all.len() == self.offered
+    }
+
     /// Returns true if any connection needs the peer to be there: it is open, or the peer has yet to close it.
     pub(super) fn need_peer(&self) -> bool {
         self.needing > 0
@@ -186,6 +191,7 @@ mod tests {
             assert_eq!(says(&connections), (is_used, is_begun, needs_peer, 2), "{state:?}");
             let outlives_socket = needs_peer || matches!(state, State::SetUp { outlives_socket: true });
             assert_eq!(connections.outlive_socket(), outlives_socket, "{state:?}");
+            assert_eq!(connections.are_offers(), matches!(state, State::Offered), "{state:?}");
             assert_eq!(connections.has_open(), needs_peer && matches!(state, State::Open { .. }), "{state:?}");
             connections.set(1, None);
             assert_eq!(says(&connections), (is_used, is_begun, needs_peer, 1), "{state:?}");

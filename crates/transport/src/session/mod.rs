@@ -469,7 +469,12 @@ impl Session {
             self.peer_may_have(connection);
         }
         if message.is_about_connection() && (self.is_up() || self.is_away()) {
-            self.numbered.keep(Frame { connection, message: message.clone() });
+            if self.connections.are_offers() {
+                // The peer may be a stranger, for whom nothing is kept.
+                self.numbered.pass();
+            } else {
+                self.numbered.keep(Frame { connection, message: message.clone() });
+            }
         }
         if self.is_up() {
             self.send_now(connection, message);

@@ -16,8 +16,8 @@ pub(super) struct Numbered {
     /// Those that the peer is not known to have.
     kept: VecDeque<Frame>,
     kept_bytes: usize,
-    /// True once too much was to be kept.
-    is_beyond_limit: bool,
+    /// True if some of them are not kept.
+    lacks_some: bool,
     /// The number of frames sent, or to be sent.
     sent: u64,
     /// The number of frames that the peer is known to have.
@@ -32,19 +32,30 @@ impl Numbered {
     /// Counts a frame that is sent, or that will be once there is a socket, and keeps it.
     pub(super) fn keep(&mut self, frame: Frame) {
         self.sent += 1;
-        if self.is_beyond_limit {
+        if self.lacks_some {
             return;
         }
         self.kept_bytes += frame.message.weight();
         self.kept.push_back(frame);
         if self.kept_bytes > MOST_KEPT {
-            (self.kept, self.kept_bytes, self.is_beyond_limit) = (VecDeque::new(), 0, true);
+            self.let_go();
         }
     }
 
-    /// Returns true if too much was to be kept, so that the session cannot go on over another socket.
-    pub(super) fn is_beyond_limit(&self) -> bool {
-        self.is_beyond_limit
+    /// Counts a frame that is sent, and does not keep it.
+    pub(super) fn pass(&mut self) {
+        self.sent += 1;
+        self.let_go();
+    }
+
+    fn let_go(&mut self) {
+        (self.kept, self.kept_bytes, self.lacks_some) = (VecDeque::new(), 0, true);
+    }
+
+    /// Returns true if frames that the peer is not known to have are not kept, so that the session cannot go on over
+    /// another socket.
+    pub(super) fn lacks_some(&self) -> bool {
+        self.lacks_some
     }
 
     /// Returns true if no frame has come or gone.
@@ -87,7 +98,7 @@ impl Numbered {
         }
         self.has = received;
         if self.has == self.sent {
-            self.is_beyond_limit = false;
+            self.lacks_some = false;
         }
         if self.kept.is_empty() {
             // Most sessions are quiet most of the time, and then keep no memory.
@@ -146,12 +157,25 @@ mod tests {
             || Message::Refuse { fault: railweave_fabric::Fault::Local, of_rails: false, reason: text.clone() };
         let most = (0..10_000).take_while(|number| {
             numbered.keep(Frame { connection: *number, message: refuse() });
-            !numbered.is_beyond_limit()
+            !numbered.lacks_some()
         });
         let most = most.count() as u64;
         assert!((3000..4500).contains(&most), "{most}");
         assert!(kept(&numbered).is_empty() && numbered.may_have(most + 1) && !numbered.may_have(most + 2));
-        assert!(numbered.handle_has(1) && numbered.is_beyond_limit(), "the rest is gone");
-        assert!(numbered.handle_has(most + 1) && !numbered.is_beyond_limit(), "nothing is missing any more");
+        assert!(numbered.handle_has(1) && numbered.lacks_some(), "the rest is gone");
+        assert!(numbered.handle_has(most + 1) && !numbered.lacks_some(), "nothing is missing any more");
+    }
+
+    #[test]
+    fn a_frame_that_is_not_kept_is_missing_until_the_peer_has_it() {
+        let mut numbered = Numbered::default();
+        numbered.keep(frame(1));
+        numbered.pass();
+        numbered.keep(frame(2));
+        assert!(numbered.lacks_some() && kept(&numbered).is_empty());
+        assert!(numbered.handle_has(2) && numbered.lacks_some());
+        assert!(numbered.handle_has(3) && !numbered.lacks_some());
+        numbered.keep(frame(3));
+        assert_eq!(kept(&numbered), [3]);
     }
 }

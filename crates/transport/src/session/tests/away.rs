@@ -488,6 +488,24 @@ fn clocks_are_compared_by_every_answer() {
 }
 
 #[test]
+fn nothing_is_kept_for_a_peer_whose_offers_are_refused() {
+    let mut pair = Pair::up();
+    for number in 1..=3 {
+        pair.acceptor.handle_frame(Frame { connection: number, message: Message::Offer(offer()) }, 0);
+        pair.acceptor.refuse(number, Fault::Protocol, "no".to_owned(), 0);
+    }
+    assert_eq!((pair.acceptor.numbered.kept().count(), pair.acceptor.numbered.lacks_some()), (0, true));
+    // Once the peer says that it has all, the session is as good as any.
+    pair.acceptor.handle_frame(Frame { connection: 0, message: Message::Have(3) }, 0);
+    pair.acceptor.handle_frame(Frame { connection: 4, message: Message::Offer(offer()) }, 0);
+    pair.acceptor.accept_offer(4, 0);
+    pair.acceptor.send(4, Message::Probe { rails: 1 });
+    assert_eq!((pair.acceptor.numbered.kept().count(), pair.acceptor.numbered.lacks_some()), (1, false));
+    pair.acceptor.handle_lost(end_of_socket(SocketEndKind::Other), 0);
+    assert!(pair.acceptor.is_away());
+}
+
+#[test]
 fn a_session_whose_peer_never_says_what_it_has_ends_with_its_socket() {
     let (mut pair, number) = Pair::connected();
     let reason = "x".repeat(1000);
