@@ -13,11 +13,11 @@ const MOST_KEPT: usize = 4 << 20;
 /// The frames about connections of one end of a session.
 #[derive(Debug, Default)]
 pub(super) struct Numbered {
-    /// Those that the peer is not known to have.
+    /// The last ones of those that the peer is not known to have.
     kept: VecDeque<Frame>,
     kept_bytes: usize,
-    /// True if some of them are not kept.
-    lacks_some: bool,
+    /// The number of the last frame that was let go.
+    gone: u64,
     /// The number of frames sent, or to be sent.
     sent: u64,
     /// The number of frames that the peer is known to have.
@@ -32,9 +32,6 @@ impl Numbered {
     /// Counts a frame that is sent, or that will be once there is a socket, and keeps it.
     pub(super) fn keep(&mut self, frame: Frame) {
         self.sent += 1;
-        if self.lacks_some {
-            return;
-        }
         self.kept_bytes += frame.message.weight();
         self.kept.push_back(frame);
         if self.kept_bytes > MOST_KEPT {
@@ -49,13 +46,13 @@ impl Numbered {
     }
 
     fn let_go(&mut self) {
-        (self.kept, self.kept_bytes, self.lacks_some) = (VecDeque::new(), 0, true);
+        (self.kept, self.kept_bytes, self.gone) = (VecDeque::new(), 0, self.sent);
     }
 
     /// Returns true if frames that the peer is not known to have are not kept, so that the session cannot go on over
     /// another socket.
     pub(super) fn lacks_some(&self) -> bool {
-        self.lacks_some
+        self.gone > self.has
     }
 
     /// Returns true if no frame has come or gone.
@@ -92,13 +89,11 @@ impl Numbered {
         if !self.may_have(received) {
             return false;
         }
-        let count = (received - self.has).min(self.kept.len() as u64) as usize;
-        for frame in self.kept.drain(..count) {
-            self.kept_bytes -= frame.message.weight();
-        }
         self.has = received;
-        if self.has == self.sent {
-            self.lacks_some = false;
+        while self.kept.len() as u64 > self.sent - received
+            && let Some(frame) = self.kept.pop_front()
+        {
+            self.kept_bytes -= frame.message.weight();
         }
         if self.kept.is_empty() {
             // Most sessions are quiet most of the time, and then keep no memory.
@@ -172,10 +167,10 @@ mod tests {
         numbered.keep(frame(1));
         numbered.pass();
         numbered.keep(frame(2));
-        assert!(numbered.lacks_some() && kept(&numbered).is_empty());
-        assert!(numbered.handle_has(2) && numbered.lacks_some());
-        assert!(numbered.handle_has(3) && !numbered.lacks_some());
-        numbered.keep(frame(3));
-        assert_eq!(kept(&numbered), [3]);
+        assert!(numbered.handle_has(1) && numbered.lacks_some());
+        assert!(numbered.handle_has(2) && !numbered.lacks_some(), "later ones are kept");
+        assert_eq!(kept(&numbered), [2]);
+        assert!(numbered.handle_has(3));
+        assert_eq!((kept(&numbered), numbered.kept_bytes), (vec![], 0));
     }
 }
