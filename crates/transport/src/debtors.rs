@@ -57,7 +57,10 @@ impl<C: Deref<Target: Indebted>> Debtor<C> {
             Look::Fresh => (self.between, self.wait) = (1, 0),
             Look::Old if self.wait > 0 => self.wait -= 1,
             Look::Old => {
-                if !self.connection.settle() {
+                if self.connection.settle() {
+                    // The kernel has room again, so the next debt is tried at once.
+                    self.between = 1;
+                } else {
                     self.wait = self.between - 1;
                     self.between = (self.between * 2).min(MOST_LOOKS_BETWEEN);
                 }
@@ -226,10 +229,16 @@ mod tests {
         }
         assert_eq!(at, [2, 3, 5, 9, 17, 33, 49]);
         owing.is_full.set(false);
-        for _ in 0..MOST_LOOKS_BETWEEN {
+        let looks = (1..=MOST_LOOKS_BETWEEN + 1).find(|_| debtors.look() && !debtors.owe());
+        assert!(looks.is_some());
+        // The next debt is tried at once again, even if a thread has tried it before the control thread looks.
+        owing.is_full.set(true);
+        assert!(!owing.debt.incur() && !owing.settle());
+        let before = owing.attempts.get();
+        for attempts in 1..=2 {
             debtors.look();
+            assert_eq!(owing.attempts.get(), before + attempts);
         }
-        assert!(!debtors.owe());
     }
 
     #[test]
