@@ -10,6 +10,9 @@ use crate::Frame;
 /// connections of 8 rails with 16 lanes are set up leaves 3 MiB.
 const MOST_KEPT: usize = 4 << 20;
 
+/// The most bytes of frames that are kept after some that were let go: the peer may be one that never says what it has.
+const MOST_KEPT_ON: usize = 64 << 10;
+
 /// The frames about connections of one end of a session.
 #[derive(Debug, Default)]
 pub(super) struct Numbered {
@@ -34,7 +37,8 @@ impl Numbered {
         self.sent += 1;
         self.kept_bytes += frame.message.weight();
         self.kept.push_back(frame);
-        if self.kept_bytes > MOST_KEPT {
+        let most = if self.lacks_some() { MOST_KEPT_ON } else { MOST_KEPT };
+        if self.kept_bytes > most {
             self.let_go();
         }
     }
@@ -156,7 +160,13 @@ mod tests {
         });
         let most = most.count() as u64;
         assert!((3000..4500).contains(&most), "{most}");
-        assert!(kept(&numbered).is_empty() && numbered.may_have(most + 1) && !numbered.may_have(most + 2));
+        assert!(kept(&numbered).is_empty());
+        for number in 0..10_000 {
+            numbered.keep(Frame { connection: number, message: refuse() });
+            assert!(numbered.kept_bytes <= MOST_KEPT_ON && numbered.lacks_some());
+        }
+        let most = most + 10_000;
+        assert!(numbered.may_have(most + 1) && !numbered.may_have(most + 2));
         assert!(numbered.handle_has(1) && numbered.lacks_some(), "the rest is gone");
         assert!(numbered.handle_has(most + 1) && !numbered.lacks_some(), "nothing is missing any more");
     }
