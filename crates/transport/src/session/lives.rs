@@ -125,14 +125,15 @@ impl Session {
         let Some(State::Open { peer_left, .. }) = self.connections.state(connection) else {
             return false;
         };
-        // The end of the session is one way in which the peer leaves.
-        let peer_left = peer_left.is_some();
-        self.touch(now_ns);
+        // A peer that is gone takes nothing any more.
+        let linger_ns = if matches!(peer_left, Some(LostCause::Gone(_))) { 0 } else { self.config.linger_ns };
         let state = State::Closed {
-            peer_left,
+            // The end of the session is one way in which the peer leaves.
+            peer_left: peer_left.is_some(),
             pause_ns: self.config.linger_pause_ns.0,
-            until_ns: now_ns.saturating_add(self.config.linger_ns),
+            until_ns: now_ns.saturating_add(linger_ns),
         };
+        self.touch(now_ns);
         self.connections.set(connection, Some(Connection { state, due_ns: Some(now_ns) }));
         self.send(connection, Message::Bye(received));
         true

@@ -250,6 +250,13 @@ fn a_process_that_has_ended_is_believed_once_no_rail_carries_anything() {
         let said = said.unwrap_or_else(|| panic!("{lost:?}"));
         assert!(said.contains("is gone: its process seems to have ended") && said.contains("it ended"), "{said}");
         assert!(lost.contains(&SessionAction::PeerLeft(number)) && end.ended().is_some(), "nothing needs it any more");
+        // Nothing of it will ever be acknowledged.
+        assert!(end.close(number, None, 6 * SECOND));
+        end.handle_timeout(6 * SECOND);
+        assert_eq!(actions(end), [SessionAction::Linger(number)]);
+        end.handle_lingered(number, false, 6 * SECOND);
+        assert_eq!(actions(end), [SessionAction::Over(number)]);
+        assert!(end.is_over());
     }
 }
 
