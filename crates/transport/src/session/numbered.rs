@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use crate::Frame;
 
 /// The most bytes of frames that are kept until the peer says that it has them. A correct peer says so at once. For one
-/// that does not, frames are kept no longer, and the session ends with its socket. A peer that stands still while 512
+/// that does not, they are let go, and the session ends with its socket. A peer that stands still while 512
 /// connections of 8 rails with 16 lanes are set up leaves 3 MiB.
 const MOST_KEPT: usize = 4 << 20;
 

@@ -103,13 +103,19 @@ impl Pair {
         pair
     }
 
-    /// A pair with a connection that is open at both ends, and its number.
-    fn connected() -> (Self, u32) {
+    /// A pair with a connection that both ends set up, and its number.
+    fn setting_up() -> (Self, u32) {
         let mut pair = Self::up();
         let number = pair.opener.begin(pair.now_ns).expect("it is up");
         pair.opener.send(number, Message::Offer(offer()));
         assert_eq!(pair.exchange()[1], [SessionAction::Offer { connection: number, offer: offer() }]);
         pair.acceptor.accept_offer(number, pair.now_ns);
+        (pair, number)
+    }
+
+    /// A pair with a connection that is open at both ends, and its number.
+    fn connected() -> (Self, u32) {
+        let (mut pair, number) = Self::setting_up();
         pair.opener.opened(number, pair.now_ns);
         pair.acceptor.opened(number, pair.now_ns);
         assert_eq!(pair.exchange(), [vec![], vec![]]);

@@ -94,18 +94,9 @@ fn a_session_that_connections_need_survives_its_socket() {
 
 #[test]
 fn a_set_up_outlives_its_socket_once_the_peer_may_have_the_connection() {
-    let away = |end: &Session| end.is_away();
-    let set_up = || {
-        let mut pair = Pair::up();
-        let number = pair.opener.begin(0).expect("it is up");
-        pair.opener.send(number, Message::Offer(offer()));
-        pair.exchange();
-        pair.acceptor.accept_offer(number, 0);
-        (pair, number)
-    };
-    let (mut pair, number) = set_up();
+    let (mut pair, number) = Pair::setting_up();
     pair.cut();
-    assert!(away(&pair.opener), "its acceptor may wait for it");
+    assert!(pair.opener.is_away(), "its acceptor may wait for it");
     assert_eq!(pair.acceptor.ended().map(|why| (**why).clone()), Some(Ended::Socket("it ended".to_owned())));
     // The set-up's own limit ends a session that nothing else needs.
     pair.opener.failed(number, SECOND);
@@ -114,10 +105,10 @@ fn a_set_up_outlives_its_socket_once_the_peer_may_have_the_connection() {
     // The last two messages of a set-up come, whichever of them is lost.
     let probe = Message::Probe { rails: 1 };
     let ready = Message::Ready { usable: 1 };
-    let (mut pair, number) = set_up();
+    let (mut pair, number) = Pair::setting_up();
     pair.acceptor.send(number, probe.clone());
     pair.cut();
-    assert!(away(&pair.opener) && away(&pair.acceptor));
+    assert!(pair.opener.is_away() && pair.acceptor.is_away());
     let [opener, _] = pair.join();
     assert!(opener.contains(&SessionAction::Message { connection: number, message: probe }), "{opener:?}");
     pair.opener.send(number, ready.clone());
@@ -127,11 +118,11 @@ fn a_set_up_outlives_its_socket_once_the_peer_may_have_the_connection() {
     assert!(acceptor.contains(&SessionAction::Message { connection: number, message: ready }), "{acceptor:?}");
     assert!(pair.acceptor.opened(number, 0));
     // Where lanes are sockets, nobody says PROBE.
-    let (mut pair, number) = set_up();
+    let (mut pair, number) = Pair::setting_up();
     pair.acceptor.peer_may_have(number);
     pair.acceptor.peer_may_have(number + 1);
     pair.cut();
-    assert!(away(&pair.acceptor) && pair.acceptor.opened(number, 0) && !pair.acceptor.opened(number + 1, 0));
+    assert!(pair.acceptor.is_away() && pair.acceptor.opened(number, 0) && !pair.acceptor.opened(number + 1, 0));
 }
 
 #[test]

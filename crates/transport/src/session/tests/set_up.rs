@@ -2,16 +2,6 @@
 
 use super::*;
 
-/// A pair with a connection that both ends set up, and its number.
-fn setting_up() -> (Pair, u32) {
-    let mut pair = Pair::up();
-    let number = pair.opener.begin(0).expect("it is up");
-    pair.opener.send(number, Message::Offer(offer()));
-    pair.exchange();
-    pair.acceptor.accept_offer(number, 0);
-    (pair, number)
-}
-
 #[test]
 fn connections_are_begun_by_the_opener_of_a_session_that_is_up_and_count_from_1() {
     let mut pair = Pair::dialled([Some(3); 2]);
@@ -21,12 +11,12 @@ fn connections_are_begun_by_the_opener_of_a_session_that_is_up_and_count_from_1(
     assert_eq!([0, 0, 0].map(|at_ns| pair.opener.begin(at_ns)), [Some(1), Some(2), Some(3)]);
     assert!(pair.opener.has_connections() && !pair.acceptor.has_connections());
     pair.opener.handle_lost(end_of_socket(SocketEndKind::Other), 0);
-    assert_eq!(pair.opener.begin(0), None, "it has ended");
+    assert_eq!(pair.opener.begin(0), None, "it is away");
 }
 
 #[test]
 fn messages_of_a_set_up_are_handed_on_and_wait_restarts_its_time() {
-    let (mut pair, number) = setting_up();
+    let (mut pair, number) = Pair::setting_up();
     let message = Message::Ready { usable: 1 };
     for (from_opener, message) in [(true, Message::Wait), (false, Message::Wait), (true, message.clone())] {
         let from = if from_opener { &mut pair.opener } else { &mut pair.acceptor };
@@ -51,7 +41,7 @@ fn messages_of_a_set_up_are_handed_on_and_wait_restarts_its_time() {
 
 #[test]
 fn a_set_up_that_is_refused_is_told_to_the_peer_and_ends() {
-    let (mut pair, number) = setting_up();
+    let (mut pair, number) = Pair::setting_up();
     pair.acceptor.refuse(number, Fault::Local, "no queue".to_owned(), 7);
     let message = Message::Refuse { fault: Fault::Local, of_rails: false, reason: "no queue".to_owned() };
     assert_eq!(pair.exchange(), [vec![SessionAction::Message { connection: number, message }], vec![]]);
@@ -65,7 +55,7 @@ fn a_set_up_that_is_refused_is_told_to_the_peer_and_ends() {
 
 #[test]
 fn only_a_connection_that_is_set_up_can_open_and_only_an_open_one_can_be_closed() {
-    let (mut pair, number) = setting_up();
+    let (mut pair, number) = Pair::setting_up();
     for connection in [number, number + 1] {
         assert!(!pair.acceptor.close(connection, None, 9), "it is not open");
     }
@@ -132,7 +122,7 @@ fn the_first_report_that_the_peer_has_left_counts() {
 
 #[test]
 fn a_peer_is_asked_only_while_connections_need_it() {
-    let (mut pair, number) = setting_up();
+    let (mut pair, number) = Pair::setting_up();
     for end in [&mut pair.opener, &mut pair.acceptor] {
         assert_eq!(end.timeout_ns(), None, "a set-up has a time of its own");
         end.handle_timeout(100 * SECOND);
@@ -236,6 +226,6 @@ fn an_end_that_lingers_says_bye_and_is_over_once_it_has_sent_everything_and_its_
 #[cfg(debug_assertions)]
 #[should_panic(expected = "only an open connection is closed")]
 fn an_end_whose_connection_is_not_open_cannot_linger() {
-    let (mut pair, number) = setting_up();
+    let (mut pair, number) = Pair::setting_up();
     crate::Lingering::begin(ending(), &mut pair.acceptor, number, 0);
 }
