@@ -301,6 +301,10 @@ impl Session {
         if !self.numbered.may_have(resume.received) {
             return Err(ResumeFault::Frames { received: resume.received });
         }
+        // This end may not have noticed yet that its socket has ended, and the session with it.
+        if !self.numbered.is_kept_after(resume.received) {
+            return Err(ResumeFault::LetGo);
+        }
         Ok(())
     }
 

@@ -304,6 +304,9 @@ pub enum ResumeFault {
         /// The number that it gave.
         received: u64,
     },
+    /// It needs messages that are not kept.
+    #[error("wants to go on with a session, but lacks messages of which this process has kept no copy")]
+    LetGo,
 }
 
 impl fmt::Display for Lost {

@@ -116,6 +116,7 @@ impl Session {
             _ => return,
         }
         self.connections.set(connection, None);
+        self.end_if_unneeded(now_ns);
     }
 
     /// Closes an open connection from this side; `received` is what this end has received, if it is the receiver of

@@ -43,7 +43,7 @@ impl Numbered {
         }
     }
 
-    /// Counts a frame that is sent, and does not keep it.
+    /// Counts a frame that is sent, and does not keep it, nor those before it.
     pub(super) fn pass(&mut self) {
         self.sent += 1;
         self.let_go();
@@ -84,6 +84,11 @@ impl Numbered {
     /// were sent.
     pub(super) fn may_have(&self, received: u64) -> bool {
         (self.has..=self.sent).contains(&received)
+    }
+
+    /// Returns true if all frames after this many are kept.
+    pub(super) fn is_kept_after(&self, received: u64) -> bool {
+        received >= self.gone
     }
 
     /// Forgets the frames that the peer says it has. Returns false, and changes nothing, if it
@@ -178,6 +183,7 @@ mod tests {
         numbered.pass();
         numbered.keep(frame(2));
         assert!(numbered.handle_has(1) && numbered.lacks_some());
+        assert_eq!([1, 2, 3].map(|received| numbered.is_kept_after(received)), [false, true, true]);
         assert!(numbered.handle_has(2) && !numbered.lacks_some(), "later ones are kept");
         assert_eq!(kept(&numbered), [2]);
         assert!(numbered.handle_has(3));

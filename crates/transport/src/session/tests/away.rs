@@ -100,7 +100,6 @@ fn a_set_up_outlives_its_socket_once_the_peer_may_have_the_connection() {
     assert_eq!(pair.acceptor.ended().map(|why| (**why).clone()), Some(Ended::Socket("it ended".to_owned())));
     // The set-up's own limit ends a session that nothing else needs.
     pair.opener.failed(number, SECOND);
-    pair.opener.handle_timeout(SECOND);
     assert!(pair.opener.ended().is_some());
     // The last two messages of a set-up come, whichever of them is lost.
     let probe = Message::Probe { rails: 1 };
@@ -493,8 +492,17 @@ fn nothing_is_kept_for_a_peer_whose_offers_are_refused() {
         pair.acceptor.refuse(number, Fault::Protocol, "no".to_owned(), 0);
     }
     assert_eq!((pair.acceptor.numbered.kept().count(), pair.acceptor.numbered.lacks_some()), (0, true));
+    // A socket on which it has heard none of this is no way to go on.
+    pair.acceptor.handle_frame(Frame { connection: 9, message: Message::Offer(offer()) }, 0);
+    pair.acceptor.accept_offer(9, 0);
+    pair.acceptor.send(9, Message::Wait);
+    for (received, may) in [(0, false), (2, false), (3, true), (4, true), (5, false)] {
+        let resume = Resume { session: pair.acceptor.id(), attempt: 1, received };
+        assert_eq!(pair.acceptor.check_resume(&resume, &hello(1, true)).is_ok(), may, "{received}");
+    }
+    pair.acceptor.failed(9, 0);
+    pair.acceptor.handle_frame(Frame { connection: 0, message: Message::Have(4) }, 0);
     // Once the peer says that it has all, the session is as good as any.
-    pair.acceptor.handle_frame(Frame { connection: 0, message: Message::Have(3) }, 0);
     pair.acceptor.handle_frame(Frame { connection: 4, message: Message::Offer(offer()) }, 0);
     pair.acceptor.accept_offer(4, 0);
     pair.acceptor.send(4, Message::Probe { rails: 1 });
