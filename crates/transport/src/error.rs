@@ -79,10 +79,10 @@ pub enum Cause {
         /// The reason.
         ended: Arc<Ended>,
     },
-    /// The session has had no socket for longer than a new connection waits for one.
+    /// The session has been away for longer than a new connection waits for it.
     #[error(
-        "the control session with {peer} has had no socket for {:.1} s, and a connect waits for one for at most \
-         RAILWEAVE_HANDSHAKE_TIMEOUT: {why}; check the network between the hosts",
+        "the control session with {peer} lost its socket ({why}) and has not gone on for {:.1} s, longer than \
+         RAILWEAVE_HANDSHAKE_TIMEOUT; check that the peer runs, and the network between the hosts",
         *.for_ns as f64 / 1e9
     )]
     SessionAway {
@@ -90,7 +90,7 @@ pub enum Cause {
         peer: String,
         /// The reason why it lost its socket.
         why: Arc<Ended>,
-        /// The time for which it has had none, in nanoseconds.
+        /// The time since then, in nanoseconds.
         for_ns: u64,
     },
     /// The session says that the connection is lost.

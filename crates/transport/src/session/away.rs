@@ -236,8 +236,8 @@ impl Session {
         Some(away.since_ns.max(self.idle_since_ns).saturating_add(self.config.peer_timeout_ns))
     }
 
-    /// Ends a session that is away once nothing needs the peer any more, or nobody but closed connections needs a peer
-    /// that seems to have ended.
+    /// Ends a session that is away once nothing needs the peer any more, or no open connection needs a peer that seems
+    /// to have ended.
     pub(super) fn end_if_unneeded(&mut self, now_ns: u64) {
         let is_late = self.give_up_ns().is_some_and(|at_ns| at_ns <= now_ns);
         if let Some(away) = &self.away

@@ -134,7 +134,7 @@ impl Connections {
         self.used > self.offered
     }
 
-    /// Returns true if no connection is more than an offer.
+    /// Returns true if there is nothing but offers, or nothing at all.
     pub(super) fn are_offers(&self) -> bool {
         self.all.len() == self.offered
     }

@@ -77,9 +77,9 @@ impl Session {
         }
     }
 
-    /// Notes that the peer may have a connection already that this end is still setting up, so that the set-up outlives
-    /// the session's socket: READY may be on its way. That is so after PROBE, which needs no call, and where lanes are
-    /// sockets once the peer's have been taken.
+    /// Notes that the peer may have a connection already that this end is still setting up: READY may be on its way. So
+    /// the set-up outlives the session's socket. [`Self::send`] notes it for PROBE. The caller notes it where lanes are
+    /// sockets, once one of the peer's has been taken.
     pub fn peer_may_have(&mut self, connection: u32) {
         if let Some(State::SetUp { .. }) = self.connections.state(connection) {
             self.connections.set(connection, Some(State::SetUp { outlives_socket: true }.into()));

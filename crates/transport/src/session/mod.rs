@@ -470,7 +470,7 @@ impl Session {
         }
         if message.is_about_connection() && (self.is_up() || self.is_away()) {
             if self.connections.are_offers() {
-                // The peer may be a stranger, for whom nothing is kept.
+                // The peer may be a stranger, for whom nothing is kept. No connection needs the session yet.
                 self.numbered.pass();
             } else {
                 self.numbered.keep(Frame { connection, message: message.clone() });
