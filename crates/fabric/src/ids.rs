@@ -141,6 +141,12 @@ impl RailSet {
         Self(self.0 & !Self::only(rail).0)
     }
 
+    /// Returns the set without these rails.
+    #[inline]
+    pub const fn except(self, others: Self) -> Self {
+        Self(self.0 & !others.0)
+    }
+
     /// Adds a rail.
     #[inline]
     pub fn insert(&mut self, rail: RailId) {

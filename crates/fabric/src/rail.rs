@@ -269,6 +269,15 @@ pub trait Rail: Send + 'static {
         true
     }
 
+    /// Ends the rail for good.
+    fn end(mut self, _flushes: &[RemoteSlice], reports: &mut impl Reports) -> bool
+    where
+        Self: Sized,
+    {
+        while self.report(16, reports) {}
+        true
+    }
+
     /// Returns the same as [`PendingRail::parts`].
     fn parts(&self) -> Vec<Part> {
         Vec::new()

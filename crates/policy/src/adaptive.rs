@@ -375,6 +375,13 @@ impl Adaptive {
         Some(probe)
     }
 
+    /// Forgets what is in flight on a rail: it is lost, and nothing of it completes any more. What the rail has shown of
+    /// itself stays.
+    pub fn forget(&mut self, rail: RailId) {
+        let rail = &mut self.rails[rail];
+        (rail.flight, rail.pieces, rail.filled, rail.probed) = (0, 0, 0, 0);
+    }
+
     /// Handles a completion after which a rail is no longer unusual. Returns false if it does not count.
     #[cold]
     fn settle(rail: &mut Rail, now: u64, second: u64, sent: &Sent) -> bool {

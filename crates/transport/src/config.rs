@@ -20,6 +20,8 @@ pub struct ConnectionConfig {
     /// The traffic class of every packet that NCCL asks for, `None` for the default. The class that the user sets is
     /// known to the fabrics.
     pub traffic_class: Option<u8>,
+    /// True if the connection goes on without rails that fail, and brings them up again.
+    pub recovers: bool,
     /// The number from which this end counts receives, CTS entries, CTS writes and flushes. 0 (docs/wire.md); the
     /// simulation sets others, the same at both ends, so that numbers go round.
     pub first_number: u32,
@@ -36,6 +38,7 @@ impl Default for ConnectionConfig {
             striped: false,
             adaptive_routing_above: None,
             traffic_class: None,
+            recovers: true,
             first_number: 0,
             probe_timeout: Duration::from_secs(10),
         }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use railweave_fabric::{Fabric, LaneId, Part, PostError, Rail, RailError, RailId, Reports, Write};
+use railweave_fabric::{Fabric, Fault, LaneId, Part, PostError, Rail, RailError, RailId, Reports, Write};
 
 use crate::fate::Fate;
 use crate::rail_info::RailInfo;
 use crate::rails::{ConnectedRail, POLL_BATCH, RailSide, Rails};
+use crate::recovery::GivenUp;
 use crate::steering::Steering;
-use crate::violation::Violation;
+use crate::violation::{RailFault, Violation};
 use crate::work::WorkKind;
 use crate::{Cause, Error, Order, Received};
 
@@ -29,7 +30,17 @@ pub(crate) struct Core<F: Fabric> {
     /// The number of the last probe that this end has posted on a rail, 0 for none.
     probe: u32,
     peer: String,
+    /// True if the connection goes on without rails that fail.
+    recovers: bool,
+    /// The rails that were given up, and why, until the recovery takes their lanes.
+    given_up: Vec<(RailId, GivenUp)>,
+    /// The pieces of work that were refused so far.
+    refusals: u8,
 }
+
+/// The pieces of work that may be refused in the life of a connection. A few may be for memory of an application that
+/// closes; without a limit, a message that is always refused would be repeated over one rail after the other.
+const MOST_REFUSALS: u8 = 3;
 
 /// The state of a connection.
 enum State {
@@ -38,7 +49,7 @@ enum State {
     Broken(Error),
 }
 
-/// A report that ends the connection.
+/// A report that ends the connection, or at least a rail.
 pub(crate) enum Fatal {
     /// A lane failed.
     Failed { lane: LaneId, error: Box<RailError> },
@@ -55,10 +66,20 @@ struct Drained {
 }
 
 impl Fatal {
-    /// Keeps `fatal` if it is the first report that ends the connection.
+    /// Keeps `fatal` if it is the first report that ends the connection or a rail. A breach of the protocol comes
+    /// before the failure of a lane, which may end only its rail.
     #[cold]
     pub(crate) fn keep(place: &mut Option<Box<Self>>, fatal: impl FnOnce() -> Self) {
-        place.get_or_insert_with(|| Box::new(fatal()));
+        match place {
+            None => *place = Some(Box::new(fatal())),
+            Some(kept) if matches!(**kept, Self::Failed { .. }) => {
+                let fatal = fatal();
+                if matches!(fatal, Self::Broke(_)) {
+                    **kept = fatal;
+                }
+            }
+            Some(_) => {}
+        }
     }
 }
 
@@ -89,6 +110,7 @@ impl<F: Fabric> Core<F> {
         peer: String,
         fate: Arc<Fate>,
         steering: Arc<Steering>,
+        recovers: bool,
     ) -> Self {
         Self {
             recent: rails.usable().first().unwrap_or_default(),
@@ -101,6 +123,9 @@ impl<F: Fabric> Core<F> {
             probe: 0,
             steering,
             peer,
+            recovers,
+            given_up: Vec::new(),
+            refusals: 0,
         }
     }
 
@@ -131,17 +156,20 @@ impl<F: Fabric> Core<F> {
         self.steering.current()
     }
 
-    /// Handles the reports of a rail. Returns true if there were any.
+    /// Handles the reports of a rail; one without lanes has none. Returns true if there were any. A rail that failed is
+    /// given up, if the connection can do without it.
     ///
     /// # Errors
     /// If a report ends the connection.
     #[inline(always)]
     pub(crate) fn poll_rail(&mut self, rail: RailId, outstanding: &mut impl Outstanding) -> Result<bool, Error> {
-        let ConnectedRail { rail: lanes, side, .. } = self.rails.get_mut(rail);
+        let Some(ConnectedRail { rail: lanes, side, .. }) = self.rails.find_mut(rail) else {
+            return Ok(false);
+        };
         let moved = lanes.report(POLL_BATCH, &mut outstanding.reports::<F>(side));
         match outstanding.fatal() {
             None => Ok(moved),
-            Some(_) => Err(self.handle_fatal(rail, outstanding)),
+            Some(_) => self.handle_fatal(rail, outstanding),
         }
     }
 
@@ -155,17 +183,102 @@ impl<F: Fabric> Core<F> {
         rails.try_fold(false, |moved, rail| Ok(self.poll_rail(rail, outstanding)? | moved))
     }
 
-    /// Breaks the connection because of a report. Returns the error.
+    /// Gives the rail up because of a report, or breaks the connection. Returns true: there was a report.
+    ///
+    /// # Errors
+    /// If the connection is broken.
     #[cold]
     #[inline(never)]
-    fn handle_fatal(&mut self, rail: RailId, outstanding: &mut impl Outstanding) -> Error {
+    fn handle_fatal(&mut self, rail: RailId, outstanding: &mut impl Outstanding) -> Result<bool, Error> {
         let fatal = outstanding.fatal().take().expect("called when there is one");
-        let is_failure = matches!(*fatal, Fatal::Failed { .. });
-        let error = self.fail(self.cause_of(rail, *fatal));
+        let fatal = match *fatal {
+            Fatal::Failed { lane, error } if self.may_recover(&error) => {
+                self.give_up(rail, GivenUp::Lane { lane, error: *error });
+                return Ok(true);
+            }
+            fatal => fatal,
+        };
+        let is_failure = matches!(fatal, Fatal::Failed { .. });
+        let error = self.fail(self.cause_of(rail, fatal));
         if is_failure {
             self.drain(outstanding);
         }
-        error
+        Err(error)
+    }
+
+    /// Returns true if the connection goes on without the rail of a lane that failed for this reason. A peer that
+    /// breaks the protocol ends its connection, and one that refuses work may do so a few times only, because what it
+    /// refuses is repeated over another rail.
+    fn may_recover(&mut self, error: &RailError) -> bool {
+        if error.is_refusal() {
+            self.refusals = self.refusals.saturating_add(1);
+        }
+        self.recovers && self.refusals <= MOST_REFUSALS && error.fault() != Fault::Protocol
+    }
+
+    /// Gives a rail up: no call uses it any more. The recovery takes its lanes, and asks the peer what has come.
+    #[cold]
+    pub(crate) fn give_up(&mut self, rail: RailId, why: GivenUp) {
+        if !self.rails.usable().contains(rail) {
+            return;
+        }
+        self.rails.give_up(rail);
+        if self.recent == rail {
+            self.recent = self.rails.usable().first().unwrap_or(rail);
+        }
+        self.fast.set_rails(!self.rails.usable().is_empty());
+        self.given_up.push((rail, why));
+        self.fate.call_recovery();
+    }
+
+    /// Gives up the rails that use a part of this host that has failed. Returns false if there are none, or the
+    /// connection does not go on without them.
+    pub(crate) fn give_up_part(&mut self, part: &Part, message: &str) -> bool {
+        if !self.recovers {
+            return false;
+        }
+        let uses = |rail: &RailId| {
+            let parts = self.rails.get(*rail).rail.parts();
+            parts.iter().any(|used| used.fails_with(part))
+        };
+        let hit: Vec<_> = self.rails.usable().iter().filter(uses).collect();
+        hit.iter().for_each(|rail| self.give_up(*rail, GivenUp::Part(message.to_owned())));
+        !hit.is_empty()
+    }
+
+    /// Returns the next rail that was given up and whose lanes are still there, and why.
+    pub(crate) fn take_given_up(&mut self) -> Option<(RailId, GivenUp)> {
+        if self.given_up.is_empty() { None } else { Some(self.given_up.remove(0)) }
+    }
+
+    /// Returns true if rails were given up whose lanes are still there.
+    pub(crate) fn has_given_up(&self) -> bool {
+        !self.given_up.is_empty()
+    }
+
+    /// Breaks the connection because of a report of this rail.
+    pub(crate) fn fail_by(&mut self, rail: RailId, fatal: Fatal) {
+        self.fail(self.cause_of(rail, fatal));
+    }
+
+    /// Breaks the connection because of what the peer says of this rail.
+    pub(crate) fn fail_by_peer(&mut self, rail: RailId, fault: RailFault) {
+        let (name, peer) = (self.rails.name(rail), self.peer.clone());
+        self.fail(Cause::Violation { rail, name, peer, violation: Violation::Rail(fault) });
+    }
+
+    /// Uses a rail again that has new lanes.
+    pub(crate) fn use_again(&mut self, rail: RailId) {
+        self.rails.use_again(rail);
+        if !self.rails.usable().contains(self.recent) {
+            self.recent = rail;
+        }
+        self.fast.set_rails(true);
+    }
+
+    /// Returns true if the connection goes on without rails that fail.
+    pub(crate) fn recovers(&self) -> bool {
+        self.recovers
     }
 
     /// Returns the cause for a report of this rail.
@@ -195,18 +308,32 @@ impl<F: Fabric> Core<F> {
         drained
     }
 
-    /// Breaks the connection because work could not be posted although there was room. Returns the error: that of a
-    /// rail that still has to report a failure, which says more, or that of the post.
+    /// Handles work that could not be posted although there was room. Gives the rail up, if the connection can do
+    /// without it: then the work counts as posted, and the recovery repeats it.
+    ///
+    /// # Errors
+    /// If the connection is broken: the failure that the rail still has to report, which says more, or the refusal.
     #[cold]
-    pub(crate) fn post_failed(&mut self, rail: RailId, error: PostError, outstanding: &mut impl Outstanding) -> Error {
+    pub(crate) fn post_failed(
+        &mut self,
+        rail: RailId,
+        error: PostError,
+        outstanding: &mut impl Outstanding,
+    ) -> Result<(), Error> {
+        if self.recovers && !matches!(error, PostError::Invalid(_)) {
+            // The reports of this rail alone: others may have been given a part of what is being posted just now.
+            while self.rails.usable().contains(rail) && self.poll_rail(rail, outstanding)? {}
+            self.give_up(rail, GivenUp::Post(error));
+            return Ok(());
+        }
         outstanding.handle_refused();
-        match self.drain(outstanding).fatal {
+        Err(match self.drain(outstanding).fatal {
             Some((rail, fatal)) => self.fail(self.cause_of(rail, *fatal)),
             None => {
                 let (name, peer) = (self.rails.name(rail), self.peer.clone());
                 self.fail(Cause::Post { rail, name, peer, error })
             }
-        }
+        })
     }
 
     /// Succeeds while the connection works.
@@ -268,12 +395,19 @@ impl<F: Fabric> Core<F> {
         if probe == self.probe || !F::ONE_SIDED && !self.fate.insists(probe) {
             return Ok(true);
         }
+        if !self.rails.usable().contains(rail) {
+            // Without a rail nothing can carry it.
+            self.fate.set_probe_posted(probe, F::ONE_SIDED);
+            self.probe = probe;
+            return Ok(true);
+        }
         let lanes = &mut self.rails.get_mut(rail).rail;
         let has_room = lanes.send_room(LaneId::FIRST) >= 2;
         if has_room {
             let write = Write { signalled: true, host: true, id: WorkKind::Probe(probe).id(), ..Write::default() };
             if let Err(error) = lanes.post_fitting(LaneId::FIRST, &[write]) {
-                return Err(self.post_failed(rail, error, outstanding));
+                // The next stuck call posts it on another rail.
+                return self.post_failed(rail, error, outstanding).map(|()| false);
             }
             self.probe = probe;
         }
@@ -323,12 +457,14 @@ pub(crate) struct FastPath {
     below: u64,
     /// The limit in bytes when open.
     limit: u64,
+    is_open: bool,
+    has_rails: bool,
 }
 
 impl FastPath {
     /// Returns the fast path of messages below `limit` bytes, open.
     pub(crate) fn new(limit: u64) -> Self {
-        Self { below: limit, limit }
+        Self { below: limit, limit, is_open: true, has_rails: true }
     }
 
     /// Returns true if a message of `bytes` bytes may take the fast path.
@@ -339,12 +475,20 @@ impl FastPath {
 
     /// Keeps all messages off the fast path until [`Self::open`].
     pub(crate) fn close(&mut self) {
+        self.is_open = false;
         self.below = 0;
     }
 
-    /// Lets messages take the fast path again, unless it has ended.
+    /// Lets messages take the fast path again, unless it has ended, or there is no rail.
     pub(crate) fn open(&mut self) {
-        self.below = self.limit;
+        self.is_open = true;
+        self.set_rails(self.has_rails);
+    }
+
+    /// Notes if there is a rail for the messages.
+    pub(crate) fn set_rails(&mut self, has_rails: bool) {
+        self.has_rails = has_rails;
+        self.below = if self.is_open && has_rails { self.limit } else { 0 };
     }
 
     /// Keeps all messages off the fast path forever.
@@ -427,12 +571,80 @@ macro_rules! both_ends {
                 self.core.rails.linger()
             }
         }
+
+        impl<F: Fabric> crate::Recovers for $end<F> {
+            fn recover(&mut self, now_ns: u64) {
+                if self.core.check_open().is_ok() {
+                    self.recover_now(now_ns);
+                }
+            }
+
+            fn handle_rail_news(&mut self, news: crate::RailNews, now_ns: u64) {
+                if self.core.check_open().is_err() {
+                    return;
+                }
+                let rail = news.rail;
+                let taken = match self.core.recovers() {
+                    true => self.take_news(news, now_ns),
+                    false => Err(crate::violation::RailFault::Off),
+                };
+                if let Err(fault) = taken {
+                    self.core.fail_by_peer(rail, fault);
+                }
+            }
+
+            fn handle_worked(&mut self, work: Box<dyn crate::RailWork>, now_ns: u64) {
+                if self.core.check_open().is_ok() {
+                    self.take_work(work.into_any(), now_ns);
+                }
+            }
+
+            fn handle_lane_dialled(
+                &mut self,
+                dial: &crate::Dial,
+                socket: Result<std::os::fd::OwnedFd, String>,
+                now_ns: u64,
+            ) {
+                self.take_dialled(dial, socket, now_ns);
+            }
+
+            fn handle_lane(
+                &mut self,
+                rail: u8,
+                lane: u8,
+                socket: std::os::fd::OwnedFd,
+            ) -> Result<(), crate::LaneRefused> {
+                self.take_lane(rail, lane, socket)
+            }
+
+            fn awaits_lane(&mut self, rail: u8, lane: u8) -> Result<(), crate::LaneRefused> {
+                self.check_lane(rail, lane)
+            }
+
+            fn handle_part_failed(&mut self, part: &Part, message: &str) -> bool {
+                self.core.give_up_part(part, message)
+            }
+
+            fn hurry_recovery(&mut self, now_ns: u64) {
+                self.hurry(now_ns);
+            }
+
+            fn recovery_timeout_ns(&self) -> Option<u64> {
+                self.core.check_open().ok().and_then(|()| self.recovery_next_ns())
+            }
+
+            fn poll_recovery(&mut self) -> Option<crate::RecoveryAction> {
+                self.recovery.actions.pop_front()
+            }
+        }
     };
 }
 pub(crate) use both_ends;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn taken(path: &FastPath) -> [bool; 4] {
@@ -445,6 +657,20 @@ mod tests {
         assert_eq!(taken(&path), [true, true, false, false]);
         path.close();
         assert_eq!(taken(&path), [false; 4]);
+        path.open();
+        assert_eq!(taken(&path), [true, true, false, false]);
+    }
+
+    #[test]
+    fn without_a_rail_nothing_takes_the_fast_path() {
+        let mut path = FastPath::new(1000);
+        path.set_rails(false);
+        assert_eq!(taken(&path), [false; 4]);
+        path.open();
+        assert_eq!(taken(&path), [false; 4]);
+        path.close();
+        path.set_rails(true);
+        assert_eq!(taken(&path), [false; 4], "it is closed");
         path.open();
         assert_eq!(taken(&path), [true, true, false, false]);
     }
@@ -466,5 +692,11 @@ mod tests {
         Fatal::keep(&mut place, || broke(2));
         let kept = place.expect("one was kept");
         assert!(matches!(*kept, Fatal::Broke(Violation::ToSender { bits: 1, .. })));
+        let failed = || Fatal::Failed { lane: LaneId::FIRST, error: Box::new(RailError::Silence(Duration::ZERO)) };
+        let mut place = None;
+        Fatal::keep(&mut place, failed);
+        Fatal::keep(&mut place, || broke(3));
+        Fatal::keep(&mut place, failed);
+        assert!(place.is_some_and(|kept| matches!(*kept, Fatal::Broke(Violation::ToSender { bits: 3, .. }))));
     }
 }

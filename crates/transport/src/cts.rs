@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use railweave_fabric::{LaneId, LocalSlice, MAX_RAILS, PostError, Rail, RailId, Region, RemoteSlice, Write};
+use railweave_fabric::{LaneId, LocalSlice, MAX_RAILS, PostError, Rail, RailId, Region, RemoteSlice, WorkId, Write};
 
 use crate::depths::CTS_SIGNAL_EVERY;
 use crate::rail_info::RailInfo;
@@ -165,6 +165,7 @@ impl CtsSource {
     }
 
     /// Sends the `count` entries of a slot over a rail. Entries that wrap around the end of the ring take two writes.
+    /// The entries count as sent even if the rail refuses them.
     pub(crate) fn post(
         &mut self,
         rail: &mut impl Rail,
@@ -174,16 +175,36 @@ impl CtsSource {
     ) -> Result<(), PostError> {
         let until_end = ENTRIES - self.next % ENTRIES;
         let signalled = cts.signals();
-        if count <= until_end {
-            rail.post(LaneId::FIRST, &[self.slice(cts, self.next, count, signalled)])?;
+        let posted = if count <= until_end {
+            rail.post(LaneId::FIRST, &[self.slice(cts, self.next, count, signalled)])
         } else {
             let around = self.slice(cts, self.next + until_end, count - until_end, signalled);
-            rail.post(LaneId::FIRST, &[self.slice(cts, self.next, until_end, false), around])?;
-        }
+            rail.post(LaneId::FIRST, &[self.slice(cts, self.next, until_end, false), around])
+        };
         self.next += count;
         cts.count();
         info.counters.count_cts();
-        Ok(())
+        posted
+    }
+
+    /// Sends all entries from `first` on once more over a rail, which must have room for two writes. The last write is
+    /// signalled and has this id.
+    pub(crate) fn repeat(&self, first: u64, rail: &mut impl Rail, cts: &CtsRail, id: WorkId) -> Result<(), PostError> {
+        let (count, until_end) = (self.next - first, ENTRIES - first % ENTRIES);
+        let mut writes = Vec::with_capacity(2);
+        writes.push(self.slice(cts, first, count.min(until_end), false));
+        if count > until_end {
+            writes.push(self.slice(cts, first + until_end, count - until_end, false));
+        }
+        if let Some(last) = writes.last_mut() {
+            (last.signalled, last.id) = (true, id);
+        }
+        rail.post(LaneId::FIRST, &writes)
+    }
+
+    /// Returns the entries of a receive whose first entry is `first`.
+    pub(crate) fn entries(&self, first: u64, count: u8) -> impl Iterator<Item = CtsEntry> {
+        (0..u64::from(count)).map(move |index| CtsEntry::load(&self.shadow, first + index).0)
     }
 
     /// Returns the write of `count` entries that do not wrap around the end of the ring.
@@ -275,6 +296,22 @@ impl CtsStream {
     #[inline]
     pub(crate) fn take_single(&mut self) {
         self.next += 1;
+    }
+
+    /// Returns the entries of the `count` buffers of a slot, of the last use that was taken; `None` if they are not in
+    /// the ring any more. They come from the peer, and what it has changed since they were taken concerns only memory
+    /// of its own.
+    pub(crate) fn entries_of(&self, slot: Slot, count: usize) -> Option<Vec<CtsEntry>> {
+        let taken = self.next.saturating_sub(ENTRIES)..self.next;
+        let first = taken.rev().find(|number| {
+            let (entry, _) = CtsEntry::load(&self.ring, *number);
+            self.is_there(*number) && entry.slot == slot && entry.buffer == 0
+        })?;
+        let entry = |index: usize| {
+            let (entry, reserved) = CtsEntry::load(&self.ring, first + index as u64);
+            check(&entry, reserved, slot, index, count).ok().map(|()| entry)
+        };
+        (0..count).map(entry).collect()
     }
 
     /// Takes all entries of the next slot, once they are all there. Returns their number, 0 before. The entries come

@@ -54,6 +54,19 @@ pub enum Cause {
         /// The breach.
         violation: Violation,
     },
+    /// An adapter of this host has died with data that the peer knows as placed, so that nobody can send it again.
+    #[error(
+        "{name} to {peer}: its adapter is gone, and with it data that it had acknowledged to the peer, which cannot be \
+         sent again; look at the kernel log of this host, and at the adapter"
+    )]
+    Unrepairable {
+        /// The rail.
+        rail: RailId,
+        /// The rail's name, with its two ends.
+        name: String,
+        /// The peer.
+        peer: String,
+    },
     /// A CTS entry from the peer is wrong.
     #[error(transparent)]
     Cts(#[from] CtsViolation),
@@ -123,6 +136,7 @@ impl Cause {
             Self::Handshake { failure, .. } => failure.fault(),
             Self::Unreachable(why) => why.fault(),
             Self::SessionEnded { .. } | Self::SessionAway { .. } | Self::Lost(_) => Fault::Peer,
+            Self::Unrepairable { .. } => Fault::Local,
             Self::Setup(error) => error.fault(),
             Self::Register(error) => error.fault(),
             Self::Other { fault, .. } => *fault,

@@ -3,9 +3,9 @@
 
 use std::fmt;
 
-use railweave_fabric::RailId;
+use railweave_fabric::{RailId, RailSet};
 
-use crate::{LeftOut, RailName, Unwelcome};
+use crate::{GivenUp, LeftOut, RailName, Unwelcome};
 
 /// A message that was longer than its receive, and was truncated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,28 @@ pub enum Event {
         /// The reason.
         reason: LeftOut,
     },
+    /// A rail was given up, and the connection goes on without it.
+    RailDown {
+        /// The rail.
+        rail: RailId,
+        /// Its name, with its number.
+        name: String,
+        /// The reason.
+        why: GivenUp,
+        /// The rails that carry its load now.
+        left: RailSet,
+    },
+    /// A rail carries data again.
+    RailUp {
+        /// The rail.
+        rail: RailId,
+        /// Its name, with its number.
+        name: String,
+        /// The time for which it was down, in nanoseconds.
+        after_ns: u64,
+        /// The bytes that went again over other rails meanwhile; `None` at the receiving end, which does not know.
+        repaired: Option<u64>,
+    },
     /// The first message of a connection that was truncated to its receive: [`crate::SendConnection::poll_event`].
     MessageTruncated(Truncated),
 }
@@ -41,6 +63,21 @@ impl fmt::Display for Event {
         match self {
             Self::Unwelcome(unwelcome) => unwelcome.fmt(out),
             Self::RailLeftOut { rail, name, reason } => write!(out, "rail {rail} ({name}) is left out: {reason}"),
+            Self::RailDown { name, why, left, .. } if left.is_empty() => {
+                write!(out, "{name} is down: {why}; no rail is left, so the connection waits until one is back")
+            }
+            Self::RailDown { name, why, left, .. } => {
+                let left: Vec<_> = left.iter().map(|rail| rail.to_string()).collect();
+                let (rails, carry) = if left.len() == 1 { ("rail", "carries") } else { ("rails", "carry") };
+                write!(out, "{name} is down: {why}; {rails} {} {carry} its load until it is back", left.join(", "))
+            }
+            Self::RailUp { name, after_ns, repaired, .. } => {
+                write!(out, "{name} is back after {:.2} s", *after_ns as f64 / 1e9)?;
+                match repaired {
+                    Some(bytes) => write!(out, "; {bytes} bytes were sent again"),
+                    None => Ok(()),
+                }
+            }
             Self::MessageTruncated(Truncated { tag, message, receive }) => write!(
                 out,
                 "a message of {message} bytes (tag {tag:#x}) was truncated to the {receive} bytes of its receive; the \

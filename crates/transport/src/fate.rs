@@ -1,5 +1,6 @@
 //! The news that the rest of the process has for a connection's data path, and the data path's answers.
 
+use std::fmt;
 use std::sync::OnceLock;
 
 use crate::sync::{AtomicU32, Ordering};
@@ -29,6 +30,16 @@ pub struct Fate {
     /// The number of looks at the rails that were asked for, and the last of them that found nothing.
     looks_asked: AtomicU32,
     looked: AtomicU32,
+    recovery: OnceLock<Caller>,
+}
+
+/// The function that has the recovery of a connection looked after.
+struct Caller(Box<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for Caller {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Caller")
+    }
 }
 
 /// The state of a probe: an empty write of one end, which shows if the peer's end is still there.
@@ -69,6 +80,19 @@ impl Fate {
     pub fn set_received(&self, received: Received) {
         let _ = self.received.set(received);
         self.tell();
+    }
+
+    /// Sets the function that is called, on the application's thread, whenever a rail was given up: the rest of the
+    /// process then calls [`crate::Recovers::recover`]. Only the first one counts.
+    pub fn on_recovery(&self, call: impl Fn() + Send + Sync + 'static) {
+        let _ = self.recovery.set(Caller(Box::new(call)));
+    }
+
+    /// Has the recovery looked after.
+    pub(crate) fn call_recovery(&self) {
+        if let Some(Caller(call)) = self.recovery.get() {
+            call();
+        }
     }
 
     /// Returns the state of the probe that was asked for last, and asks the data path to look at its rails once more

@@ -24,45 +24,70 @@ struct FlushRequest {
     generation: u32,
     /// The rails on which it must still be posted.
     unposted: RailSet,
-    outstanding: u32,
+    /// The rails on which it is in progress.
+    outstanding: RailSet,
+    /// A rail that has failed before it had made its data visible.
+    failed: Option<RailId>,
     targets: [RemoteSlice; MAX_RAILS],
 }
 
 /// The flushes of a receiving connection.
 pub(crate) struct Flushes {
     requests: Box<[FlushRequest; FLUSHES]>,
-    /// The address of a buffer, and the rails that last wrote into it.
-    rails_of: Box<[(u64, RailSet); REMEMBERED]>,
+    /// The address of a buffer, the rails that last wrote into it, and those of them whose adapter is gone since.
+    rails_of: Box<[(u64, RailSet, RailSet); REMEMBERED]>,
+    /// The rails whose lanes are being ended, which makes visible what they have brought.
+    fencing: RailSet,
+}
+
+/// The progress of a flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Every rail is done with it.
+    Done,
+    /// It goes on.
+    Pending,
+    /// What this rail has brought cannot be made visible any more.
+    Failed(RailId),
 }
 
 impl Flushes {
     /// Returns the flushes of a connection that counts from `first`.
     pub(crate) fn new(first: u32) -> Self {
         let none = FlushRequest { generation: first & GENERATIONS, ..FlushRequest::default() };
-        Self { requests: Box::new([none; FLUSHES]), rails_of: Box::new([(0, RailSet::EMPTY); REMEMBERED]) }
+        Self {
+            requests: Box::new([none; FLUSHES]),
+            rails_of: Box::new([(0, RailSet::EMPTY, RailSet::EMPTY); REMEMBERED]),
+            fencing: RailSet::EMPTY,
+        }
     }
 
     /// Remembers which rails wrote into the buffer at `address`.
     #[inline]
     pub(crate) fn remember(&mut self, address: u64, mask: RailSet) {
-        self.rails_of[remembered(address)] = (address, mask);
+        self.rails_of[remembered(address)] = (address, mask, RailSet::EMPTY);
     }
 
     /// Begins a flush of the buffers that need one: those in GPU memory that are not empty. Returns `None` if no buffer
     /// needs one, or if no rail can flush. `flushing` has the rails that can.
     pub(crate) fn begin(&mut self, buffers: &[Incoming<'_>], flushing: RailSet) -> Result<Option<usize>, Error> {
-        let mut unposted = RailSet::EMPTY;
+        let flushing = flushing | self.fencing;
+        let (mut unposted, mut failed) = (RailSet::EMPTY, None);
         let mut targets = [RemoteSlice::default(); MAX_RAILS];
         for buffer in buffers.iter().filter(|buffer| buffer.size > 0 && !buffer.keys.host) {
-            let (address, mask) = self.rails_of[remembered(buffer.address)];
-            let known = address == buffer.address && !mask.is_empty();
+            let (address, mask, gone) = self.rails_of[remembered(buffer.address)];
+            let known = address == buffer.address && !(mask | gone).is_empty();
+            if known {
+                failed = failed.or(gone.first());
+            }
+            // A rail that is down has made everything visible.
             let mask = if known { mask & flushing } else { flushing };
             unposted |= mask;
             for rail in mask {
                 targets[rail] = RemoteSlice { address: buffer.address, key: buffer.keys.remote[rail] };
             }
         }
-        if unposted.is_empty() {
+        if unposted.is_empty() && failed.is_none() {
             return Ok(None);
         }
         let Some(index) = self.requests.iter().position(|flush| !flush.taken) else {
@@ -70,7 +95,7 @@ impl Flushes {
         };
         let flush = &mut self.requests[index];
         let generation = flush.generation.wrapping_add(1) & GENERATIONS;
-        *flush = FlushRequest { taken: true, generation, unposted, outstanding: 0, targets };
+        *flush = FlushRequest { taken: true, generation, unposted, outstanding: RailSet::EMPTY, failed, targets };
         Ok(Some(index))
     }
 
@@ -78,12 +103,13 @@ impl Flushes {
     /// the reason.
     pub(crate) fn post<F: Fabric>(&mut self, index: usize, rails: &mut Rails<F>) -> Result<(), (RailId, PostError)> {
         let flush = &mut self.requests[index];
-        for rail in flush.unposted {
+        // A rail that was given up makes everything visible when its lanes end.
+        for rail in flush.unposted & rails.usable() {
             let id = WorkKind::Flush { request: index as u8, generation: flush.generation }.id();
             match rails.get_mut(rail).rail.post_flush(flush.targets[rail], id) {
                 Ok(()) => {
                     flush.unposted.remove(rail);
-                    flush.outstanding += 1;
+                    flush.outstanding.insert(rail);
                 }
                 Err(PostError::Full) => {}
                 Err(error) => return Err((rail, error)),
@@ -95,8 +121,9 @@ impl Flushes {
     /// Notes that a rail is done with its part of a flush.
     pub(crate) fn handle_sent(&mut self, index: usize, generation: u32, rail: RailId) {
         let flush = &mut self.requests[index];
-        assert!(flush.generation == generation && flush.outstanding > 0, "a flush on rail {rail} came back twice");
-        flush.outstanding -= 1;
+        let is_outstanding = flush.generation == generation && flush.outstanding.contains(rail);
+        assert!(is_outstanding, "a flush on rail {rail} came back twice");
+        flush.outstanding.remove(rail);
     }
 
     /// Returns true if this flush is in progress.
@@ -104,12 +131,37 @@ impl Flushes {
         self.requests.get(index).is_some_and(|flush| flush.taken)
     }
 
-    /// Ends a flush if every rail is done with it. Returns true if so.
-    pub(crate) fn finish(&mut self, index: usize) -> bool {
+    /// Notes that the lanes of a rail are being ended.
+    pub(crate) fn begin_fence(&mut self, rail: RailId) {
+        self.fencing.insert(rail);
+    }
+
+    /// Notes that the lanes of a rail have ended, and if everything that they had brought is visible then.
+    pub(crate) fn handle_fenced(&mut self, rail: RailId, is_visible: bool) {
+        self.fencing.remove(rail);
+        for (_, mask, gone) in self.rails_of.iter_mut().filter(|(_, mask, _)| !is_visible && mask.contains(rail)) {
+            gone.insert(rail);
+            mask.remove(rail);
+        }
+        for flush in self.requests.iter_mut().filter(|flush| (flush.unposted | flush.outstanding).contains(rail)) {
+            flush.unposted.remove(rail);
+            flush.outstanding.remove(rail);
+            if !is_visible {
+                flush.failed = flush.failed.or(Some(rail));
+            }
+        }
+    }
+
+    /// Ends a flush if every rail is done with it, or one has failed.
+    pub(crate) fn finish(&mut self, index: usize) -> Progress {
         let flush = &mut self.requests[index];
-        let done = flush.unposted.is_empty() && flush.outstanding == 0;
-        flush.taken &= !done;
-        done
+        let progress = match flush.failed {
+            Some(rail) => Progress::Failed(rail),
+            None if (flush.unposted | flush.outstanding).is_empty() => Progress::Done,
+            None => Progress::Pending,
+        };
+        flush.taken &= progress == Progress::Pending;
+        progress
     }
 }
 
@@ -149,7 +201,7 @@ mod tests {
             assert_eq!(flush.targets[rail].key, keys.remote[rail]);
         }
         flushes.requests[index].unposted = RailSet::EMPTY;
-        assert!(flushes.finish(index) && !flushes.is_in_progress(index));
+        assert!(flushes.finish(index) == Progress::Done && !flushes.is_in_progress(index));
         flush.unposted
     }
 
@@ -215,17 +267,47 @@ mod tests {
         let (mut flushes, gpu, rail) = (Flushes::new(0), keys(false), RailId::default());
         let index = flushes.begin(&[buffer(0x1000, 1, &gpu)], RAILS).expect("there is a request").expect("needed");
         let generation = flushes.requests[index].generation;
-        assert!(flushes.is_in_progress(index) && !flushes.finish(index), "it is on no rail");
+        assert!(flushes.is_in_progress(index) && flushes.finish(index) == Progress::Pending, "it is on no rail");
         flushes.requests[index].unposted = RailSet::from_bits(0b01);
-        flushes.requests[index].outstanding = 1;
+        flushes.requests[index].outstanding = RailSet::from_bits(1);
         flushes.handle_sent(index, generation, rail);
-        assert!(!flushes.finish(index), "one rail has had no room yet");
+        assert!(flushes.finish(index) == Progress::Pending, "one rail has had no room yet");
         flushes.requests[index].unposted = RailSet::EMPTY;
-        flushes.requests[index].outstanding = 2;
+        flushes.requests[index].outstanding = RailSet::from_bits(3);
         flushes.handle_sent(index, generation, rail);
-        assert!(!flushes.finish(index), "one rail is not done");
-        flushes.handle_sent(index, generation, rail);
-        assert!(flushes.finish(index) && !flushes.is_in_progress(index));
+        assert!(flushes.finish(index) == Progress::Pending, "one rail is not done");
+        flushes.handle_sent(index, generation, RailId::new(1).unwrap());
+        assert!(flushes.finish(index) == Progress::Done && !flushes.is_in_progress(index));
         assert!(!flushes.is_in_progress(FLUSHES), "there is no such request");
+    }
+
+    #[test]
+    fn a_rail_that_ends_has_made_its_data_visible_unless_its_adapter_is_gone() {
+        let (gpu, rail) = (keys(false), RailId::default());
+        let both = RailSet::from_bits(0b11);
+        let begin = |flushes: &mut Flushes, flushing| flushes.begin(&[buffer(0x1000, 1, &gpu)], flushing).unwrap();
+        for is_visible in [true, false] {
+            let mut flushes = Flushes::new(0);
+            flushes.remember(0x1000, both);
+            let before = begin(&mut flushes, both).expect("it is needed");
+            flushes.begin_fence(rail);
+            let during = begin(&mut flushes, RailSet::from_bits(0b10)).expect("it is needed");
+            for index in [before, during] {
+                flushes.requests[index].unposted.remove(RailId::new(1).unwrap());
+                assert_eq!(flushes.finish(index), Progress::Pending, "the rail is ending");
+            }
+            flushes.handle_fenced(rail, is_visible);
+            let ended = if is_visible { Progress::Done } else { Progress::Failed(rail) };
+            assert_eq!([before, during].map(|index| flushes.finish(index)), [ended; 2]);
+            let after = begin(&mut flushes, RailSet::from_bits(0b10)).expect("it is needed");
+            assert_eq!(flushes.requests[after].unposted, RailSet::from_bits(0b10));
+            flushes.requests[after].unposted = RailSet::EMPTY;
+            assert_eq!(flushes.finish(after), ended);
+            flushes.remember(0x1000, both);
+            let again = begin(&mut flushes, both).expect("it is needed");
+            assert_eq!(flushes.requests[again].unposted, both, "it has come over new lanes");
+            flushes.requests[again].unposted = RailSet::EMPTY;
+            assert_eq!(flushes.finish(again), Progress::Done);
+        }
     }
 }

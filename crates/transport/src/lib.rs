@@ -42,6 +42,7 @@ mod receive;
 mod receive_credits;
 mod received;
 mod record;
+mod recovery;
 mod requests;
 mod send;
 mod sequence;
@@ -72,13 +73,15 @@ pub use known_ways::KnownWays;
 pub use lingering::Lingering;
 pub use memory::{Incoming, MemoryKeys, Outgoing};
 pub use message::{
-    FRAME_HEADER_BYTES, Frame, FrameHeader, Lanes, MAX_FRAME_BYTES, MAX_OFFERED_PORTS, MAX_TARGETS, Message, Offer,
-    PortOffer, Pulse, RailAnswer, RailLanes, Resume, SessionId, Ways,
+    FRAME_HEADER_BYTES, Frame, FrameHeader, Incarnation, Lanes, Listed, MAX_FRAME_BYTES, MAX_OFFERED_PORTS,
+    MAX_TARGETS, Message, Offer, PortOffer, Pulse, RailAnswer, RailLanes, RailMessage, RailNews, Resume, Seen,
+    SessionId, Ways,
 };
 pub use preface::{LANE_PROOF_BYTES, LanePreface, PREFACE_BYTES, Preface, Token};
 pub use rail_info::{LATENCIES, RailCounters, RailInfo, RailName};
 pub use receive::{Flushed, RecvConnection, RecvRequest};
 pub use received::Received;
+pub use recovery::{GivenUp, RailWork, Recovers, RecoveryAction};
 pub use send::{SendConnection, SendRequest};
 pub use sequence::Slot;
 pub use session::{
@@ -101,4 +104,4 @@ pub const MAX_BUFFERS: usize = 8;
 pub const MAX_MESSAGE_BYTES: u64 = 1 << 30;
 
 /// The protocol version that this build speaks.
-pub const PROTOCOL_VERSION: u16 = 4;
+pub const PROTOCOL_VERSION: u16 = 5;

@@ -7,8 +7,10 @@ pub(crate) struct PostedReceives {
     pub(crate) depth: u32,
     /// The number of receives that are posted and not taken.
     pub(crate) posted: u32,
-    /// The number of immediates that one slot may bring: one for each lane if messages are striped, otherwise 1.
+    /// The number of immediates that one slot may bring: [`crate::depths::immediates_of_slot`].
     pub(crate) per_slot: u8,
+    /// Those among them with which a striped message comes: one for each lane, otherwise 1.
+    pub(crate) stripes: u8,
 }
 
 impl PostedReceives {

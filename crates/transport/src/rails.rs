@@ -1,10 +1,13 @@
 //! The rails of one connection.
 
+use std::sync::Arc;
+
 use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, Rail, RailError, RailId, RailSet, Reports, WorkId};
 
 use crate::cts::CtsRail;
 use crate::posted_receives::PostedReceives;
 use crate::rail_info::RailInfo;
+use crate::recovery::Remake;
 
 /// The most completions that one poll takes from a rail.
 pub(crate) const POLL_BATCH: usize = 16;
@@ -20,7 +23,7 @@ pub(crate) struct RailSide {
     pub(crate) receives: PostedReceives,
 }
 
-/// This end of a rail that came up.
+/// This end of a rail that is up.
 pub(crate) struct ConnectedRail<F: Fabric> {
     pub(crate) rail: F::Rail,
     pub(crate) lanes: u8,
@@ -28,27 +31,60 @@ pub(crate) struct ConnectedRail<F: Fabric> {
     /// The state of CTS writes over it, at the receiving end.
     pub(crate) cts: CtsRail,
     // Dropped after the rail, so that no lane outlives the memory that it writes to.
-    _registrations: Vec<F::Registration>,
+    registrations: Arc<Vec<F::Registration>>,
+    remake: Arc<Remake<F>>,
 }
 
 impl<F: Fabric> ConnectedRail<F> {
-    /// Returns this end of a rail, with the registrations that must last as long as the rail does.
-    pub(crate) fn new(rail: F::Rail, info: RailInfo, registrations: Vec<F::Registration>) -> Self {
+    /// Returns this end of a rail, with the registrations that must last as long as the rail does, and the facts from
+    /// which its lanes can be made again.
+    pub(crate) fn new(
+        rail: F::Rail,
+        info: RailInfo,
+        registrations: Vec<F::Registration>,
+        remake: Arc<Remake<F>>,
+    ) -> Self {
         let id = RailId::new(info.index).expect("a connection has at most 8 rails");
         Self {
             lanes: rail.lanes(),
             side: RailSide { id, alone: RailSet::only(id), info, receives: PostedReceives::default() },
             rail,
             cts: CtsRail::default(),
-            _registrations: registrations,
+            registrations: Arc::new(registrations),
+            remake,
         }
     }
 }
 
+/// A rail whose lanes are gone, until there are new ones.
+pub(crate) struct DownRail<F: Fabric> {
+    pub(crate) lanes: u8,
+    pub(crate) side: RailSide,
+    cts: CtsRail,
+    registrations: Arc<Vec<F::Registration>>,
+    pub(crate) remake: Arc<Remake<F>>,
+}
+
+impl<F: Fabric> DownRail<F> {
+    /// Returns the registrations of the connection's own memory on the rail.
+    pub(crate) fn registrations(&self) -> Arc<Vec<F::Registration>> {
+        Arc::clone(&self.registrations)
+    }
+}
+
+/// The lanes of a rail that was given up, on their way to their fence.
+pub(crate) struct TakenRail<F: Fabric> {
+    pub(crate) rail: F::Rail,
+    // Dropped after the rail, as above.
+    pub(crate) registrations: Arc<Vec<F::Registration>>,
+}
+
 /// The state of a rail, which only [`Rails`] sees.
 enum RailState<F: Fabric> {
-    /// It carries data.
+    /// It has lanes. It carries data if it is usable; otherwise it was given up, or is not to carry any yet.
     Up(ConnectedRail<F>),
+    /// It has none, because they failed.
+    Down(DownRail<F>),
     /// Its set-up failed. It keeps its number, and is never used.
     NeverUp,
 }
@@ -57,7 +93,7 @@ enum RailState<F: Fabric> {
 pub(crate) struct Rails<F: Fabric> {
     by_id: [RailState<F>; MAX_RAILS],
     count: usize,
-    /// The rails that are up. The set follows from `by_id`, and is stored because every message needs it.
+    /// The rails that carry data. It is stored because every message needs it.
     usable: RailSet,
 }
 
@@ -81,10 +117,52 @@ impl<F: Fabric> Rails<F> {
         self.count
     }
 
-    /// Returns the rails that are up.
+    /// Returns the rails that carry data.
     #[inline(always)]
     pub(crate) fn usable(&self) -> RailSet {
         self.usable
+    }
+
+    /// Notes that a rail carries data from now on. It must have lanes.
+    pub(crate) fn use_again(&mut self, rail: RailId) {
+        debug_assert!(self.find(rail).is_some(), "rail {rail} has no lanes");
+        self.usable.insert(rail);
+    }
+
+    /// Notes that a rail carries no data any more.
+    pub(crate) fn give_up(&mut self, rail: RailId) {
+        self.usable.remove(rail);
+    }
+
+    /// Takes the lanes of a rail that was given up; `None` if it has none.
+    pub(crate) fn take(&mut self, rail: RailId) -> Option<TakenRail<F>> {
+        debug_assert!(!self.usable.contains(rail), "rail {rail} is in use");
+        match std::mem::replace(&mut self.by_id[rail], RailState::NeverUp) {
+            RailState::Up(ConnectedRail { rail: taken, lanes, side, cts, registrations, remake }) => {
+                let kept = Arc::clone(&registrations);
+                self.by_id[rail] = RailState::Down(DownRail { lanes, side, cts, registrations: kept, remake });
+                Some(TakenRail { rail: taken, registrations })
+            }
+            other => {
+                self.by_id[rail] = other;
+                None
+            }
+        }
+    }
+
+    /// Gives a rail that is down new lanes, which carry no data yet. Returns it.
+    pub(crate) fn put(&mut self, rail: RailId, lanes: F::Rail) -> Option<&mut ConnectedRail<F>> {
+        let down = match std::mem::replace(&mut self.by_id[rail], RailState::NeverUp) {
+            RailState::Down(down) => down,
+            other => {
+                self.by_id[rail] = other;
+                return None;
+            }
+        };
+        let DownRail { lanes: count, side, cts, registrations, remake } = down;
+        let connected = ConnectedRail { rail: lanes, lanes: count, side, cts, registrations, remake };
+        self.by_id[rail] = RailState::Up(connected);
+        self.find_mut(rail)
     }
 
     /// Returns a usable rail.
@@ -92,7 +170,7 @@ impl<F: Fabric> Rails<F> {
     pub(crate) fn get(&self, rail: RailId) -> &ConnectedRail<F> {
         match &self.by_id[rail] {
             RailState::Up(connected) => connected,
-            RailState::NeverUp => not_usable(rail),
+            RailState::Down(_) | RailState::NeverUp => not_usable(rail),
         }
     }
 
@@ -101,15 +179,45 @@ impl<F: Fabric> Rails<F> {
     pub(crate) fn get_mut(&mut self, rail: RailId) -> &mut ConnectedRail<F> {
         match &mut self.by_id[rail] {
             RailState::Up(connected) => connected,
-            RailState::NeverUp => not_usable(rail),
+            RailState::Down(_) | RailState::NeverUp => not_usable(rail),
         }
     }
 
-    /// Returns the rails that came up, lowest number first.
+    /// Returns true if the rail came up once.
+    pub(crate) fn has(&self, rail: RailId) -> bool {
+        !matches!(self.by_id[rail], RailState::NeverUp)
+    }
+
+    /// Returns a rail if it has lanes, whether it is usable or not.
+    pub(crate) fn find(&self, rail: RailId) -> Option<&ConnectedRail<F>> {
+        match &self.by_id[rail] {
+            RailState::Up(connected) => Some(connected),
+            RailState::Down(_) | RailState::NeverUp => None,
+        }
+    }
+
+    /// Like [`Self::find`], to change it.
+    #[inline(always)]
+    pub(crate) fn find_mut(&mut self, rail: RailId) -> Option<&mut ConnectedRail<F>> {
+        match &mut self.by_id[rail] {
+            RailState::Up(connected) => Some(connected),
+            RailState::Down(_) | RailState::NeverUp => None,
+        }
+    }
+
+    /// Returns a rail whose lanes are gone.
+    pub(crate) fn down_mut(&mut self, rail: RailId) -> Option<&mut DownRail<F>> {
+        match &mut self.by_id[rail] {
+            RailState::Down(down) => Some(down),
+            RailState::Up(_) | RailState::NeverUp => None,
+        }
+    }
+
+    /// Returns the rails that have lanes, lowest number first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ConnectedRail<F>> {
         self.by_id.iter().filter_map(|state| match state {
             RailState::Up(connected) => Some(connected),
-            RailState::NeverUp => None,
+            RailState::Down(_) | RailState::NeverUp => None,
         })
     }
 
@@ -117,7 +225,7 @@ impl<F: Fabric> Rails<F> {
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut ConnectedRail<F>> {
         self.by_id.iter_mut().filter_map(|state| match state {
             RailState::Up(connected) => Some(connected),
-            RailState::NeverUp => None,
+            RailState::Down(_) | RailState::NeverUp => None,
         })
     }
 
@@ -131,9 +239,14 @@ impl<F: Fabric> Rails<F> {
         self.iter().flat_map(|connected| connected.rail.parts()).collect()
     }
 
-    /// Returns the rails that came up, as the rest of the process sees them.
+    /// Returns the rails that came up once, as the rest of the process sees them.
     pub(crate) fn infos(&self) -> Vec<RailInfo> {
-        self.iter().map(|connected| connected.side.info.clone()).collect()
+        let infos = self.by_id.iter().filter_map(|state| match state {
+            RailState::Up(connected) => Some(&connected.side.info),
+            RailState::Down(down) => Some(&down.side.info),
+            RailState::NeverUp => None,
+        });
+        infos.cloned().collect()
     }
 
     /// Describes each lane of the rails that came up, for messages.
@@ -163,6 +276,7 @@ impl<F: Fabric> Rails<F> {
     pub(crate) fn name(&self, rail: RailId) -> String {
         match &self.by_id[rail] {
             RailState::Up(connected) => format!("rail {rail} ({})", connected.rail.describe()),
+            RailState::Down(down) => format!("rail {rail} ({})", down.side.info.name),
             RailState::NeverUp => format!("rail {rail}"),
         }
     }
@@ -170,7 +284,7 @@ impl<F: Fabric> Rails<F> {
 
 #[cold]
 fn not_usable(rail: RailId) -> ! {
-    panic!("rail {rail} is not up, and only usable rails are asked for")
+    panic!("rail {rail} has no lanes, and only usable rails are asked for")
 }
 
 /// Discards reports while the connection lingers.

@@ -1,24 +1,28 @@
 //! The receiving end of a connection: from `irecv` and its CTS to the immediates of every active rail.
 
+mod holds;
 mod inbox;
+mod recovery;
 
 use std::sync::Arc;
 
 use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, PolicyName, Rail, RailId, RailSet, Region};
 use railweave_policy::{Order, Weighted};
 
+use self::holds::Holds;
 use self::inbox::Inbox;
+use self::recovery::Recovery;
 use crate::connection::{Core, both_ends};
 use crate::cts::{self, CtsEntry, CtsRail, CtsSource};
-use crate::flush::{FLUSHES, Flushes};
+use crate::flush::{FLUSHES, Flushes, Progress};
 use crate::rails::{ConnectedRail, Rails};
 use crate::receive_credits::ReceiveCredits;
 use crate::record::Records;
 use crate::sequence::Sequence;
 use crate::slots::{Slots, State};
 use crate::{
-    ConnectionConfig, Error, Fate, Incoming, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, OwnWeights, RailInfo, Received,
-    SLOTS, Slot, Steering,
+    Cause, ConnectionConfig, Error, Fate, Incoming, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, OwnWeights, RailInfo,
+    Received, SLOTS, Slot, Steering, Token,
 };
 
 /// A receive or a flush in progress.
@@ -76,6 +80,8 @@ pub(crate) struct ReceiveParts<F: Fabric> {
     pub(crate) records: Arc<Region>,
     pub(crate) peer: String,
     pub(crate) fate: Arc<Fate>,
+    /// The token that its lanes present.
+    pub(crate) token: Token,
 }
 
 /// Returns the weights by which CTS choose their rails: under the policy `adaptive` all rails take turns, because this
@@ -192,6 +198,7 @@ pub struct RecvConnection<F: Fabric> {
     entry_limit: u64,
     /// The oldest receive that is not known to be complete.
     oldest: Sequence,
+    recovery: Box<Recovery<F>>,
 }
 
 impl<F: Fabric> RecvConnection<F> {
@@ -209,6 +216,7 @@ impl<F: Fabric> RecvConnection<F> {
                 slots: Slots::new(parts.rails.count(), parts.rails.usable(), Records::new(parts.records), first),
                 credits: ReceiveCredits::new(&mut parts.rails, &parts.config),
                 flushes: Flushes::new(number),
+                holds: Holds::default(),
                 owing: RailSet::EMPTY,
                 fatal: None,
                 fate: Arc::clone(&parts.fate),
@@ -217,12 +225,14 @@ impl<F: Fabric> RecvConnection<F> {
             head: first,
             entry_limit: entry + cts::ENTRIES,
             oldest: first,
+            recovery: Box::new(Recovery::new(parts.token)),
             core: Core::new(
                 parts.rails,
                 MAX_MESSAGE_BYTES + 1,
                 parts.peer,
                 parts.fate,
                 Arc::new(Steering::new(&parts.order, parts.weights)),
+                parts.config.recovers,
             ),
         }
     }
@@ -282,7 +292,8 @@ impl<F: Fabric> RecvConnection<F> {
         self.inbox.credits.handle_opened();
         self.head = self.head.next();
         if let Err(error) = connected.rail.post_fitting(LaneId::FIRST, &[write]) {
-            self.core.post_failed(rail, error, &mut self.inbox);
+            // The connection keeps an error.
+            let _ = self.core.post_failed(rail, error, &mut self.inbox);
         }
         Some(RecvRequest::of(slot))
     }
@@ -297,6 +308,10 @@ impl<F: Fabric> RecvConnection<F> {
         }
         if let Some(long) = buffers.iter().find(|buffer| buffer.size > MAX_MESSAGE_BYTES) {
             return Err(Misuse::ReceiveTooLong(long.size).into());
+        }
+        self.note_called();
+        if self.is_awaited_there(buffers) {
+            return self.no_room();
         }
         let Some(rail) = self.find_room(count) else {
             return self.no_room();
@@ -315,11 +330,12 @@ impl<F: Fabric> RecvConnection<F> {
         }
         self.inbox.may_owe::<F>(RailSet::only(rail));
         let ConnectedRail { rail: lanes, cts, side, .. } = self.core.rails.get_mut(rail);
-        if let Err(error) = self.cts.post(lanes, cts, &side.info, count as u64) {
-            return Err(self.core.post_failed(rail, error, &mut self.inbox));
-        }
+        let posted = self.cts.post(lanes, cts, &side.info, count as u64);
         self.inbox.credits.handle_opened();
         self.head = self.head.next();
+        if let Err(error) = posted {
+            self.core.post_failed(rail, error, &mut self.inbox)?;
+        }
         Ok(Some(RecvRequest::of(slot)))
     }
 
@@ -465,11 +481,14 @@ impl<F: Fabric> RecvConnection<F> {
         // This ends with the newest receive at the latest: its entries and the new ones are few.
         loop {
             let oldest = self.inbox.slots.get(self.oldest.slot());
-            self.entry_limit = oldest.first_entry + cts::ENTRIES;
+            let is_open = matches!(oldest.state, State::Open | State::Early);
+            let limit = oldest.first_entry + cts::ENTRIES;
+            self.entry_limit = limit;
+            self.cap_limit();
             if end <= self.entry_limit {
                 return true;
             }
-            if matches!(oldest.state, State::Open | State::Early) {
+            if is_open || self.entry_limit < limit {
                 return false;
             }
             self.oldest = self.oldest.next();
@@ -493,7 +512,8 @@ impl<F: Fabric> RecvConnection<F> {
         if F::ONE_SIDED || self.inbox.owing.is_empty() {
             return false;
         }
-        self.inbox.owing = self.inbox.owing.iter().filter(|rail| self.core.rails.get(*rail).rail.owes()).collect();
+        let owes = |rail: &RailId| self.core.rails.find(*rail).is_some_and(|connected| connected.rail.owes());
+        self.inbox.owing = self.inbox.owing.iter().filter(owes).collect();
         !self.inbox.owing.is_empty()
     }
 
@@ -501,7 +521,7 @@ impl<F: Fabric> RecvConnection<F> {
     #[inline]
     pub fn acknowledge(&mut self) -> bool {
         for rail in self.inbox.owing {
-            if self.core.rails.get_mut(rail).rail.acknowledge() {
+            if self.core.rails.find_mut(rail).is_none_or(|connected| connected.rail.acknowledge()) {
                 self.inbox.owing.remove(rail);
             }
         }
@@ -531,7 +551,7 @@ impl<F: Fabric> RecvConnection<F> {
     fn post_flush(&mut self, index: usize) -> Result<(), Error> {
         match self.inbox.flushes.post(index, &mut self.core.rails) {
             Ok(()) => Ok(()),
-            Err((rail, error)) => Err(self.core.post_failed(rail, error, &mut self.inbox)),
+            Err((rail, error)) => self.core.post_failed(rail, error, &mut self.inbox),
         }
     }
 
@@ -546,8 +566,13 @@ impl<F: Fabric> RecvConnection<F> {
             Ok(()) => self.core.poll(&mut self.inbox),
             Err(error) => Err(error),
         };
-        if self.inbox.flushes.finish(index) {
-            return Ok(true);
+        match self.inbox.flushes.finish(index) {
+            Progress::Done => return Ok(true),
+            Progress::Failed(rail) => {
+                let (name, peer) = (self.core.rails.name(rail), self.core.peer().to_owned());
+                return Err(self.core.fail(Cause::Unrepairable { rail, name, peer }));
+            }
+            Progress::Pending => {}
         }
         polled?;
         self.core.check_adapters(&mut self.inbox)?;

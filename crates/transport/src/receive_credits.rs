@@ -4,7 +4,7 @@
 use railweave_fabric::{Fabric, Rail, Role};
 
 use crate::config::ConnectionConfig;
-use crate::depths::Depths;
+use crate::depths::{Depths, immediates_of_slot};
 use crate::posted_receives::PostedReceives;
 use crate::rails::Rails;
 
@@ -21,11 +21,12 @@ pub(crate) struct ReceiveCredits {
 impl ReceiveCredits {
     /// Returns the credits before any receive is posted, and sets up the rails' counts of receives.
     pub(crate) fn new<F: Fabric>(rails: &mut Rails<F>, config: &ConnectionConfig) -> Self {
+        let count = rails.count();
         for connected in rails.iter_mut() {
-            let depth =
-                Depths::new(Role::Receiver, connected.lanes, config.striped, connected.rail.max_write()).receive;
-            connected.side.receives =
-                PostedReceives { depth, posted: 0, per_slot: if config.striped { connected.lanes } else { 1 } };
+            let (lanes, striped) = (connected.lanes, config.striped);
+            let depth = Depths::new(Role::Receiver, lanes, count, striped, connected.rail.max_write()).receive;
+            let (per_slot, stripes) = (immediates_of_slot(lanes, count, striped), if striped { lanes } else { 1 });
+            connected.side.receives = PostedReceives { depth, posted: 0, per_slot, stripes };
         }
         Self { slots: 0 }
     }

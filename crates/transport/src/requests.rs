@@ -4,10 +4,12 @@
 
 use std::sync::Arc;
 
+use railweave_fabric::{MAX_RAILS, RailSet};
+
 use crate::connection::Fatal;
 use crate::measured::Measured;
 use crate::sequence::Sequence;
-use crate::{Fate, MAX_BUFFERS, Received, SLOTS, Slot};
+use crate::{Fate, MAX_BUFFERS, Outgoing, Received, SLOTS, Slot};
 
 /// The most sends that may be outstanding at once.
 pub(crate) const REQUESTS: usize = SLOTS;
@@ -26,21 +28,84 @@ const ENDED: u8 = u8::MAX;
 
 /// One slot, and the request with its number.
 #[derive(Clone, Copy, Default)]
-#[repr(align(16))]
+#[repr(C, align(64))]
 struct SendSlot {
     /// The request's state.
     state: State,
-    /// Bytes of its message.
-    size: u32,
-    /// The sequence number with which the slot was posted.
-    sequence: Sequence,
-    /// The number of the slot's signalled writes that are not complete.
-    owed: u8,
+    /// The parts of the slot that are not known to have been placed: a part has its rail's number.
+    owed: RailSet,
+    /// All parts of the slot's last use.
+    mask: RailSet,
     /// The number of requests in the slot's group; 0 if it ends only the request with its own number, [`ENDED`] if they
     /// have ended already.
     group: u8,
+    /// Bytes of the request's message.
+    size: u32,
+    /// The sequence number with which the slot was posted.
+    sequence: Sequence,
     /// The measurement of the completions of its writes.
     measured: Measured,
+    /// True if the completion record has the sizes of the slot's messages.
+    in_record: bool,
+    /// The request's message: its address, and its keys on each rail. They are kept because a rail that fails may have
+    /// lost what it was given.
+    address: u64,
+    keys: [u32; MAX_RAILS],
+}
+
+/// The message of a request.
+#[derive(Clone, Copy)]
+pub(crate) struct Source {
+    /// Address of its first byte.
+    pub(crate) address: u64,
+    /// Its length in bytes.
+    pub(crate) size: u64,
+    /// Its key on each rail.
+    pub(crate) keys: [u32; MAX_RAILS],
+}
+
+impl Source {
+    /// Returns the message that an application sends.
+    #[inline(always)]
+    pub(crate) fn of(message: &Outgoing<'_>) -> Self {
+        Self { address: message.address, size: message.size, keys: message.keys.local }
+    }
+}
+
+/// The writes that a slot was posted with.
+#[derive(Clone, Copy)]
+pub(crate) struct Posted {
+    /// The rails that carry its parts.
+    pub(crate) mask: RailSet,
+    /// The number of signalled writes on each of them.
+    pub(crate) writes: [u8; MAX_RAILS],
+    /// The measurement of their completions.
+    pub(crate) measured: Measured,
+    /// True if the completion record has the sizes.
+    pub(crate) in_record: bool,
+}
+
+/// The messages of a slot.
+pub(crate) struct Sources {
+    /// The messages, in the order of its buffers.
+    pub(crate) sources: Vec<Source>,
+    /// All its parts.
+    pub(crate) mask: RailSet,
+    /// True if the completion record has the sizes.
+    pub(crate) in_record: bool,
+}
+
+/// A slot whose parts a rail carries.
+#[derive(Clone, Copy)]
+pub(crate) struct Carried {
+    /// The sequence number with which it was posted.
+    pub(crate) sequence: Sequence,
+    /// All its parts.
+    pub(crate) mask: RailSet,
+    /// Those that are not known to have been placed.
+    pub(crate) owed: RailSet,
+    /// The exact size of its message, `None` if the completion record has the sizes.
+    pub(crate) size: Option<u32>,
 }
 
 /// The requests of a connection and the slots that are posted.
@@ -48,6 +113,8 @@ pub(crate) struct Requests {
     slots: [SendSlot; SLOTS],
     /// The requests that end with each slot, for slots with a group.
     groups: Box<[[u8; MAX_BUFFERS]; SLOTS]>,
+    /// The signalled writes of each part that are not complete, for slots with a group; empty if each part has one.
+    writes: Box<[[u8; MAX_RAILS]]>,
     /// True once a post was refused.
     closed: bool,
     /// See [`Outstanding::fatal`](crate::connection::Outstanding::fatal).
@@ -57,10 +124,12 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    pub(crate) fn new(fate: Arc<Fate>) -> Self {
+    /// Returns the requests of a connection, whose parts may have several writes if it is `striped`.
+    pub(crate) fn new(fate: Arc<Fate>, striped: bool) -> Self {
         Self {
             slots: [SendSlot::default(); SLOTS],
             groups: Box::new([[0; MAX_BUFFERS]; SLOTS]),
+            writes: vec![[0; MAX_RAILS]; if striped { SLOTS } else { 0 }].into(),
             closed: false,
             fatal: None,
             fate,
@@ -73,15 +142,25 @@ impl Requests {
     pub(crate) fn is_slot_free(&self, sequence: Sequence) -> bool {
         let slot = &self.slots[sequence.slot()];
         // Both are tested in one comparison.
-        slot.state as u8 | slot.owed == 0
+        slot.state as u8 | slot.owed.bits() == 0
     }
 
-    /// Notes that a slot is posted with `owed` signalled writes, which end a message of `size` bytes. `measured` says
-    /// how their completions are measured. Returns the message's request, which has the slot's number.
+    /// Notes that a slot is posted with one signalled write on each rail of `mask`, which end this message. `measured`
+    /// says how their completions are measured. Returns the message's request, which has the slot's number.
     #[inline]
-    pub(crate) fn post_one(&mut self, sequence: Sequence, owed: u8, size: u64, measured: Measured) -> u8 {
-        let slot = &mut self.slots[sequence.slot()];
-        *slot = SendSlot { state: State::InProgress, size: size as u32, sequence, owed, group: 0, measured };
+    pub(crate) fn post_one(&mut self, sequence: Sequence, mask: RailSet, source: &Source, measured: Measured) -> u8 {
+        self.slots[sequence.slot()] = SendSlot {
+            state: State::InProgress,
+            owed: mask,
+            mask,
+            group: 0,
+            size: source.size as u32,
+            sequence,
+            measured,
+            in_record: false,
+            address: source.address,
+            keys: source.keys,
+        };
         sequence.slot().number()
     }
 
@@ -92,10 +171,11 @@ impl Requests {
         (0..=u8::MAX).map(|step| first.wrapping_add(step)).find(|request| self.is_free(*request))
     }
 
-    /// Takes a free request for a message of `size` bytes, at most 1 GiB.
-    pub(crate) fn take(&mut self, request: u8, size: u64) {
+    /// Takes a free request for a message of at most 1 GiB.
+    pub(crate) fn take(&mut self, request: u8, source: &Source) {
         let slot = &mut self.slots[usize::from(request)];
-        (slot.state, slot.size) = (State::InProgress, size as u32);
+        (slot.state, slot.size) = (State::InProgress, source.size as u32);
+        (slot.address, slot.keys) = (source.address, source.keys);
     }
 
     /// Returns true if a request is free.
@@ -105,34 +185,38 @@ impl Requests {
 
     /// Returns true if this sequence number's slot is still owed completions from its previous use.
     pub(crate) fn is_owed(&self, sequence: Sequence) -> bool {
-        self.slots[sequence.slot()].owed != 0
+        !self.slots[sequence.slot()].owed.is_empty()
     }
 
-    /// Notes that a slot is posted with `owed` signalled writes, which end these requests. `measured` says how their
-    /// completions are measured. The caller has taken the requests, or takes them before the next poll.
-    pub(crate) fn post(
-        &mut self,
-        sequence: Sequence,
-        owed: u8,
-        requests: impl ExactSizeIterator<Item = u8>,
-        measured: Measured,
-    ) {
+    /// Notes that a slot is posted with signalled writes, which end these requests. The caller has taken the requests,
+    /// or takes them before the next poll.
+    pub(crate) fn post(&mut self, sequence: Sequence, posted: &Posted, requests: impl ExactSizeIterator<Item = u8>) {
         let slot = &mut self.slots[sequence.slot()];
-        (slot.sequence, slot.owed, slot.group) = (sequence, owed, requests.len() as u8);
-        slot.measured = measured;
+        (slot.sequence, slot.owed, slot.mask) = (sequence, posted.mask, posted.mask);
+        (slot.group, slot.measured, slot.in_record) = (requests.len() as u8, posted.measured, posted.in_record);
+        if let Some(writes) = self.writes.get_mut(sequence.slot().index()) {
+            *writes = posted.writes;
+        }
         self.groups[sequence.slot()].iter_mut().zip(requests).for_each(|(place, request)| *place = request);
     }
 
-    /// Notes that a signalled write of a slot is complete. The last one completes the slot's requests. Returns the
-    /// measurement of the slot.
+    /// Notes that a signalled write of a slot is complete, on the rail in `alone`. The last one completes the slot's
+    /// requests. Returns the measurement of the slot.
     #[inline]
-    pub(crate) fn handle_sent(&mut self, sequence: Sequence) -> Measured {
-        let slot = &self.slots[sequence.slot()];
-        if slot.sequence != sequence || slot.owed == 0 {
+    pub(crate) fn handle_sent(&mut self, sequence: Sequence, alone: RailSet) -> Measured {
+        let slot = &mut self.slots[sequence.slot()];
+        if slot.sequence != sequence || !alone.is_within(slot.owed) {
             return self.handle_nobodys(sequence);
         }
         let measured = slot.measured;
-        self.count_down(sequence);
+        if slot.group != 0 {
+            self.handle_of_group(sequence, alone);
+            return measured;
+        }
+        slot.owed = slot.owed.except(alone);
+        if slot.owed.is_empty() {
+            slot.state = State::Done;
+        }
         measured
     }
 
@@ -145,14 +229,66 @@ impl Requests {
         Measured::NOT
     }
 
-    #[inline]
-    fn count_down(&mut self, sequence: Sequence) {
+    /// Notes that a signalled write of a slot with a group is complete.
+    #[inline(never)]
+    fn handle_of_group(&mut self, sequence: Sequence, alone: RailSet) {
+        if let (Some(writes), Some(rail)) = (self.writes.get_mut(sequence.slot().index()), alone.first()) {
+            writes[rail] = writes[rail].saturating_sub(1);
+            if writes[rail] > 0 {
+                return;
+            }
+        }
+        self.end_parts(sequence, alone);
+    }
+
+    /// Notes that parts of a slot have been placed.
+    pub(crate) fn end_parts(&mut self, sequence: Sequence, parts: RailSet) {
         let slot = &mut self.slots[sequence.slot()];
-        slot.owed = slot.owed.saturating_sub(1);
-        if slot.owed > 0 {
+        if slot.sequence != sequence || slot.owed.is_empty() {
             return;
         }
-        self.finish(sequence.slot());
+        slot.owed = slot.owed.except(parts);
+        if slot.owed.is_empty() {
+            self.finish(sequence.slot());
+        }
+    }
+
+    /// Returns the slots that have parts, or had them in their last use.
+    pub(crate) fn carried(&self) -> impl Iterator<Item = Carried> {
+        let used = self.slots.iter().filter(|slot| !slot.mask.is_empty() && slot.group != ENDED);
+        used.map(|slot| Carried {
+            sequence: slot.sequence,
+            mask: slot.mask,
+            owed: slot.owed,
+            size: (!slot.in_record).then(|| self.size_of(slot)),
+        })
+    }
+
+    /// Returns the size of the only message of a slot.
+    fn size_of(&self, slot: &SendSlot) -> u32 {
+        match slot.group {
+            0 => slot.size,
+            _ => self.slots[usize::from(self.groups[slot.sequence.slot()][0])].size,
+        }
+    }
+
+    /// Returns the messages of a slot; `None` if the slot is owed nothing by this use.
+    pub(crate) fn sources(&self, sequence: Sequence) -> Option<Sources> {
+        let slot = &self.slots[sequence.slot()];
+        if slot.sequence != sequence || slot.owed.is_empty() || slot.group == ENDED {
+            return None;
+        }
+        let own = [sequence.slot().number()];
+        let requests = match slot.group {
+            0 => &own[..],
+            count => &self.groups[sequence.slot()][..usize::from(count)],
+        };
+        let source = |request: &u8| {
+            let SendSlot { address, size, keys, .. } = self.slots[usize::from(*request)];
+            Source { address, size: size.into(), keys }
+        };
+        let sources = requests.iter().map(source).collect();
+        Some(Sources { sources, mask: slot.mask, in_record: slot.in_record })
     }
 
     /// Notes that a post was refused, which breaks the connection. Some writes of the slot that was being posted may
@@ -167,7 +303,7 @@ impl Requests {
         let mut ended = false;
         for number in 0..=u8::MAX {
             let slot = self.slots[usize::from(number)];
-            if slot.owed > 0 && slot.group != ENDED && received.has(slot.sequence) {
+            if !slot.owed.is_empty() && slot.group != ENDED && received.has(slot.sequence) {
                 self.finish(slot.sequence.slot());
                 self.slots[usize::from(number)].group = ENDED;
                 ended = true;
@@ -215,17 +351,37 @@ mod tests {
         Sequence::new(number)
     }
 
+    fn requests() -> Requests {
+        Requests::new(Arc::default(), true)
+    }
+
+    fn parts(bits: u8) -> RailSet {
+        RailSet::from_bits(bits)
+    }
+
+    fn message(size: u64) -> Source {
+        Source { address: 0x1000 * size, size, keys: [size as u32; MAX_RAILS] }
+    }
+
+    fn posted(mask: u8, writes: u8) -> Posted {
+        let mask = parts(mask);
+        Posted { mask, writes: [writes; MAX_RAILS], measured: Measured::NOT, in_record: true }
+    }
+
     #[test]
     fn requests_come_free_only_when_they_are_done() {
-        let mut requests = Requests::new(Arc::default());
+        let mut requests = requests();
         for sequence in 0..=255 {
             assert!(requests.is_slot_free(at(sequence)) && requests.find_free(at(sequence)).is_some());
-            assert_eq!(requests.post_one(at(sequence), 1, u64::from(sequence) / 10, Measured::NOT), sequence as u8);
+            assert_eq!(
+                requests.post_one(at(sequence), parts(1), &message(u64::from(sequence) / 10), Measured::NOT),
+                sequence as u8
+            );
             assert!(!requests.is_slot_free(at(256 + sequence)) && requests.is_owed(at(256 + sequence)));
         }
         assert_eq!(requests.find_free(at(256)), None);
         assert_eq!(requests.release(70), None);
-        requests.handle_sent(at(70));
+        requests.handle_sent(at(70), parts(1));
         assert!(!requests.is_slot_free(at(256 + 70)), "the application does not know yet");
         assert_eq!((requests.release(70), requests.release(70)), (Some(7), None));
         assert_eq!(requests.find_free(at(256)), Some(70));
@@ -234,27 +390,27 @@ mod tests {
 
     #[test]
     fn all_requests_of_a_slot_are_done_with_its_last_write() {
-        let mut requests = Requests::new(Arc::default());
-        (0..3).for_each(|request| requests.take(request, 10 + u64::from(request)));
-        requests.post(at(0x1ff), 2, [2, 0, 1].into_iter(), Measured::NOT);
+        let mut requests = requests();
+        (0..3).for_each(|request| requests.take(request, &message(10 + u64::from(request))));
+        requests.post(at(0x1ff), &posted(1, 2), [2, 0, 1].into_iter());
         assert!(requests.is_owed(at(0xff)) && !requests.is_owed(at(0xfe)));
         assert!(
             requests.is_free(0xff) && !requests.is_slot_free(at(0x2ff)),
             "its request is free, but the slot is not"
         );
-        requests.handle_sent(at(0x1ff));
+        requests.handle_sent(at(0x1ff), parts(1));
         assert!((0..3).all(|request| requests.release(request).is_none()));
-        requests.handle_sent(at(0x1ff));
+        requests.handle_sent(at(0x1ff), parts(1));
         assert_eq!([0, 1, 2].map(|request| requests.release(request)), [Some(10), Some(11), Some(12)]);
         assert!(requests.is_slot_free(at(0x2ff)));
     }
 
     #[test]
     fn a_request_of_a_group_keeps_its_slot_busy() {
-        let mut requests = Requests::new(Arc::default());
-        requests.take(5, 1);
-        requests.post(at(4), 1, [5].into_iter(), Measured::NOT);
-        requests.handle_sent(at(4));
+        let mut requests = requests();
+        requests.take(5, &message(1));
+        requests.post(at(4), &posted(1, 1), [5].into_iter());
+        requests.handle_sent(at(4), parts(1));
         assert!(requests.is_slot_free(at(4)) && !requests.is_slot_free(at(5)));
         assert_eq!(requests.release(5), Some(1));
         assert!(requests.is_slot_free(at(5)));
@@ -262,36 +418,65 @@ mod tests {
 
     #[test]
     fn a_broken_connection_ignores_what_was_posted_in_part() {
-        let mut requests = Requests::new(Arc::default());
+        let mut requests = requests();
         requests.close();
-        requests.handle_sent(at(0));
+        requests.handle_sent(at(0), parts(1));
         assert!(requests.is_slot_free(at(0)) && requests.release(0).is_none());
     }
 
     #[test]
     fn what_the_peer_has_received_is_sent_though_its_completions_come_late_or_never() {
-        let mut requests = Requests::new(Arc::default());
-        (7..9).for_each(|request| requests.take(request, 5));
-        requests.post(at(0), 3, [7, 8].into_iter(), Measured::NOT);
-        requests.post_one(at(1), 2, 11, Measured::NOT);
-        requests.post_one(at(2), 1, 12, Measured::NOT);
+        let mut requests = requests();
+        (7..9).for_each(|request| requests.take(request, &message(5)));
+        requests.post(at(0), &posted(1, 3), [7, 8].into_iter());
+        requests.post_one(at(1), parts(3), &message(11), Measured::NOT);
+        requests.post_one(at(2), parts(1), &message(12), Measured::NOT);
         let received = Received::new(at(3), |slot| slot.number() < 2);
         assert!(requests.end_received(&received));
         assert_eq!([7, 8, 1, 2].map(|request| requests.release(request)), [Some(5), Some(5), Some(11), None]);
         assert!(!requests.end_received(&received), "once is enough");
         assert!(!requests.is_slot_free(at(257)), "its writes are still out");
-        requests.handle_sent(at(1));
-        requests.handle_sent(at(1));
+        requests.handle_sent(at(1), parts(1));
+        requests.handle_sent(at(1), parts(2));
         assert!(requests.is_slot_free(at(257)) && requests.release(1).is_none(), "it has ended");
-        requests.handle_sent(at(2));
+        requests.handle_sent(at(2), parts(1));
         assert_eq!(requests.release(2), Some(12));
     }
 
     #[test]
     #[should_panic(expected = "which is owed none")]
     fn a_completion_of_nothing_is_a_bug() {
-        let mut requests = Requests::new(Arc::default());
-        requests.post_one(at(3), 1, 0, Measured::NOT);
-        requests.handle_sent(at(0x103));
+        let mut requests = requests();
+        requests.post_one(at(3), parts(1), &message(0), Measured::NOT);
+        requests.handle_sent(at(0x103), parts(1));
+    }
+
+    #[test]
+    fn parts_end_their_slot_in_any_order_and_once() {
+        let mut requests = requests();
+        requests.post_one(at(3), parts(0b101), &message(9), Measured::NOT);
+        let Sources { sources, in_record, .. } = requests.sources(at(3)).expect("it is owed two parts");
+        assert!(sources.len() == 1 && sources[0].address == 0x9000 && sources[0].keys == [9; MAX_RAILS] && !in_record);
+        requests.end_parts(at(3), parts(0b100));
+        requests.end_parts(at(3), parts(0b100));
+        assert_eq!(requests.release(3), None);
+        let carried: Vec<_> = requests.carried().map(|slot| (slot.sequence, slot.owed, slot.size)).collect();
+        assert_eq!(carried, [(at(3), parts(1), Some(9))]);
+        requests.end_parts(at(0x103), parts(1));
+        assert_eq!(requests.release(3), None, "that is another use of the slot");
+        requests.end_parts(at(3), parts(1));
+        assert!(requests.release(3) == Some(9) && requests.sources(at(3)).is_none());
+        requests.end_parts(at(3), parts(1));
+        assert_eq!(requests.release(3), None, "it has ended");
+    }
+
+    #[test]
+    fn a_group_has_the_messages_of_its_requests() {
+        let mut requests = requests();
+        (7..9).for_each(|request| requests.take(request, &message(request.into())));
+        requests.post(at(0x105), &posted(2, 1), [8, 7].into_iter());
+        let Sources { sources, in_record, .. } = requests.sources(at(0x105)).expect("it is owed a part");
+        assert!(sources.iter().map(|source| source.size).eq([8, 7]) && in_record);
+        assert!(requests.carried().all(|slot| slot.size.is_none() && slot.mask == parts(2)));
     }
 }

@@ -3,7 +3,10 @@
 mod chains;
 mod filling;
 mod meter;
+mod recovery;
+mod repairs;
 mod reports;
+mod slot_shares;
 
 use std::sync::Arc;
 
@@ -14,7 +17,10 @@ use railweave_policy::{Order, Piece, Shares};
 
 use self::filling::Filling;
 use self::meter::Meter;
+use self::recovery::Recovery;
+use self::repairs::Repairs;
 use self::reports::InProgress;
+use self::slot_shares::SlotShares;
 use crate::connection::{Core, both_ends};
 use crate::cts::CtsStream;
 use crate::depths::longest_chain;
@@ -22,7 +28,7 @@ use crate::immediate::units;
 use crate::measured::Measured;
 use crate::rails::Rails;
 use crate::record::RecordSource;
-use crate::requests::{REQUESTS, Requests};
+use crate::requests::{REQUESTS, Requests, Source};
 use crate::sequence::Sequence;
 use crate::work::WorkKind;
 use crate::{
@@ -163,6 +169,9 @@ pub struct SendConnection<F: Fabric> {
     /// The next receive to fill.
     head: Sequence,
     filling: Box<Filling>,
+    /// The splits of the slots' messages.
+    shares: SlotShares,
+    recovery: Box<Recovery<F>>,
     // Most messages need none of the fields from here on.
     /// True if the receiver's completions carry byte counts.
     peer_counts_bytes: bool,
@@ -192,8 +201,10 @@ impl<F: Fabric> SendConnection<F> {
         let fast_below = if one_write { longest + 1 } else { 0 };
         Self {
             layout,
+            shares: SlotShares::new(parts.rails.count()),
             progress: InProgress {
-                requests: Requests::new(Arc::clone(&parts.fate)),
+                requests: Requests::new(Arc::clone(&parts.fate), parts.config.striped),
+                repairs: Repairs::default(),
                 meter: Meter::new(
                     &parts.order,
                     parts.config.split_min,
@@ -208,11 +219,13 @@ impl<F: Fabric> SendConnection<F> {
                 parts.peer,
                 parts.fate,
                 Arc::new(Steering::new(&parts.order, parts.weights)),
+                parts.config.recovers,
             ),
             cts: CtsStream::new(parts.cts, u64::from(parts.config.first_number)),
             head: Sequence::new(parts.config.first_number),
             waited: Sequence::new(parts.config.first_number).before(1),
             filling: Box::default(),
+            recovery: Box::default(),
             peer_counts_bytes: parts.peer_counts_bytes,
             max_write,
             config: parts.config,
@@ -283,11 +296,13 @@ impl<F: Fabric> SendConnection<F> {
         );
         self.cts.take_single();
         self.head = sequence.next();
-        let request = SendRequest(self.progress.requests.post_one(sequence, 1, message.size, Measured::NOT));
+        let (mask, source) = (connected.side.alone, Source::of(message));
+        let request = SendRequest(self.progress.requests.post_one(sequence, mask, &source, Measured::NOT));
         connected.side.info.counters.count_data(1, message.size);
         self.progress.meter.count_whole(message.size);
         if let Err(error) = connected.rail.post_fitting(LaneId::FIRST, &[write]) {
-            self.core.post_failed(rail, error, &mut self.progress);
+            // The connection keeps an error.
+            let _ = self.core.post_failed(rail, error, &mut self.progress);
         }
         Some(request)
     }
@@ -317,38 +332,43 @@ impl<F: Fabric> SendConnection<F> {
         self.progress.meter.split(size, self.core.rails.usable(), &mut shares);
         let measured = self.progress.meter.begin_one(sequence, size);
         let template = WriteTemplate::new(&Outgoing { address, size, tag: 0, keys }, to, sequence);
-        let (mut offset, mut owed) = (0, 0);
+        let mut offset = 0;
         for rail in shares.mask {
             let bytes = shares.bytes[rail];
+            self.shares.note(sequence, rail, bytes);
             let write = template.write(Piece { rail, offset, bytes }, receive.key(rail), self.layout, shares.mask);
             let connected = self.core.rails.get_mut(rail);
             let posted = match connected.lanes {
                 1 => connected.rail.post_fitting(LaneId::FIRST, &[write]),
                 lanes => connected.rail.post(lane_of(sequence, lanes), &[write]),
             };
-            if let Err(error) = posted {
-                self.core.post_failed(rail, error, &mut self.progress);
+            if let Err(error) = posted
+                && self.core.post_failed(rail, error, &mut self.progress).is_err()
+            {
                 return None;
             }
-            connected.side.info.counters.count_data(1, bytes);
+            let side = &self.core.rails.get(rail).side;
+            side.info.counters.count_data(1, bytes);
             if measured != Measured::NOT {
-                self.progress.meter.give_one(sequence, &connected.side, bytes);
+                self.progress.meter.give_one(sequence, side, bytes);
             }
             offset += bytes;
-            owed += 1;
         }
         self.cts.take_single();
         self.head = sequence.next();
-        Some(SendRequest(self.progress.requests.post_one(sequence, owed, size, measured)))
+        let source = Source { address, size, keys: keys.local };
+        Some(SendRequest(self.progress.requests.post_one(sequence, shares.mask, &source, measured)))
     }
 
-    /// Returns true if every rail has room for one write of the next slot.
+    /// Returns true if there is a rail, and every rail has room for one write of the next slot.
     #[inline]
     fn has_room(&self) -> bool {
-        self.core.rails.usable().iter().all(|rail| {
-            let connected = self.core.rails.get(rail);
-            connected.rail.send_room(lane_of(self.head, connected.lanes)) > 0
-        })
+        let usable = self.core.rails.usable();
+        !usable.is_empty()
+            && usable.iter().all(|rail| {
+                let connected = self.core.rails.get(rail);
+                connected.rail.send_room(lane_of(self.head, connected.lanes)) > 0
+            })
     }
 
     /// The slow path of [`Self::isend`].
@@ -399,8 +419,9 @@ impl<F: Fabric> SendConnection<F> {
             }
             self.progress.meter.note_ping(rail);
             let write = Write { signalled: true, host: true, id: WorkKind::Ping.id(), ..Write::default() };
-            if let Err(error) = connected.rail.post_fitting(LaneId::FIRST, &[write]) {
-                self.core.post_failed(rail, error, &mut self.progress);
+            if let Err(error) = connected.rail.post_fitting(LaneId::FIRST, &[write])
+                && self.core.post_failed(rail, error, &mut self.progress).is_err()
+            {
                 return;
             }
         }

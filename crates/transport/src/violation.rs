@@ -27,6 +27,52 @@ pub enum Violation {
         /// The length of its write.
         bytes: u32,
     },
+    /// A message about the recovery of a rail is wrong.
+    #[error("a message about the recovery of the rail is wrong: {0}")]
+    Rail(RailFault),
+}
+
+/// The fault of a message about the recovery of a rail.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RailFault {
+    /// It is about a rail, or an incarnation, that this connection does not have.
+    #[error("this connection has no such rail, or no such incarnation of it")]
+    Unknown,
+    /// It came at the wrong time, or from the wrong end.
+    #[error("it came out of turn")]
+    OutOfTurn,
+    /// RAIL_STATE answers for other slots than RAIL_DOWN asked about.
+    #[error("RAIL_STATE answers for other slots than RAIL_DOWN asked about")]
+    OtherSlots,
+    /// The wrong number of lanes was opened.
+    #[error("{lanes} lanes were opened, and the rail has {agreed}")]
+    WrongLanes {
+        /// The number of lanes.
+        lanes: usize,
+        /// The number that was agreed on.
+        agreed: u8,
+    },
+    /// RAIL_DOWN names a receive that was never posted.
+    #[error("RAIL_DOWN names receive {sequence:#x}, which was never posted")]
+    NeverPosted {
+        /// The number of the receive.
+        sequence: u32,
+    },
+    /// RAIL_DOWN contradicts what the immediates of a slot have said.
+    #[error("RAIL_DOWN says mask {mask:#b} and size {size:?} for receive {sequence:#x}, its immediates said otherwise")]
+    Contradiction {
+        /// The number of the receive.
+        sequence: u32,
+        /// The mask.
+        mask: u8,
+        /// The size.
+        size: Option<u32>,
+    },
+    /// This end does not recover rails.
+    #[error(
+        "the peer has lost the rail and wants to go on without it, but recovery is switched off here; set RAILWEAVE_RECOVERY to the same value on every host"
+    )]
+    Off,
 }
 
 /// The fault of an immediate.
@@ -50,6 +96,9 @@ pub enum ImmediateFault {
     /// Its rail, or its lane, has already sent all its immediates for the slot.
     #[error("the rail has already sent an immediate for this slot")]
     SpokenBefore,
+    /// It repeats a part that is not missing.
+    #[error("it repeats a part that is not missing")]
+    NotMissing,
     /// The record that it announces is not there.
     #[error("no completion record was written for the slot")]
     NoRecord,
@@ -78,6 +127,15 @@ pub enum ImmediateFault {
 /// The fault of a CTS entry from the peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CtsViolation {
+    /// The entries of a slot whose receive is not complete are no longer in the ring.
+    #[error(
+        "the CTS entries of slot {slot} are gone although its receive is not complete; the peer breaks the protocol or \
+         memory was overwritten"
+    )]
+    Gone {
+        /// The slot.
+        slot: Slot,
+    },
     /// A slot has a wrong number of buffers.
     #[error(
         "the CTS entry for slot {slot} names {buffers} buffers; allowed: 1 to {MAX_BUFFERS}; the peer breaks the \

@@ -1,8 +1,13 @@
 //! The ids of work requests, by which a completion names its work.
 
-use railweave_fabric::WorkId;
+use railweave_fabric::{RailId, WorkId};
 
 use crate::sequence::Sequence;
+
+/// Mark the ids of a repair and of a hold, which are else those of CTS.
+const REPAIR: u64 = 1 << 37;
+const HOLD: u64 = 1 << 38;
+const _: () = assert!(HOLD >> WorkId::BITS == 0);
 
 /// The kind of a piece of work, encoded in its [`WorkId`]: the report that it is done carries nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +20,10 @@ pub(crate) enum WorkKind {
     Ping,
     /// An empty write, which shows if the peer's end is still there: its number, at least 1.
     Probe(u32),
+    /// The last write of a part of a receive's data that another rail has lost: that rail.
+    Repair { sequence: Sequence, part: RailId },
+    /// A write behind CTS entries that went out twice: the number of their hold.
+    Hold(u32),
     /// A flush: its request, and the generation of that request modulo 2^24.
     Flush { request: u8, generation: u32 },
 }
@@ -25,6 +34,10 @@ impl WorkKind {
         WorkId(match self {
             Self::Data(sequence) => u64::from(sequence.number()) << 2 | 1,
             Self::Cts => 2,
+            Self::Repair { sequence, part } => {
+                REPAIR | u64::from(sequence.number()) << 5 | (part.index() as u64) << 2 | 2
+            }
+            Self::Hold(number) => HOLD | u64::from(number) << 2 | 2,
             Self::Ping => 4,
             Self::Probe(number) => (u64::from(number) + 1) << 2,
             Self::Flush { request, generation } => u64::from(generation) << 10 | u64::from(request) << 2 | 3,
@@ -41,6 +54,11 @@ impl WorkKind {
     pub(crate) fn from_id(id: WorkId) -> Option<Self> {
         let number = (id.0 >> 2) as u32;
         match id.0 & 3 {
+            2 if id.0 & HOLD != 0 => Some(Self::Hold(number)),
+            2 if id.0 & REPAIR != 0 => {
+                let part = RailId::new((id.0 >> 2 & 7) as usize)?;
+                Some(Self::Repair { sequence: Sequence::new((id.0 >> 5) as u32), part })
+            }
             1 => Some(Self::Data(Sequence::new(number))),
             2 => Some(Self::Cts),
             0 if number == 1 => Some(Self::Ping),
@@ -66,6 +84,10 @@ mod tests {
             WorkKind::Probe(u32::MAX),
             WorkKind::Flush { request: 31, generation: 0xff_ffff },
             data(0),
+            WorkKind::Repair { sequence: Sequence::new(u32::MAX), part: RailId::new(7).unwrap() },
+            WorkKind::Repair { sequence: Sequence::new(0), part: RailId::default() },
+            WorkKind::Hold(0),
+            WorkKind::Hold(u32::MAX),
         ] {
             assert_eq!(WorkKind::from_id(work.id()), Some(work));
         }

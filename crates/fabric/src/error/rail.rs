@@ -134,6 +134,18 @@ impl RailError {
         }
     }
 
+    /// Returns true if the peer, or this host, refused the work itself: repeating it over another rail may be refused
+    /// too.
+    pub fn is_refusal(&self) -> bool {
+        use WorkStatus::{
+            LocalAccess, LocalLength, LocalOperation, LocalProtection, RemoteAccess, RemoteInvalidRequest,
+        };
+        matches!(self, Self::Work(failure) if matches!(
+            failure.status,
+            LocalAccess | LocalLength | LocalOperation | LocalProtection | RemoteAccess | RemoteInvalidRequest
+        ))
+    }
+
     /// Returns true if the peer did not answer: packets may not come through.
     pub fn is_unanswered(&self) -> bool {
         matches!(self, Self::Silence(_))

@@ -193,6 +193,7 @@ impl<F: Fabric> Acceptor<F> {
             records: memory.inbox,
             peer: set_up.peer.clone(),
             fate: Arc::new(Fate::default()),
+            token: set_up.token,
         });
         self.state = State::Over;
         set_up.actions.push_back(Action::Ready(Box::new(connection)));

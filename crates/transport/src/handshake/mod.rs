@@ -24,6 +24,7 @@ use railweave_fabric::{Fabric, LaneId, Part, RailId, Step};
 pub use self::acceptor::{AcceptPairing, Acceptor};
 pub use self::connector::{Connector, Wanted};
 pub use self::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
+pub(crate) use self::probe::{Probe, repeat_ns};
 use crate::preface::Token;
 use crate::{Error, Event, Message, PortOffer};
 

@@ -16,6 +16,7 @@ use super::{Action, HandshakePort};
 use crate::depths::Depths;
 use crate::preface::Token;
 use crate::rails::{ConnectedRail, Rails};
+use crate::recovery::Remake;
 use crate::{Cause, ConnectionConfig, Event, Lanes, Message, Order, OwnWeights, RailLanes};
 
 /// The pauses between two looks at the first packets: short ones first, as they usually come through at once.
@@ -27,6 +28,8 @@ pub(super) struct Opening<F: Fabric> {
     pub(super) plan: RailPlan,
     pub(super) pending: Option<F::PendingRail>,
     registrations: Vec<F::Registration>,
+    /// The facts from which its lanes can be made again, once they are open.
+    remake: Option<Arc<Remake<F>>>,
     /// The key by which the peer writes into this end's memory.
     inbox_key: u32,
     /// The key of the memory from which this end writes.
@@ -53,6 +56,7 @@ impl<F: Fabric> Opening<F> {
             plan,
             pending: None,
             registrations: Vec::new(),
+            remake: None,
             inbox_key: 0,
             outbox_key: 0,
             peer_key: 0,
@@ -243,14 +247,15 @@ impl<F: Fabric, C> SetUp<F, C> {
     /// Registers the connection's own memory on a rail, and creates the rail's queues for writes of at most `max_write`
     /// bytes.
     pub(super) fn open_rail(&mut self, rail: RailId, role: Role, max_write: u32) -> Result<(), SetupError> {
+        let count = self.rails.len();
         let rail = &mut self.rails[rail.index()];
         let (plan, domain) = (rail.plan, &self.ports[usize::from(rail.plan.local_port)].domain);
-        let depths = Depths::new(role, plan.lanes, self.config.striped, max_write);
+        let depths = Depths::new(role, plan.lanes, count, self.config.striped, max_write);
         let memory = self.memory.as_ref().expect("rails are opened once the memory is there");
         let register = |region: &Arc<Region>, access| domain.register(Memory::from_region(region), access);
         let inbox = register(&memory.inbox, Access::CONTROL)?;
         let outbox = register(&memory.outbox, Access::SOURCE)?;
-        rail.pending = Some(domain.open_rail(&RailSpec {
+        let spec = RailSpec {
             role,
             lanes: plan.lanes,
             send_depth: depths.send,
@@ -258,7 +263,10 @@ impl<F: Fabric, C> SetUp<F, C> {
             lane_receives: depths.lane_receive,
             traffic_class: self.config.traffic_class,
             peer: Some(plan.remote.address),
-        })?);
+        };
+        rail.pending = Some(domain.open_rail(&spec)?);
+        let (local, remote) = (plan.local_address(), plan.remote_address());
+        rail.remake = Some(Arc::new(Remake { domain: Arc::clone(domain), spec, local, remote }));
         (rail.inbox_key, rail.outbox_key) = (inbox.remote_key(), outbox.local_key());
         rail.registrations = vec![inbox, outbox];
         Ok(())
@@ -508,9 +516,9 @@ impl<F: Fabric, C> SetUp<F, C> {
                 weights.speed[rail] = 0;
                 weights.fixed.iter_mut().for_each(|fixed| fixed[rail] = 0);
             }
-            rails.push(
-                up.map(|up| ConnectedRail::new(up, opening.plan.info(rail, &self.counters), opening.registrations)),
-            );
+            let info = opening.plan.info(rail, &self.counters);
+            let made = up.zip(opening.remake);
+            rails.push(made.map(|(up, remake)| ConnectedRail::new(up, info, opening.registrations, remake)));
         }
         let order = weights.order(self.config.policy);
         let clock = self.ports[0].domain.clock();

@@ -20,8 +20,8 @@ const MOST_WRITES: u32 = 64;
 const LONGEST: u32 = 4096;
 
 /// A rail that has to carry its first packets.
-pub(super) struct Probe<R> {
-    pub(super) rail: R,
+pub(crate) struct Probe<R> {
+    pub(crate) rail: R,
     write: Write,
     /// The writes of each lane, and those of all lanes that have not come through.
     writes: u32,
@@ -50,7 +50,7 @@ impl Reports for Outcome {
 
 /// Returns the time after which a write that has not come through is followed by another; together they have
 /// `timeout_ns`.
-pub(super) fn repeat_ns(timeout_ns: u64) -> u64 {
+pub(crate) fn repeat_ns(timeout_ns: u64) -> u64 {
     REPEAT_NS.max(timeout_ns / u64::from(MOST_WRITES - 1))
 }
 
@@ -61,7 +61,7 @@ pub(super) fn packet_bytes(mtus: [u32; 2]) -> u32 {
 
 impl<R: Rail> Probe<R> {
     /// Returns the probe of a rail that writes from and to these places.
-    pub(super) fn new(rail: R, local: LocalSlice, remote: RemoteSlice) -> Self {
+    pub(crate) fn new(rail: R, local: LocalSlice, remote: RemoteSlice) -> Self {
         let write = Write { local, remote, immediate: None, signalled: true, host: true, id: WorkId(0) };
         Self { rail, write, writes: 0, missing: 0 }
     }
@@ -75,7 +75,7 @@ impl<R: Rail> Probe<R> {
     ///
     /// # Errors
     /// If a lane takes no work.
-    pub(super) fn send(&mut self) -> Result<(), PostError> {
+    pub(crate) fn send(&mut self) -> Result<(), PostError> {
         if self.writes >= MOST_WRITES {
             return Ok(());
         }
@@ -94,7 +94,7 @@ impl<R: Rail> Probe<R> {
     ///
     /// # Errors
     /// If a lane has failed.
-    pub(super) fn has_carried(&mut self) -> Result<bool, Box<RailError>> {
+    pub(crate) fn has_carried(&mut self) -> Result<bool, Box<RailError>> {
         let mut outcome = Outcome::default();
         while self.missing > 0 && self.rail.report(16, &mut outcome) {
             self.missing = self.missing.saturating_sub(std::mem::take(&mut outcome.sent));

@@ -2,6 +2,8 @@
 
 use proptest::prelude::*;
 
+use railweave_fabric::{MAX_RAILS, RailId, RailSet};
+
 use super::*;
 use crate::sequence::Sequence;
 
@@ -16,6 +18,15 @@ fn port(last: u16) -> PortOffer {
         plane_id: 3,
         address: Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0x0a00, last),
     }
+}
+
+fn rail(message: RailMessage) -> Message {
+    Message::Rail(RailNews { rail: RailId::default(), incarnation: Incarnation(0xfffe), message })
+}
+
+fn listed(size: Option<u32>) -> Listed {
+    let of = RailSet::from_bits;
+    Listed { sequence: u32::MAX, mask: of(7), unsure: of(3), placed: of(4), size }
 }
 
 fn messages() -> Vec<Message> {
@@ -59,6 +70,12 @@ fn messages() -> Vec<Message> {
         Message::Resumed(Some(9)),
         Message::Resumed(None),
         Message::Have(12),
+        rail(RailMessage::Suspect),
+        rail(RailMessage::Down(vec![listed(Some(4096)), listed(None)])),
+        rail(RailMessage::State(vec![Seen { sequence: 7, parts: RailSet::from_bits(2) }])),
+        rail(RailMessage::Offer(vec![LaneEndpoint([9; 48]); 16])),
+        rail(RailMessage::Lanes { token: Token([3; 16]), endpoints: vec![LaneEndpoint([8; 48])] }),
+        rail(RailMessage::Up),
     ]
 }
 
@@ -241,16 +258,35 @@ fn each_message_has_a_number_and_a_name_of_its_own() {
     let messages = messages();
     let mut kinds: Vec<u16> = messages.iter().map(Message::kind).collect();
     kinds.dedup();
-    assert_eq!(kinds, (1..=15).collect::<Vec<_>>());
+    assert_eq!(kinds, (1..=21).collect::<Vec<_>>());
     let mut names: Vec<_> = messages.iter().map(Message::name).collect();
     names.dedup();
     let known = [
-        "HELLO", "OFFER", "ANSWER", "LANES", "READY", "REFUSE", "BYE", "PROOF", "PING", "PONG", "WAIT", "PROBE",
-        "RESUME", "RESUMED", "HAVE",
+        "HELLO",
+        "OFFER",
+        "ANSWER",
+        "LANES",
+        "READY",
+        "REFUSE",
+        "BYE",
+        "PROOF",
+        "PING",
+        "PONG",
+        "WAIT",
+        "PROBE",
+        "RESUME",
+        "RESUMED",
+        "HAVE",
+        "RAIL_SUSPECT",
+        "RAIL_DOWN",
+        "RAIL_STATE",
+        "RAIL_OFFER",
+        "RAIL_LANES",
+        "RAIL_UP",
     ];
     assert_eq!(names, known);
-    let unknown = [0, 0, 0, 0, 16, 0, 0, 0, 1, 0, 0, 0];
-    assert!(Frame::decode(&unknown).unwrap_err().to_string().contains("allowed: 1 to 15"));
+    let unknown = [0, 0, 0, 0, 22, 0, 0, 0, 1, 0, 0, 0];
+    assert!(Frame::decode(&unknown).unwrap_err().to_string().contains("allowed: 1 to 21"));
 }
 
 #[test]

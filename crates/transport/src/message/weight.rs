@@ -17,6 +17,7 @@ impl Message {
             }),
             Self::Refuse { reason, .. } => reason.len(),
             Self::Hello(bytes) => bytes.len(),
+            Self::Rail(news) => news.message.weight(),
             _ => 0,
         };
         size_of::<Frame>() + more

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use railweave_fabric::{Fabric, LaneId, RailError, RailId, RailSet, Reports, WorkId};
 
+use super::holds::Holds;
 use crate::Fate;
 use crate::connection::{Fatal, Outstanding};
 use crate::flush::Flushes;
@@ -18,6 +19,7 @@ pub(super) struct Inbox {
     pub(super) slots: Slots,
     pub(super) credits: ReceiveCredits,
     pub(super) flushes: Flushes,
+    pub(super) holds: Holds,
     /// The rails that may still owe the peer an acknowledgement or a CTS; empty unless both ends must poll for anything
     /// to move.
     pub(super) owing: RailSet,
@@ -48,6 +50,7 @@ impl Inbox {
                 self.flushes.handle_sent(usize::from(request), generation, rail);
             }
             Some(WorkKind::Probe(probe)) => self.fate.set_probe_carried(probe),
+            Some(WorkKind::Hold(number)) => drop(self.holds.handle_sent(number, rail)),
             _ => panic!("a receiver got a completion of work that it never posts: {:#x}", id.0),
         }
     }
@@ -86,7 +89,7 @@ impl Reports for Arrivals<'_> {
         let RailSide { alone, info, receives, .. } = &mut *self.side;
         receives.handle_taken();
         info.counters.count_received(u64::from(bytes));
-        if receives.per_slot == 1 {
+        if receives.stripes == 1 {
             if slots.handle_whole(*alone, immediate, bytes) {
                 // One receive fewer is posted, and one slot fewer needs one, so the credits stay the same.
                 return;
@@ -101,7 +104,7 @@ impl Reports for Arrivals<'_> {
         }
         credits.handle_taken();
         let rail = alone.first().unwrap_or_default();
-        match slots.handle_part(Source { rail, lane: lane.0, stripes: receives.per_slot }, immediate, bytes) {
+        match slots.handle_part(Source { rail, lane: lane.0, stripes: receives.stripes }, immediate, bytes) {
             Ok(true) => credits.handle_completed(),
             Ok(false) => {}
             Err(fault) => {

@@ -1,13 +1,14 @@
 //! The slow path of sending: messages wait in their slot until all its buffers are filled, and go out as chains of
 //! writes.
 
-use railweave_fabric::{Fabric, LaneId, LocalSlice, Rail, RailId, RailSet, RemoteSlice, Write};
+use railweave_fabric::{Fabric, LaneId, LocalSlice, MAX_RAILS, Rail, RailId, RailSet, RemoteSlice, Write};
 use railweave_policy::Shares;
 
 use super::filling::Part;
 use super::meter::Meter;
 use super::{SendConnection, SendRequest, lane_of, stripes};
 use crate::measured::Measured;
+use crate::requests::{Posted, Source};
 use crate::work::WorkKind;
 use crate::{Error, GRANULE, Immediate, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, Outgoing, Slot, Truncated, record};
 
@@ -39,7 +40,8 @@ impl<F: Fabric> SendConnection<F> {
         }
         // The message is certain to go out only from here on: a retry redoes everything above.
         self.filling.filled = filled;
-        self.progress.requests.take(request, size);
+        let source = Source { address: message.address, size, keys: message.keys.local };
+        self.progress.requests.take(request, &source);
         if size < message.size {
             self.note_truncated(message.tag, message.size, receive);
         }
@@ -84,13 +86,12 @@ impl<F: Fabric> SendConnection<F> {
 
     /// Posts the slot, whose buffers are all filled. Returns false if there is no room.
     fn post_slot(&mut self) -> Result<bool, Error> {
-        let (owed, measured) = self.post_chains()?;
-        if owed == 0 {
+        let Some(posted) = self.post_chains()? else {
             return Ok(false);
-        }
+        };
         let filling = &mut *self.filling;
         let requests = filling.parts[..filling.count].iter().map(|part| part.request);
-        self.progress.requests.post(self.head, owed, requests, measured);
+        self.progress.requests.post(self.head, &posted, requests);
         filling.count = 0;
         self.core.fast.open();
         self.head = self.head.next();
@@ -98,9 +99,8 @@ impl<F: Fabric> SendConnection<F> {
     }
 
     /// Posts chains of plain writes that end in a write-with-immediate, and the record on the leader if the immediate
-    /// cannot hold the sizes. Returns the number of signalled writes posted, 0 if there is no room, and their
-    /// measurement.
-    fn post_chains(&mut self) -> Result<(u8, Measured), Error> {
+    /// cannot hold the sizes. Returns the signalled writes that were posted, `None` if there is no room.
+    fn post_chains(&mut self) -> Result<Option<Posted>, Error> {
         let count = self.filling.count;
         let pieces = |size: u64| size.div_ceil(self.max_write).max(1) as u32;
         let longest = self.filling.parts[..count].iter().map(|part| pieces(part.size)).sum::<u32>() + 1;
@@ -109,7 +109,7 @@ impl<F: Fabric> SendConnection<F> {
             let LaneId(lane) = lane_of(self.head, connected.lanes);
             let mut lanes = if self.config.striped { 0..connected.lanes } else { lane..lane + 1 };
             if lanes.any(|lane| connected.rail.send_room(LaneId(lane)) < longest) {
-                return Ok((0, Measured::NOT));
+                return Ok(None);
             }
         }
 
@@ -144,7 +144,8 @@ impl<F: Fabric> SendConnection<F> {
         let all_lanes = self.config.striped && stripes(size_q, self.layout.all_ones());
         let leader = mask.first();
 
-        let mut owed = 0;
+        self.shares.note_group(self.head, &shares[..count], mask);
+        let mut writes = [0; MAX_RAILS];
         for rail in mask {
             let count = self.core.rails.get(rail).lanes;
             let (first_lane, lanes) = if all_lanes { (0, count) } else { (lane_of(self.head, count).0, 1) };
@@ -157,13 +158,14 @@ impl<F: Fabric> SendConnection<F> {
                 self.end_chain(rail, slot, record, in_record, immediate);
                 let connected = self.core.rails.get_mut(rail);
                 if let Err(error) = connected.rail.post(LaneId(first_lane + lane), &self.chain) {
-                    return Err(self.core.post_failed(rail, error, &mut self.progress));
+                    self.core.post_failed(rail, error, &mut self.progress)?;
                 }
-                connected.side.info.counters.count_data(self.chain.len() as u64, bytes);
-                owed += 1;
+                let counters = &self.core.rails.get(rail).side.info.counters;
+                counters.count_data(self.chain.len() as u64, bytes);
+                writes[rail] += 1;
             }
         }
-        Ok((owed, measured))
+        Ok(Some(Posted { mask, writes, measured, in_record }))
     }
 
     /// Notes what the slot that is being posted gives a rail, in this many signalled writes.

@@ -242,6 +242,18 @@ impl<C: Clock> Meter<C> {
         }
     }
 
+    /// Notes that everything in flight on a rail is lost.
+    pub(super) fn forget(&mut self, rail: RailId) {
+        self.splitter.rails().forget(rail);
+        self.pinged.remove(rail);
+    }
+
+    /// Notes that other rails than before carry data.
+    pub(super) fn use_rails(&mut self, usable: RailSet) {
+        self.usable = usable;
+        self.find_unknown();
+    }
+
     /// Returns the rails whose latency is not known well.
     #[inline(always)]
     pub(super) fn unknown(&self) -> RailSet {

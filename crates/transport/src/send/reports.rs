@@ -1,8 +1,9 @@
 //! The reports of a sending connection's rails.
 
-use railweave_fabric::{Clock, Fabric, LaneId, RailError, RailId, Reports, WorkId};
+use railweave_fabric::{Clock, Fabric, LaneId, RailError, RailId, RailSet, Reports, WorkId};
 
 use super::meter::Meter;
+use super::repairs::Repairs;
 use crate::Received;
 use crate::connection::{Fatal, Outstanding};
 use crate::measured::Measured;
@@ -15,12 +16,13 @@ use crate::work::WorkKind;
 pub(super) struct InProgress<C> {
     pub(super) requests: Requests,
     pub(super) meter: Meter<C>,
+    pub(super) repairs: Repairs,
 }
 
 impl<C: Clock> Outstanding for InProgress<C> {
     #[inline(always)]
     fn reports<'a, F: Fabric>(&'a mut self, side: &'a mut RailSide) -> impl Reports {
-        Completions { requests: &mut self.requests, meter: &mut self.meter, side, now: 0 }
+        Completions { progress: self, side, now: 0 }
     }
 
     #[inline(always)]
@@ -39,8 +41,7 @@ impl<C: Clock> Outstanding for InProgress<C> {
 
 /// Handles the reports of one rail in one poll.
 struct Completions<'a, C> {
-    requests: &'a mut Requests,
-    meter: &'a mut Meter<C>,
+    progress: &'a mut InProgress<C>,
     side: &'a RailSide,
     /// The time of this poll in ticks, 0 until the clock is read.
     now: u64,
@@ -50,33 +51,38 @@ impl<C: Clock> Reports for Completions<'_, C> {
     #[inline(always)]
     fn handle_sent(&mut self, id: WorkId) {
         let Some(sequence) = WorkKind::data(id) else {
-            return handle_other_sent(self.requests, self.meter, self.side.id, &mut self.now, id);
+            return handle_other_sent(self.progress, self.side.id, &mut self.now, id);
         };
-        let measured = self.requests.handle_sent(sequence);
+        let measured = self.progress.requests.handle_sent(sequence, self.side.alone);
         if measured != Measured::NOT {
-            self.meter.handle_sent(sequence, measured, self.side, &mut self.now);
+            self.progress.meter.handle_sent(sequence, measured, self.side, &mut self.now);
         }
     }
 
     #[inline(always)]
     fn handle_received(&mut self, _lane: LaneId, immediate: u32, bytes: u32) {
         let violation = Violation::ToSender { bits: immediate, bytes };
-        Fatal::keep(&mut self.requests.fatal, || Fatal::Broke(violation));
+        Fatal::keep(&mut self.progress.requests.fatal, || Fatal::Broke(violation));
     }
 
     #[inline(always)]
     fn handle_failed(&mut self, lane: LaneId, _id: Option<WorkId>, error: Box<RailError>) {
-        Fatal::keep(&mut self.requests.fatal, || Fatal::Failed { lane, error });
+        Fatal::keep(&mut self.progress.requests.fatal, || Fatal::Failed { lane, error });
     }
 }
 
 /// Handles the completion of work that is no data.
 #[cold]
 #[inline(never)]
-fn handle_other_sent<C: Clock>(requests: &Requests, meter: &mut Meter<C>, rail: RailId, now: &mut u64, id: WorkId) {
+fn handle_other_sent<C: Clock>(progress: &mut InProgress<C>, rail: RailId, now: &mut u64, id: WorkId) {
     match WorkKind::from_id(id) {
-        Some(WorkKind::Ping) => meter.handle_ping_sent(rail, now),
-        Some(WorkKind::Probe(probe)) => requests.fate.set_probe_carried(probe),
+        Some(WorkKind::Ping) => progress.meter.handle_ping_sent(rail, now),
+        Some(WorkKind::Probe(probe)) => progress.requests.fate.set_probe_carried(probe),
+        Some(WorkKind::Repair { sequence, part }) => {
+            if progress.repairs.note_placed(sequence, part, rail) {
+                progress.requests.end_parts(sequence, RailSet::only(part));
+            }
+        }
         _ => panic!("a sender got a completion of work that it never posts: {:#x}", id.0),
     }
 }

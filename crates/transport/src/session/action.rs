@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::{Ended, Lost, Unreachable};
-use crate::{Frame, Message, Offer, Received, Resume};
+use crate::{Frame, Message, Offer, RailNews, Received, Resume};
 
 /// A task that a session hands to its caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +75,14 @@ pub enum SessionAction {
         connection: u32,
         /// The message.
         message: Message,
+    },
+    /// A step of the peer in the recovery of a rail of this open connection:
+    /// [`crate::Recovers::handle_rail_news`].
+    Rail {
+        /// The connection.
+        connection: u32,
+        /// The step.
+        news: RailNews,
     },
     /// The peer is still setting up this connection, so its timeout restarts.
     Waits(u32),

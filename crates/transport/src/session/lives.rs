@@ -29,6 +29,9 @@ impl Session {
                 self.actions.extend(received.map(|received| SessionAction::Received { connection, received }));
                 self.peer_left(connection, LostCause::Bye, now_ns.saturating_add(self.config.grace_ns));
             }
+            (Some(State::Open { peer_left: None, .. }), Message::Rail(news)) => {
+                self.actions.push_back(SessionAction::Rail { connection, news });
+            }
             // The connection came up on this side and not on the peer's, for example because READY came too late. The
             // peer will send no BYE for it.
             (Some(State::Open { .. }), Message::Refuse { reason, .. }) => {

@@ -25,6 +25,7 @@ mod pair;
 mod probes;
 mod promises;
 mod records;
+mod recovery;
 mod regressions;
 mod room;
 mod steering;

@@ -57,10 +57,10 @@ pub(crate) struct Setup {
 
 impl Default for Setup {
     /// One rail of two lanes without faults, and 64 bytes of host memory. The split follows the ports' speeds, so that
-    /// it is the same however long anything takes.
+    /// it is the same however long anything takes. A failure ends the connection.
     fn default() -> Self {
         let (from, to) = (vec![UNLIMITED], vec![UNLIMITED]);
-        let config = ConnectionConfig { policy: PolicyName::Speed, ..ConnectionConfig::default() };
+        let config = ConnectionConfig { policy: PolicyName::Speed, recovers: false, ..ConnectionConfig::default() };
         Self { from, to, lanes: vec![LANES], faults: Faults::none(), bytes: 64, kind: MemoryKind::Host, config }
     }
 }
@@ -69,6 +69,12 @@ impl Setup {
     /// Returns a setup of two rails.
     pub(crate) fn two_rails() -> Self {
         Self { from: vec![UNLIMITED; 2], to: vec![UNLIMITED; 2], ..Self::default() }
+    }
+
+    /// Returns this setup with ends that go on without rails that fail.
+    #[allow(dead_code, reason = "the examples do without")]
+    pub(crate) fn recovers(self) -> Self {
+        Self { config: ConnectionConfig { recovers: true, ..self.config }, ..self }
     }
 
     /// Returns this setup with GPU memory at the receiver.

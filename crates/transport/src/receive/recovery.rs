@@ -1,0 +1,553 @@
+//! The recovery of rails at the receiving end: it ends its lanes, says what they have brought, and opens new ones.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use railweave_fabric::{
+    Fabric, Joining, LaneEndpoint, LaneId, MAX_RAILS, PendingRail, Rail, RailId, RailSet, RemoteSlice, Write,
+};
+
+use super::RecvConnection;
+use crate::connection::Outstanding;
+use crate::handshake::LaneRefused;
+use crate::message::{Incarnation, Listed, RailMessage, RailNews, Seen};
+use crate::rails::{ConnectedRail, TakenRail};
+use crate::recovery::{Fence, Fenced, GivenUp, Made, NewLanes, Pauses, RailWork, RecoveryAction};
+use crate::sequence::Sequence;
+use crate::slots::{Judged, State};
+use crate::violation::RailFault;
+use crate::work::WorkKind;
+use crate::{Cause, Dial, Event, Message, SLOTS, Slot, Token};
+
+/// The most pieces of GPU memory that a fence makes visible: as many as receives may be out.
+const MOST_FLUSHES: usize = SLOTS;
+
+/// The recovery of all rails of a receiving connection.
+pub(super) struct Recovery<F: Fabric> {
+    rails: [OneRail<F>; MAX_RAILS],
+    pub(super) actions: VecDeque<RecoveryAction>,
+    /// The token that lanes present if they are sockets.
+    token: Token,
+    /// True while CTS entries have to be written again, because a rail was given up that may have lost some.
+    repeats_cts: bool,
+}
+
+/// The recovery of one rail.
+struct OneRail<F: Fabric> {
+    incarnation: Incarnation,
+    stage: Stage<F>,
+    /// The entries of RAIL_DOWN that wait for the answer.
+    question: Option<Vec<Listed>>,
+    /// True if everything that its last lanes placed in GPU memory is visible there.
+    is_visible: bool,
+    pauses: Pauses,
+}
+
+/// The stage of a rail.
+enum Stage<F: Fabric> {
+    /// It carries data, or it never came up.
+    Up,
+    /// Its lanes are on their way to their end.
+    Fencing,
+    /// Its lanes are gone, and the sender has not said that its own are.
+    Fenced,
+    /// The sender has been answered.
+    Answered,
+    /// New lanes are being opened and connected.
+    Opening,
+    /// The sockets of new lanes are awaited.
+    Awaiting(F::PendingRail),
+    /// New lanes are connected, and the sender has not said that they are up.
+    Ready(F::Rail),
+}
+
+impl<F: Fabric> Recovery<F> {
+    /// Returns the recovery of a connection whose lanes have presented this token.
+    pub(super) fn new(token: Token) -> Self {
+        let rails = std::array::from_fn(|_| OneRail {
+            incarnation: Incarnation::default(),
+            stage: Stage::Up,
+            question: None,
+            is_visible: true,
+            pauses: Pauses::default(),
+        });
+        Self { rails, actions: VecDeque::new(), token, repeats_cts: false }
+    }
+
+    fn say(&mut self, rail: RailId, message: RailMessage) {
+        let incarnation = self.rails[rail].incarnation;
+        self.actions.push_back(RecoveryAction::Send(Message::Rail(RailNews { rail, incarnation, message })));
+    }
+
+    fn work(&mut self, work: impl RailWork + 'static) {
+        self.actions.push_back(RecoveryAction::Work(Box::new(work)));
+    }
+
+    /// Gives new lanes up that are gone already.
+    fn give_up_new(&mut self, rail: RailId) {
+        self.rails[rail].stage = Stage::Fenced;
+        self.say(rail, RailMessage::Suspect);
+    }
+}
+
+impl<F: Fabric> RecvConnection<F> {
+    /// Does what is due: ends the lanes of rails that were given up, and writes CTS again.
+    pub(super) fn recover_now(&mut self, now_ns: u64) {
+        while let Some((rail, why)) = self.core.take_given_up() {
+            self.begin_fence(rail, why, now_ns);
+        }
+        self.repeat_cts();
+    }
+
+    /// Returns the time at which there is something to do.
+    pub(super) fn recovery_next_ns(&self) -> Option<u64> {
+        let repeats = self.recovery.repeats_cts && !self.core.rails.usable().is_empty();
+        (repeats || self.core.has_given_up()).then_some(0)
+    }
+
+    fn begin_fence(&mut self, rail: RailId, why: GivenUp, now_ns: u64) {
+        let name = self.core.rails.name(rail);
+        let flushes = self.placed_by(rail);
+        let Some(taken) = self.core.rails.take(rail) else {
+            return;
+        };
+        self.inbox.owing.remove(rail);
+        self.inbox.holds.handle_given_up(rail);
+        self.inbox.flushes.begin_fence(rail);
+        self.recovery.repeats_cts = true;
+        let one = &mut self.recovery.rails[rail];
+        one.stage = Stage::Fencing;
+        one.pauses.went_down(now_ns);
+        if one.question.is_none() {
+            self.recovery.say(rail, RailMessage::Suspect);
+        }
+        let left = self.core.rails.usable();
+        self.recovery.actions.push_back(RecoveryAction::Event(Event::RailDown { rail, name, why, left }));
+        self.recovery.work(Fence::new(rail, taken, flushes));
+    }
+
+    /// Returns the pieces of GPU memory in which a rail may have placed something that is not flushed.
+    fn placed_by(&self, rail: RailId) -> Vec<RemoteSlice> {
+        if !self.core.rails.find(rail).is_some_and(|connected| connected.rail.flushes()) {
+            return Vec::new();
+        }
+        let mut placed = Vec::new();
+        for number in 0..=u8::MAX {
+            let receive = self.inbox.slots.get(Slot::new(number));
+            if !receive.flushable {
+                continue;
+            }
+            let entries = self.cts.entries(receive.first_entry, receive.count);
+            let is_gpu = |index: usize| receive.addresses[index] != 0;
+            let of_slot = entries.enumerate().filter(|(index, entry)| is_gpu(*index) && entry.size > 0);
+            placed.extend(of_slot.map(|(_, entry)| RemoteSlice { address: entry.address, key: entry.keys[rail] }));
+        }
+        placed.sort_unstable_by_key(|slice: &RemoteSlice| slice.address);
+        placed.dedup();
+        placed.truncate(MOST_FLUSHES);
+        placed
+    }
+
+    /// Handles work on a rail that is done.
+    pub(super) fn take_work(&mut self, work: Box<dyn Any + Send>, _now_ns: u64) {
+        match work.downcast::<Fence<F>>() {
+            Ok(fence) => {
+                let (rail, fenced) = fence.into_fenced();
+                self.take_fenced(rail, fenced);
+            }
+            Err(work) => {
+                if let Ok(lanes) = work.downcast::<NewLanes<F>>() {
+                    let (rail, _, made) = lanes.into_made();
+                    self.take_made(rail, made);
+                }
+            }
+        }
+        self.repeat_cts();
+    }
+
+    fn take_fenced(&mut self, rail: RailId, mut fenced: Fenced) {
+        let Some(down) = self.core.rails.down_mut(rail) else {
+            return;
+        };
+        fenced.replay(&mut self.inbox.reports::<F>(&mut down.side));
+        if let Some(fatal) = self.inbox.fatal.take() {
+            return self.core.fail_by(rail, *fatal);
+        }
+        self.inbox.owing.remove(rail);
+        self.inbox.flushes.handle_fenced(rail, fenced.is_visible);
+        if !fenced.is_visible && self.has_hidden(rail) {
+            let (name, peer) = (self.core.rails.name(rail), self.core.peer().to_owned());
+            self.core.fail(Cause::Unrepairable { rail, name, peer });
+            return;
+        }
+        let one = &mut self.recovery.rails[rail];
+        one.is_visible = fenced.is_visible;
+        one.stage = Stage::Fenced;
+        if let Some(question) = one.question.take() {
+            self.answer(rail, &question);
+        }
+    }
+
+    /// Returns true if a receive is complete that this rail has brought a part of, and whose application has yet to flush
+    /// it: that is impossible once the rail's adapter is gone.
+    fn has_hidden(&self, rail: RailId) -> bool {
+        let receives = (0..=u8::MAX).map(|number| self.inbox.slots.get(Slot::new(number)));
+        let mut complete = receives.filter(|receive| receive.state == State::Complete && receive.flushable);
+        complete.any(|receive| receive.expected.contains(rail))
+    }
+
+    /// Says what has come of the parts that the sender asks about. Nothing of this incarnation can come any more.
+    fn answer(&mut self, rail: RailId, question: &[Listed]) {
+        self.recovery.rails[rail].stage = Stage::Answered;
+        self.free_ring(rail);
+        let mut seen = Vec::new();
+        for listed in question {
+            match self.judge(rail, listed) {
+                Ok(_) if listed.unsure.is_empty() => {}
+                Ok(parts) => seen.push(Seen { sequence: listed.sequence, parts }),
+                Err(fault) => return self.core.fail_by_peer(rail, fault),
+            }
+        }
+        if self.core.check_open().is_ok() {
+            self.recovery.say(rail, RailMessage::State(seen));
+        }
+        self.note_called();
+    }
+
+    /// Notes that the sender's lanes of a rail are gone: no CTS can land over it.
+    fn free_ring(&mut self, rail: RailId) {
+        self.inbox.holds.handle_down(rail);
+    }
+
+    /// Returns the parts of a receive that have come. Notes that the others will be sent again.
+    fn judge(&mut self, rail: RailId, listed: &Listed) -> Result<RailSet, RailFault> {
+        let sequence = Sequence::new(listed.sequence);
+        let age = self.head.since(sequence);
+        if age == 0 || age > 1 << 31 {
+            return Err(RailFault::NeverPosted { sequence: listed.sequence });
+        }
+        let slot = sequence.slot();
+        let state = self.inbox.slots.get(slot).state;
+        // A slot that was used again, or is complete, had everything.
+        if age > SLOTS as u32 || matches!(state, State::Free | State::Complete) {
+            return Ok(RailSet::ALL);
+        }
+        let is_hidden = self.inbox.slots.get(slot).flushable && !self.recovery.rails[rail].is_visible;
+        let overlapped = state == State::Early && self.is_taken_again(sequence);
+        let judged = self.inbox.slots.judge(slot, listed, is_hidden, overlapped)?;
+        match judged {
+            Judged::Lost => {
+                let (name, peer) = (self.core.rails.name(rail), self.core.peer().to_owned());
+                self.core.fail(Cause::Unrepairable { rail, name, peer });
+                Ok(RailSet::EMPTY)
+            }
+            Judged::Seen { parts, is_last } => {
+                if is_last {
+                    self.inbox.credits.handle_completed();
+                }
+                Ok(parts)
+            }
+        }
+    }
+
+    /// Returns true if a later receive has a buffer of an early one: the application has the early one's data.
+    fn is_taken_again(&self, sequence: Sequence) -> bool {
+        let slots = &self.inbox.slots;
+        let buffers = |sequence: Sequence| {
+            let receive = slots.get(sequence.slot());
+            self.cts.entries(receive.first_entry, receive.count).map(|entry| (entry.address, entry.size))
+        };
+        let later = (1..self.head.since(sequence)).map(|count| self.head.before(count));
+        later.into_iter().flat_map(buffers).any(|later| buffers(sequence).any(|early| overlap(later, early)))
+    }
+
+    /// Returns true if a receive of these buffers has to wait: a part of an early receive is on its way to one of them
+    /// again.
+    pub(super) fn is_awaited_there(&self, buffers: &[crate::Incoming<'_>]) -> bool {
+        let slots = &self.inbox.slots;
+        slots.called_early().any(|slot| {
+            let receive = slots.get(slot);
+            let early = || self.cts.entries(receive.first_entry, receive.count);
+            buffers
+                .iter()
+                .any(|buffer| early().any(|entry| overlap((buffer.address, buffer.size), (entry.address, entry.size))))
+        })
+    }
+
+    /// Keeps receives off the fast path while parts of early ones are on their way again.
+    pub(super) fn note_called(&mut self) {
+        if self.inbox.slots.called_early().next().is_some() {
+            self.core.fast.close();
+        } else {
+            self.core.fast.open();
+        }
+    }
+
+    /// Handles lanes as far as they were made.
+    fn take_made(&mut self, rail: RailId, made: Made<F>) {
+        let one = &mut self.recovery.rails[rail];
+        match (std::mem::replace(&mut one.stage, Stage::Up), made) {
+            // The sender has given them up meanwhile.
+            (Stage::Opening, made) if one.question.is_some() => {
+                let question = one.question.take().unwrap_or_default();
+                one.stage = Stage::Fenced;
+                match made {
+                    Made::Ready(lanes, _) => {
+                        self.recovery.rails[rail].question = Some(question);
+                        self.discard(rail, lanes);
+                    }
+                    Made::Open(_) | Made::Failed(_) => self.answer(rail, &question),
+                }
+            }
+            (Stage::Opening, Made::Ready(lanes, endpoints)) => {
+                one.stage = Stage::Ready(lanes);
+                let token = self.recovery.token;
+                self.recovery.say(rail, RailMessage::Lanes { token, endpoints });
+            }
+            (Stage::Opening, Made::Open(pending)) => {
+                one.stage = Stage::Awaiting(pending);
+                let token = self.recovery.token;
+                let lanes = self.core.rails.down_mut(rail).map_or(1, |down| usize::from(down.lanes));
+                self.recovery.actions.push_back(RecoveryAction::Await(token));
+                self.recovery.say(rail, RailMessage::Lanes { token, endpoints: vec![LaneEndpoint::default(); lanes] });
+            }
+            (Stage::Opening, Made::Failed(_)) => self.recovery.give_up_new(rail),
+            (stage, _) => one.stage = stage,
+        }
+    }
+
+    /// Ends new lanes that carry nothing yet.
+    fn discard(&mut self, rail: RailId, lanes: F::Rail) {
+        self.recovery.rails[rail].stage = Stage::Fencing;
+        let registrations = self.core.rails.down_mut(rail).map(|down| down.registrations()).unwrap_or_default();
+        self.recovery.work(Fence::<F>::new(rail, TakenRail { rail: lanes, registrations }, Vec::new()));
+    }
+
+    /// Handles a step of the peer.
+    ///
+    /// # Errors
+    /// If the peer breaks the protocol.
+    pub(super) fn take_news(&mut self, news: RailNews, now_ns: u64) -> Result<(), RailFault> {
+        let RailNews { rail, incarnation, message } = news;
+        if !self.core.rails.has(rail) {
+            return Err(RailFault::Unknown);
+        }
+        let current = self.recovery.rails[rail].incarnation;
+        if let RailMessage::Offer(peer) = message {
+            return self.take_offer(rail, incarnation, peer);
+        }
+        if current.is_before(incarnation) {
+            return Err(RailFault::Unknown);
+        }
+        match message {
+            _ if incarnation != current => Ok(()),
+            RailMessage::Down(question) => self.take_down(rail, question, now_ns),
+            RailMessage::Up => self.take_up(rail, now_ns),
+            _ => Err(RailFault::OutOfTurn),
+        }
+    }
+
+    /// The sender's lanes of a rail are gone.
+    fn take_down(&mut self, rail: RailId, question: Vec<Listed>, now_ns: u64) -> Result<(), RailFault> {
+        let one = &mut self.recovery.rails[rail];
+        match std::mem::replace(&mut one.stage, Stage::Up) {
+            Stage::Up => {
+                one.question = Some(question);
+                self.core.give_up(rail, GivenUp::Peer);
+                self.recover_now(now_ns);
+            }
+            Stage::Fenced => self.answer(rail, &question),
+            Stage::Awaiting(pending) => {
+                // Sockets: closing them is their end.
+                drop(pending);
+                self.answer(rail, &question);
+            }
+            Stage::Ready(lanes) => {
+                one.question = Some(question);
+                self.discard(rail, lanes);
+            }
+            stage @ (Stage::Fencing | Stage::Opening) if one.question.is_none() => {
+                one.stage = stage;
+                one.question = Some(question);
+            }
+            stage => {
+                one.stage = stage;
+                return Err(RailFault::OutOfTurn);
+            }
+        }
+        Ok(())
+    }
+
+    /// The sender offers new lanes.
+    fn take_offer(&mut self, rail: RailId, incarnation: Incarnation, peer: Vec<LaneEndpoint>) -> Result<(), RailFault> {
+        let one = &mut self.recovery.rails[rail];
+        if !matches!(one.stage, Stage::Answered) || incarnation != one.incarnation.next() {
+            return Err(RailFault::OutOfTurn);
+        }
+        let Some((lanes, remake, receives)) = self.core.rails.down_mut(rail).map(|down| {
+            down.side.receives.posted = 0;
+            (down.lanes, Arc::clone(&down.remake), down.side.receives.depth)
+        }) else {
+            return Err(RailFault::OutOfTurn);
+        };
+        if peer.len() != usize::from(lanes) {
+            return Err(RailFault::WrongLanes { lanes: peer.len(), agreed: lanes });
+        }
+        (one.incarnation, one.stage) = (incarnation, Stage::Opening);
+        self.recovery.work(NewLanes::answer(rail, incarnation, &remake, peer, receives));
+        Ok(())
+    }
+
+    /// The sender's new lanes are connected.
+    fn take_up(&mut self, rail: RailId, now_ns: u64) -> Result<(), RailFault> {
+        let one = &mut self.recovery.rails[rail];
+        match std::mem::replace(&mut one.stage, Stage::Up) {
+            Stage::Ready(lanes) => self.install(rail, lanes, now_ns),
+            Stage::Awaiting(pending) if pending.is_ready() => match pending.into_rail() {
+                Ok(lanes) => self.install(rail, lanes, now_ns),
+                Err(_) => self.recovery.give_up_new(rail),
+            },
+            Stage::Awaiting(_) => self.recovery.give_up_new(rail),
+            // The sender said it before it heard that this end has given the lanes up.
+            stage @ (Stage::Fenced | Stage::Fencing) => one.stage = stage,
+            stage => {
+                one.stage = stage;
+                return Err(RailFault::OutOfTurn);
+            }
+        }
+        Ok(())
+    }
+
+    /// Uses new lanes.
+    fn install(&mut self, rail: RailId, lanes: F::Rail, now_ns: u64) {
+        let Some(connected) = self.core.rails.put(rail, lanes) else {
+            return;
+        };
+        let receives = &mut connected.side.receives;
+        if F::JOINING.may_block() {
+            receives.posted = receives.depth;
+        } else {
+            receives.posted = connected.rail.post_receives(receives.depth).unwrap_or(0);
+        }
+        self.core.use_again(rail);
+        let after_ns = self.recovery.rails[rail].pauses.came_up(now_ns);
+        let name = self.core.rails.name(rail);
+        let event = Event::RailUp { rail, name, after_ns, repaired: None };
+        self.recovery.actions.push_back(RecoveryAction::Event(event));
+        self.repeat_cts();
+    }
+
+    /// Returns the function that hands a socket over to a lane of a rail that is being brought up again.
+    ///
+    /// # Errors
+    /// If no such lane waits for a socket.
+    fn awaited(&mut self, rail: u8, lane: u8) -> Result<(RailId, &mut F::PendingRail), LaneRefused> {
+        let none = LaneRefused::NotAwaited(rail);
+        let Some(id) = RailId::new(rail.into()).filter(|id| id.index() < MAX_RAILS) else {
+            return Err(none);
+        };
+        let (Joining::BySockets { awaits, .. }, Some(lanes)) =
+            (F::JOINING, self.core.rails.down_mut(id).map(|down| down.lanes))
+        else {
+            return Err(none);
+        };
+        match &mut self.recovery.rails[id].stage {
+            Stage::Awaiting(_) if lane >= lanes => Err(LaneRefused::NoSuchLane { rail, lanes }),
+            Stage::Awaiting(pending) if !awaits(pending, LaneId(lane)) => Err(LaneRefused::HasSocket),
+            Stage::Awaiting(pending) => Ok((id, pending)),
+            _ => Err(none),
+        }
+    }
+
+    /// Checks that a lane waits for the socket that the peer dials.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub(super) fn check_lane(&mut self, rail: u8, lane: u8) -> Result<(), LaneRefused> {
+        self.awaited(rail, lane).map(drop)
+    }
+
+    /// Takes the socket of a lane that the peer dialled.
+    ///
+    /// # Errors
+    /// If no such lane waits for a socket, or this one is unusable.
+    pub(super) fn take_lane(&mut self, rail: u8, lane: u8, socket: OwnedFd) -> Result<(), LaneRefused> {
+        let (_, pending) = self.awaited(rail, lane)?;
+        let Joining::BySockets { attach, .. } = F::JOINING else {
+            return Err(LaneRefused::NotAwaited(rail));
+        };
+        Ok(attach(pending, LaneId(lane), socket)?)
+    }
+
+    /// The sender dials.
+    #[expect(clippy::unused_self, reason = "the sending end has the same method")]
+    pub(super) fn take_dialled(&self, _dial: &Dial, _socket: Result<OwnedFd, String>, _now_ns: u64) {}
+
+    /// The sender offers new lanes, so there is nothing to hurry here.
+    #[expect(clippy::unused_self, reason = "the sending end has the same method")]
+    pub(super) fn hurry(&self, _now_ns: u64) {}
+
+    /// Writes the CTS entries of all receives that are not complete again over a usable rail, if a rail was given up
+    /// that may have lost some.
+    fn repeat_cts(&mut self) {
+        let usable = self.core.rails.usable();
+        let Some(on) = usable.first().filter(|_| self.recovery.repeats_cts) else {
+            return;
+        };
+        // Each of the others may hold copies of the same entries that have not landed yet.
+        let has_room = |rail: RailId| self.core.rails.get(rail).rail.send_room(LaneId::FIRST) >= 2;
+        if !usable.iter().all(has_room) {
+            return;
+        }
+        self.recovery.repeats_cts = false;
+        let Some(oldest) = self.oldest_open_entry() else {
+            return;
+        };
+        let down = RailId::all().filter(|rail| !self.is_settled(*rail)).collect();
+        let number = self.inbox.holds.add(oldest, usable, down);
+        self.cap_limit();
+        let id = WorkKind::Hold(number).id();
+        let ConnectedRail { rail: lanes, cts, side, .. } = self.core.rails.get_mut(on);
+        side.info.counters.count_cts();
+        let mut failed = self.cts.repeat(oldest, lanes, cts, id).err().map(|error| (on, error));
+        for rail in usable.without(on) {
+            let write = Write { signalled: true, host: true, id, ..Write::default() };
+            if let Err(error) = self.core.rails.get_mut(rail).rail.post(LaneId::FIRST, &[write]) {
+                failed = failed.or(Some((rail, error)));
+            }
+        }
+        self.inbox.may_owe::<F>(usable);
+        if let Some((rail, error)) = failed {
+            // The connection keeps an error.
+            let _ = self.core.post_failed(rail, error, &mut self.inbox);
+        }
+    }
+
+    /// Returns true if no CTS can be on its way over a rail's earlier lanes: the sender has said that its own are gone,
+    /// or it never had others.
+    fn is_settled(&self, rail: RailId) -> bool {
+        let one = &self.recovery.rails[rail];
+        one.question.is_some() || !matches!(one.stage, Stage::Fencing | Stage::Fenced)
+    }
+
+    /// Returns the first CTS entry of the oldest receive that is not complete.
+    fn oldest_open_entry(&self) -> Option<u64> {
+        let slots = &self.inbox.slots;
+        let open = (1..=SLOTS as u32).rev().map(|count| slots.get(self.head.before(count).slot()));
+        open.into_iter().find(|receive| matches!(receive.state, State::Open | State::Early)).map(|r| r.first_entry)
+    }
+
+    /// Keeps the ring from overwriting entries of which copies may still land.
+    pub(super) fn cap_limit(&mut self) {
+        if let Some(oldest) = self.inbox.holds.oldest() {
+            self.entry_limit = self.entry_limit.min(oldest + crate::cts::ENTRIES);
+        }
+    }
+}
+
+/// Returns true if two buffers, each an address and a size, have a byte in common.
+fn overlap((first, first_size): (u64, u64), (second, second_size): (u64, u64)) -> bool {
+    first < second.saturating_add(second_size) && second < first.saturating_add(first_size)
+}

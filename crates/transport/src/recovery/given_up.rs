@@ -1,0 +1,46 @@
+//! The reasons why rails are given up.
+
+use std::fmt;
+
+use railweave_fabric::{LaneId, PostError, RailError};
+
+/// The reason why an end gave a rail up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GivenUp {
+    /// A lane of it failed.
+    Lane {
+        /// The lane.
+        lane: LaneId,
+        /// The reason.
+        error: RailError,
+    },
+    /// It refused work although it had room, and no completion said why.
+    Post(PostError),
+    /// A part of this host that it uses failed, with this message.
+    Part(String),
+    /// Its work has not moved for this time, in nanoseconds, although the peer is there.
+    Silent {
+        /// The time.
+        for_ns: u64,
+    },
+    /// The peer has given it up.
+    Peer,
+    /// Its new lanes could not be brought up, for this reason.
+    NotUp(String),
+}
+
+impl fmt::Display for GivenUp {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lane { lane, error } => write!(out, "lane {lane}: {error}"),
+            Self::Post(error) => error.fmt(out),
+            Self::Part(message) => out.write_str(message),
+            Self::Silent { for_ns } => {
+                let seconds = *for_ns as f64 / 1e9;
+                write!(out, "its work has not moved for {seconds:.1} s although the peer is there")
+            }
+            Self::Peer => out.write_str("the peer has given it up; its log says why"),
+            Self::NotUp(reason) => write!(out, "it could not be brought up: {reason}"),
+        }
+    }
+}

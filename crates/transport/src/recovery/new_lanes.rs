@@ -1,0 +1,209 @@
+//! New lanes of a rail: the work that opens them, connects them, and has them carry a first write.
+
+use std::any::Any;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use railweave_fabric::{
+    Connecting, Domain, Fabric, Joining, LaneEndpoint, LocalSlice, PendingRail, Rail, RailId, RailSpec, RemoteSlice,
+};
+
+use super::RailWork;
+use crate::handshake::{Probe, repeat_ns};
+use crate::message::Incarnation;
+
+/// The time that new lanes have to be connected and to carry a first write: the next attempt follows soon.
+const TIMEOUT_NS: u64 = 3_000_000_000;
+
+/// The pause between two looks at the first writes.
+const LOOK_PAUSE: Duration = Duration::from_millis(1);
+
+/// The facts from which lanes of a rail are made again.
+pub(crate) struct Remake<F: Fabric> {
+    /// The domain of this end's port.
+    pub(crate) domain: Arc<F::Domain>,
+    /// The requirements on them.
+    pub(crate) spec: RailSpec,
+    /// The addresses of both ends.
+    pub(crate) local: IpAddr,
+    pub(crate) remote: IpAddr,
+}
+
+/// Lanes as far as they were made.
+pub(crate) enum Made<F: Fabric> {
+    /// They are open.
+    Open(F::PendingRail),
+    /// They are connected, and ready for use. The end points of an end that opened and connected them in one go.
+    Ready(F::Rail, Vec<LaneEndpoint>),
+    /// They could not be made, for this reason.
+    Failed(String),
+}
+
+/// The making of lanes.
+pub(crate) struct NewLanes<F: Fabric> {
+    rail: RailId,
+    incarnation: Incarnation,
+    remake: Arc<Remake<F>>,
+    /// The peer's end points, once they are known.
+    peer: Option<Vec<LaneEndpoint>>,
+    /// True if this end proves that the lanes carry packets.
+    proves: bool,
+    /// The receives to post.
+    receives: u32,
+    state: State<F>,
+    endpoints: Vec<LaneEndpoint>,
+    until_ns: Option<u64>,
+}
+
+enum State<F: Fabric> {
+    Begun,
+    Pending(F::PendingRail),
+    Proving { probe: Probe<F::Rail>, repeat_at_ns: u64 },
+    Done(Made<F>),
+}
+
+impl<F: Fabric> NewLanes<F> {
+    /// Opens lanes.
+    pub(crate) fn open(rail: RailId, incarnation: Incarnation, remake: &Arc<Remake<F>>) -> Self {
+        Self::new(rail, incarnation, remake, State::Begun, None)
+    }
+
+    /// Opens lanes and connects them to the peer's end points; this many receives are posted on them.
+    pub(crate) fn answer(
+        rail: RailId,
+        incarnation: Incarnation,
+        remake: &Arc<Remake<F>>,
+        peer: Vec<LaneEndpoint>,
+        receives: u32,
+    ) -> Self {
+        Self { receives, ..Self::new(rail, incarnation, remake, State::Begun, Some(peer)) }
+    }
+
+    /// Connects lanes that are open to the peer's end points, and proves that they carry packets.
+    pub(crate) fn connect(
+        rail: RailId,
+        incarnation: Incarnation,
+        remake: &Arc<Remake<F>>,
+        pending: F::PendingRail,
+        peer: Vec<LaneEndpoint>,
+    ) -> Self {
+        Self { proves: F::ONE_SIDED, ..Self::new(rail, incarnation, remake, State::Pending(pending), Some(peer)) }
+    }
+
+    fn new(
+        rail: RailId,
+        incarnation: Incarnation,
+        remake: &Arc<Remake<F>>,
+        state: State<F>,
+        peer: Option<Vec<LaneEndpoint>>,
+    ) -> Self {
+        Self {
+            rail,
+            incarnation,
+            remake: Arc::clone(remake),
+            peer,
+            proves: false,
+            receives: 0,
+            state,
+            endpoints: Vec::new(),
+            until_ns: None,
+        }
+    }
+
+    /// Returns the rail, its incarnation, and the lanes as far as they were made, once the work is done.
+    pub(crate) fn into_made(self) -> (RailId, Incarnation, Made<F>) {
+        let made = match self.state {
+            State::Done(made) => made,
+            _ => Made::Failed("the work on it was not finished".to_owned()),
+        };
+        (self.rail, self.incarnation, made)
+    }
+
+    /// Takes one step. Returns the pause before the next, `None` once the work is done.
+    ///
+    /// # Errors
+    /// If the lanes cannot be made: the reason.
+    fn step(&mut self, now_ns: u64) -> Result<Option<Duration>, String> {
+        let until_ns = *self.until_ns.get_or_insert(now_ns.saturating_add(TIMEOUT_NS));
+        match std::mem::replace(&mut self.state, State::Begun) {
+            State::Begun => {
+                let pending = self.remake.domain.open_rail(&self.remake.spec).map_err(|error| error.to_string())?;
+                if let Joining::ByExchange { endpoints, .. } = F::JOINING {
+                    self.endpoints = endpoints(&pending);
+                }
+                let is_complete = self.peer.is_none() || matches!(F::JOINING, Joining::BySockets { .. });
+                self.state = if is_complete { State::Done(Made::Open(pending)) } else { State::Pending(pending) };
+                Ok((!is_complete).then_some(Duration::ZERO))
+            }
+            State::Pending(mut pending) => {
+                if let (Joining::ByExchange { connect, .. }, Some(peer)) = (F::JOINING, &self.peer) {
+                    match connect(&mut pending, peer).map_err(|error| error.to_string())? {
+                        Connecting::Done => {}
+                        Connecting::Later { reason, .. } if now_ns >= until_ns => return Err(reason.to_string()),
+                        Connecting::Later { pause, .. } => {
+                            self.state = State::Pending(pending);
+                            return Ok(Some(pause));
+                        }
+                    }
+                }
+                let mut rail = pending.into_rail().map_err(|error| error.to_string())?;
+                self.post_receives(&mut rail)?;
+                if !self.proves {
+                    self.state = State::Done(Made::Ready(rail, std::mem::take(&mut self.endpoints)));
+                    return Ok(None);
+                }
+                let mut probe = Probe::new(rail, LocalSlice::default(), RemoteSlice::default());
+                probe.send().map_err(|error| error.to_string())?;
+                let repeat_at_ns = now_ns.saturating_add(repeat_ns(TIMEOUT_NS));
+                self.state = State::Proving { probe, repeat_at_ns };
+                Ok(Some(Duration::ZERO))
+            }
+            State::Proving { mut probe, mut repeat_at_ns } => {
+                if probe.has_carried().map_err(|error| error.to_string())? {
+                    self.state = State::Done(Made::Ready(probe.rail, Vec::new()));
+                    return Ok(None);
+                }
+                if now_ns >= until_ns {
+                    return Err("its lanes are connected, but no packet comes through".to_owned());
+                }
+                if now_ns >= repeat_at_ns {
+                    probe.send().map_err(|error| error.to_string())?;
+                    repeat_at_ns = now_ns.saturating_add(repeat_ns(TIMEOUT_NS));
+                }
+                self.state = State::Proving { probe, repeat_at_ns };
+                Ok(Some(LOOK_PAUSE))
+            }
+            done @ State::Done(_) => {
+                self.state = done;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Posts all receives: the peer may use each of them as soon as the lanes are up.
+    fn post_receives(&self, rail: &mut F::Rail) -> Result<(), String> {
+        let mut missing = self.receives;
+        while missing > 0 {
+            match rail.post_receives(missing) {
+                Ok(0) => return Err("its lanes take too few receives".to_owned()),
+                Ok(posted) => missing = missing.saturating_sub(posted),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<F: Fabric> RailWork for NewLanes<F> {
+    fn run(&mut self, now_ns: u64) -> Option<Duration> {
+        self.step(now_ns).unwrap_or_else(|reason| {
+            self.state = State::Done(Made::Failed(reason));
+            None
+        })
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}

@@ -1,0 +1,465 @@
+//! The recovery of rails at the sending end: it fences first, asks the receiver what has come, sends the rest again, and
+//! offers new lanes.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use railweave_fabric::{
+    Fabric, Joining, LaneEndpoint, LaneId, LocalSlice, MAX_RAILS, PendingRail, Rail, RailId, RailSet, RemoteSlice,
+    Write,
+};
+
+use super::repairs::Repair;
+use super::{SendConnection, lane_of};
+use crate::connection::Outstanding;
+use crate::handshake::LaneRefused;
+use crate::message::{Incarnation, Listed, RailMessage, RailNews, Seen};
+use crate::rails::TakenRail;
+use crate::recovery::{Fence, Fenced, GivenUp, Made, NewLanes, Pauses, RailWork, RecoveryAction, Remake};
+use crate::violation::{CtsViolation, RailFault};
+use crate::work::WorkKind;
+use crate::{Dial, Error, Event, Immediate, Message, Token, record};
+
+/// The recovery of all rails of a sending connection.
+pub(super) struct Recovery<F: Fabric> {
+    rails: [OneRail<F>; MAX_RAILS],
+    pub(super) actions: VecDeque<RecoveryAction>,
+}
+
+/// The recovery of one rail.
+struct OneRail<F: Fabric> {
+    incarnation: Incarnation,
+    stage: Stage<F>,
+    pauses: Pauses,
+    /// The bytes that were sent again for it since it went down.
+    repaired: u64,
+}
+
+/// The stage of a rail.
+enum Stage<F: Fabric> {
+    /// It carries data, or it never came up.
+    Up,
+    /// Its lanes are on their way to their end.
+    Fencing,
+    /// RAIL_DOWN with these entries is out.
+    Asked(Vec<Listed>),
+    /// The peer has answered; new lanes are opened at this time.
+    Resting { until_ns: u64 },
+    /// New lanes are being opened.
+    Opening,
+    /// New lanes are offered.
+    Offered(F::PendingRail),
+    /// The lanes are being connected. `is_wanted` is false once the peer has given them up.
+    Connecting { is_wanted: bool },
+    /// Their sockets are being dialled, with this token.
+    Dialling { pending: F::PendingRail, token: Token, missing: u32 },
+}
+
+impl<F: Fabric> Default for Recovery<F> {
+    fn default() -> Self {
+        let rails = std::array::from_fn(|_| OneRail {
+            incarnation: Incarnation::default(),
+            stage: Stage::Up,
+            pauses: Pauses::default(),
+            repaired: 0,
+        });
+        Self { rails, actions: VecDeque::new() }
+    }
+}
+
+impl<F: Fabric> Recovery<F> {
+    fn say(&mut self, rail: RailId, message: RailMessage) {
+        let incarnation = self.rails[rail].incarnation;
+        self.actions.push_back(RecoveryAction::Send(Message::Rail(RailNews { rail, incarnation, message })));
+    }
+
+    fn work(&mut self, work: impl RailWork + 'static) {
+        self.actions.push_back(RecoveryAction::Work(Box::new(work)));
+    }
+
+    /// Says that the lanes of an incarnation are gone that never carried anything.
+    fn say_never_up(&mut self, rail: RailId) {
+        self.rails[rail].stage = Stage::Asked(Vec::new());
+        self.say(rail, RailMessage::Down(Vec::new()));
+    }
+}
+
+impl<F: Fabric> SendConnection<F> {
+    /// Does what is due: fences rails that were given up, opens new lanes, and sends again what rails have lost.
+    pub(super) fn recover_now(&mut self, now_ns: u64) {
+        while let Some((rail, why)) = self.core.take_given_up() {
+            self.begin_fence(rail, why, now_ns);
+        }
+        for rail in RailId::all() {
+            if matches!(self.recovery.rails[rail].stage, Stage::Resting { until_ns } if until_ns <= now_ns)
+                && let Some(remake) = self.remake(rail)
+            {
+                let incarnation = self.recovery.rails[rail].incarnation.next();
+                self.recovery.rails[rail].stage = Stage::Opening;
+                self.recovery.work(NewLanes::open(rail, incarnation, &remake));
+            }
+        }
+        self.post_repairs();
+    }
+
+    /// Returns the time of the next attempt to open new lanes.
+    pub(super) fn recovery_next_ns(&self) -> Option<u64> {
+        let resting = self.recovery.rails.iter().filter_map(|rail| match rail.stage {
+            Stage::Resting { until_ns } => Some(until_ns),
+            _ => None,
+        });
+        // Parts that wait for room on a rail, or for a rail that was given up just now.
+        let waits = self.progress.repairs.wait() && !self.core.rails.usable().is_empty() || self.core.has_given_up();
+        resting.chain(waits.then_some(0)).min()
+    }
+
+    fn remake(&mut self, rail: RailId) -> Option<Arc<Remake<F>>> {
+        self.core.rails.down_mut(rail).map(|down| Arc::clone(&down.remake))
+    }
+
+    fn begin_fence(&mut self, rail: RailId, why: GivenUp, now_ns: u64) {
+        let name = self.core.rails.name(rail);
+        let Some(taken) = self.core.rails.take(rail) else {
+            return;
+        };
+        let one = &mut self.recovery.rails[rail];
+        (one.stage, one.repaired) = (Stage::Fencing, 0);
+        one.pauses.went_down(now_ns);
+        let left = self.core.rails.usable();
+        self.recovery.actions.push_back(RecoveryAction::Event(Event::RailDown { rail, name, why, left }));
+        self.recovery.work(Fence::new(rail, taken, Vec::new()));
+    }
+
+    /// Handles work on a rail that is done.
+    pub(super) fn take_work(&mut self, work: Box<dyn Any + Send>, now_ns: u64) {
+        match work.downcast::<Fence<F>>() {
+            Ok(fence) => {
+                let (rail, fenced) = fence.into_fenced();
+                self.ask(rail, fenced);
+            }
+            Err(work) => {
+                if let Ok(lanes) = work.downcast::<NewLanes<F>>() {
+                    let (rail, _, made) = lanes.into_made();
+                    self.take_made(rail, made, now_ns);
+                }
+            }
+        }
+        self.post_repairs();
+    }
+
+    /// Asks the peer what has come, now that nothing of the rail is on its way from here any more.
+    fn ask(&mut self, rail: RailId, mut fenced: Fenced) {
+        let Some(down) = self.core.rails.down_mut(rail) else {
+            return;
+        };
+        fenced.replay(&mut self.progress.reports::<F>(&mut down.side));
+        self.progress.meter.forget(rail);
+        if let Some(fatal) = self.progress.fatal().take() {
+            self.core.fail_by(rail, *fatal);
+            return;
+        }
+        let listed = |slot: crate::requests::Carried| {
+            let carried = self.progress.repairs.carried_by(rail, slot.sequence, slot.mask);
+            Listed {
+                sequence: slot.sequence.number(),
+                mask: slot.mask,
+                unsure: carried & slot.owed,
+                placed: carried.except(slot.owed),
+                size: slot.size,
+            }
+        };
+        let listed = self.progress.requests.carried().map(listed);
+        let listed: Vec<_> = listed.filter(|listed| !(listed.unsure | listed.placed).is_empty()).collect();
+        self.recovery.say(rail, RailMessage::Down(listed.clone()));
+        self.recovery.rails[rail].stage = Stage::Asked(listed);
+    }
+
+    /// Handles lanes as far as they were made.
+    fn take_made(&mut self, rail: RailId, made: Made<F>, now_ns: u64) {
+        let one = &mut self.recovery.rails[rail];
+        match (std::mem::replace(&mut one.stage, Stage::Up), made) {
+            (Stage::Opening, Made::Open(pending)) => {
+                one.incarnation = one.incarnation.next();
+                let endpoints = match F::JOINING {
+                    Joining::ByExchange { endpoints, .. } => endpoints(&pending),
+                    Joining::BySockets { .. } => {
+                        let lanes = self.core.rails.down_mut(rail).map_or(1, |down| down.lanes);
+                        vec![LaneEndpoint::default(); usize::from(lanes)]
+                    }
+                };
+                one.stage = Stage::Offered(pending);
+                self.recovery.say(rail, RailMessage::Offer(endpoints));
+            }
+            (Stage::Opening, _) => self.rest(rail, now_ns),
+            (Stage::Connecting { is_wanted: true }, Made::Ready(lanes, _)) => self.install(rail, lanes, now_ns),
+            (Stage::Connecting { .. }, Made::Ready(lanes, _)) => self.discard(rail, lanes),
+            (Stage::Connecting { .. }, _) => self.recovery.say_never_up(rail),
+            (stage, _) => one.stage = stage,
+        }
+    }
+
+    fn rest(&mut self, rail: RailId, now_ns: u64) {
+        let one = &mut self.recovery.rails[rail];
+        one.stage = Stage::Resting { until_ns: one.pauses.next_ns(now_ns) };
+    }
+
+    /// Ends new lanes that the peer has given up.
+    fn discard(&mut self, rail: RailId, lanes: F::Rail) {
+        self.recovery.rails[rail].stage = Stage::Fencing;
+        let registrations = self.core.rails.down_mut(rail).map(|down| down.registrations()).unwrap_or_default();
+        self.recovery.work(Fence::<F>::new(rail, TakenRail { rail: lanes, registrations }, Vec::new()));
+    }
+
+    /// Uses new lanes.
+    fn install(&mut self, rail: RailId, lanes: F::Rail, now_ns: u64) {
+        if self.core.rails.put(rail, lanes).is_none() {
+            return;
+        }
+        self.core.use_again(rail);
+        let one = &mut self.recovery.rails[rail];
+        one.stage = Stage::Up;
+        let (after_ns, repaired) = (one.pauses.came_up(now_ns), one.repaired);
+        self.recovery.say(rail, RailMessage::Up);
+        let name = self.core.rails.name(rail);
+        let event = Event::RailUp { rail, name, after_ns, repaired: Some(repaired) };
+        self.recovery.actions.push_back(RecoveryAction::Event(event));
+        self.progress.meter.use_rails(self.core.rails.usable());
+    }
+
+    /// Handles a step of the peer.
+    ///
+    /// # Errors
+    /// If the peer breaks the protocol.
+    pub(super) fn take_news(&mut self, news: RailNews, now_ns: u64) -> Result<(), RailFault> {
+        let RailNews { rail, incarnation, message } = news;
+        let one = &mut self.recovery.rails[rail];
+        if !self.core.rails.has(rail) || one.incarnation.is_before(incarnation) {
+            return Err(RailFault::Unknown);
+        }
+        if incarnation != one.incarnation {
+            return Ok(());
+        }
+        match (std::mem::replace(&mut one.stage, Stage::Up), message) {
+            (Stage::Up, RailMessage::Suspect) => {
+                self.core.give_up(rail, GivenUp::Peer);
+                self.recover_now(now_ns);
+                Ok(())
+            }
+            (Stage::Offered(_) | Stage::Dialling { .. }, RailMessage::Suspect) => {
+                self.recovery.say_never_up(rail);
+                Ok(())
+            }
+            (Stage::Connecting { .. }, RailMessage::Suspect) => {
+                one.stage = Stage::Connecting { is_wanted: false };
+                Ok(())
+            }
+            (stage, RailMessage::Suspect) => {
+                one.stage = stage;
+                Ok(())
+            }
+            (Stage::Asked(listed), RailMessage::State(seen)) => self.settle(rail, &listed, &seen, now_ns),
+            (Stage::Offered(pending), RailMessage::Lanes { token, endpoints }) => {
+                self.connect(rail, pending, token, endpoints)
+            }
+            // The peer said it before it heard that these lanes are gone.
+            (
+                stage @ (Stage::Asked(_) | Stage::Fencing | Stage::Connecting { is_wanted: false }),
+                RailMessage::Lanes { .. },
+            ) => {
+                one.stage = stage;
+                Ok(())
+            }
+            (stage, _) => {
+                one.stage = stage;
+                Err(RailFault::OutOfTurn)
+            }
+        }
+    }
+
+    /// Ends the parts that have come, and has the others sent again.
+    fn settle(&mut self, rail: RailId, listed: &[Listed], seen: &[Seen], now_ns: u64) -> Result<(), RailFault> {
+        let unsure: Vec<_> = listed.iter().filter(|listed| !listed.unsure.is_empty()).collect();
+        let fits = unsure.len() == seen.len() && unsure.iter().zip(seen).all(|(l, s)| l.sequence == s.sequence);
+        if !fits {
+            return Err(RailFault::OtherSlots);
+        }
+        for (listed, seen) in unsure.into_iter().zip(seen) {
+            let sequence = crate::sequence::Sequence::new(listed.sequence);
+            let here = listed.unsure & seen.parts;
+            here.iter().for_each(|part| self.progress.repairs.note_seen(sequence, part));
+            self.progress.requests.end_parts(sequence, here);
+            for part in listed.unsure.except(here) {
+                self.progress.repairs.add(sequence, part);
+            }
+        }
+        self.rest(rail, now_ns);
+        self.post_repairs();
+        Ok(())
+    }
+
+    /// Connects new lanes to those of the peer.
+    fn connect(
+        &mut self,
+        rail: RailId,
+        pending: F::PendingRail,
+        token: Token,
+        peer: Vec<LaneEndpoint>,
+    ) -> Result<(), RailFault> {
+        let Some((lanes, remake)) = self.core.rails.down_mut(rail).map(|down| (down.lanes, Arc::clone(&down.remake)))
+        else {
+            return Err(RailFault::OutOfTurn);
+        };
+        if peer.len() != usize::from(lanes) {
+            return Err(RailFault::WrongLanes { lanes: peer.len(), agreed: lanes });
+        }
+        let one = &mut self.recovery.rails[rail];
+        match F::JOINING {
+            Joining::ByExchange { .. } => {
+                one.stage = Stage::Connecting { is_wanted: true };
+                let incarnation = one.incarnation;
+                self.recovery.work(NewLanes::connect(rail, incarnation, &remake, pending, peer));
+            }
+            Joining::BySockets { .. } => {
+                one.stage = Stage::Dialling { pending, token, missing: u32::from(lanes) };
+                let dial = |lane| Dial { rail, lane, local: remake.local, remote: remake.remote, token };
+                let dials = (0..lanes).map(|lane| RecoveryAction::Dial(dial(LaneId(lane))));
+                self.recovery.actions.extend(dials);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the socket of a lane that was dialled, or the reason why there is none.
+    pub(super) fn take_dialled(&mut self, dial: &Dial, socket: Result<OwnedFd, String>, now_ns: u64) {
+        let (rail, lane) = (dial.rail, dial.lane);
+        let one = &mut self.recovery.rails[rail];
+        let Joining::BySockets { attach, .. } = F::JOINING else {
+            return;
+        };
+        match std::mem::replace(&mut one.stage, Stage::Up) {
+            Stage::Dialling { mut pending, token, missing } if token == dial.token => {
+                let attached = socket.and_then(|socket| {
+                    attach(&mut pending, lane, socket).map_err(|error| error.to_string())?;
+                    if missing > 1 { Ok(None) } else { Ok(Some(())) }
+                });
+                match attached {
+                    Ok(None) => one.stage = Stage::Dialling { pending, token, missing: missing - 1 },
+                    Ok(Some(())) => match pending.into_rail() {
+                        Ok(lanes) => self.install(rail, lanes, now_ns),
+                        Err(_) => self.recovery.say_never_up(rail),
+                    },
+                    Err(_) => self.recovery.say_never_up(rail),
+                }
+            }
+            other => one.stage = other,
+        }
+    }
+
+    /// The sender dials, so no lane waits for a socket here.
+    #[expect(clippy::unused_self, reason = "the receiving end has the same method")]
+    pub(super) fn check_lane(&self, rail: u8, _lane: u8) -> Result<(), LaneRefused> {
+        Err(LaneRefused::DialledHere(rail))
+    }
+
+    pub(super) fn take_lane(&self, rail: u8, lane: u8, _socket: OwnedFd) -> Result<(), LaneRefused> {
+        self.check_lane(rail, lane)
+    }
+
+    /// Has a rail opened again soon: something says that its path may be back.
+    pub(super) fn hurry(&mut self, now_ns: u64) {
+        for one in &mut self.recovery.rails {
+            if let Stage::Resting { until_ns } = &mut one.stage {
+                *until_ns = (*until_ns).min(one.pauses.soonest_ns(now_ns));
+            }
+        }
+    }
+
+    /// Sends parts that rails have lost over others, as long as there is room.
+    fn post_repairs(&mut self) {
+        let mut from = 0;
+        while let Some((place, repair)) = self.progress.repairs.next_waiting(from) {
+            from = place + 1;
+            let usable = self.core.rails.usable();
+            if usable.is_empty() {
+                return;
+            }
+            // They take turns.
+            let on = usable.iter().nth(place % usable.len() as usize).unwrap_or_default();
+            match self.build_repair(&repair, on) {
+                Ok(None) => self.progress.repairs.note_needless(place),
+                Ok(Some(bytes)) => self.post_repair(place, &repair, on, bytes),
+                Err(error) => {
+                    self.core.fail(error);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Builds the chain that sends a part again over a rail in `self.chain`. Returns its bytes; `None` if nobody needs
+    /// it any more.
+    fn build_repair(&mut self, repair: &Repair, on: RailId) -> Result<Option<u64>, Error> {
+        let Some(posted) = self.progress.requests.sources(repair.sequence) else {
+            return Ok(None);
+        };
+        let slot = repair.sequence.slot();
+        let Some(entries) = self.cts.entries_of(slot, posted.sources.len()) else {
+            return Err(CtsViolation::Gone { slot }.into());
+        };
+        let most = u64::from(self.core.rails.get(on).rail.max_write());
+        self.chain.clear();
+        let mut total = 0;
+        for (buffer, (source, entry)) in posted.sources.iter().zip(&entries).enumerate() {
+            let (mut offset, mut left) = self.shares.part(repair.sequence, buffer, source, posted.mask, repair.part);
+            // A message that is longer than its receive was cut before it was split.
+            left = left.min(source.size.saturating_sub(offset));
+            total += left;
+            while left > 0 {
+                let length = left.min(most);
+                let address = source.address.wrapping_add(offset);
+                self.chain.push(Write {
+                    local: LocalSlice { address, length: length as u32, key: source.keys[on] },
+                    remote: RemoteSlice { address: entry.address.wrapping_add(offset), key: entry.keys[on] },
+                    ..Write::default()
+                });
+                offset += length;
+                left -= length;
+            }
+        }
+        let carries_record = posted.in_record && posted.mask.first() == Some(repair.part);
+        if carries_record || self.chain.is_empty() {
+            self.chain.push(Write::default());
+        }
+        let last = self.chain.last_mut().expect("a write was pushed");
+        if carries_record {
+            let at = record::offset(slot) as u64;
+            let (address, length) = (self.records.region.address() + at, record::RECORD_BYTES as u32);
+            last.local = LocalSlice { address, length, key: self.record_keys[on] };
+            last.remote = RemoteSlice { address: self.peer_records.wrapping_add(at), key: self.peer_record_keys[on] };
+            last.host = true;
+        }
+        let size_q = repair.part.index() as u32;
+        last.immediate = Some(self.layout.encode(Immediate { slot, mask: RailSet::EMPTY, size_q }));
+        last.signalled = true;
+        last.id = WorkKind::Repair { sequence: repair.sequence, part: repair.part }.id();
+        Ok(Some(total))
+    }
+
+    /// Posts the chain that was built for a repair, if there is room.
+    fn post_repair(&mut self, place: usize, repair: &Repair, on: RailId, bytes: u64) {
+        let connected = self.core.rails.get_mut(on);
+        let lane = lane_of(repair.sequence, connected.lanes);
+        if (connected.rail.send_room(lane) as usize) < self.chain.len() {
+            return;
+        }
+        connected.side.info.counters.count_data(self.chain.len() as u64, bytes);
+        self.recovery.rails[repair.part].repaired += bytes;
+        self.progress.repairs.note_posted(place, on);
+        if let Err(error) = connected.rail.post(lane, &self.chain) {
+            // The connection keeps an error.
+            let _ = self.core.post_failed(on, error, &mut self.progress);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Rails that fail, and connections that go on.
+
+use std::collections::VecDeque;
+
+use railweave_transport::{Event, Message, RailMessage, RailNews, RailWork, Recovers, RecoveryAction};
+
+use crate::pair::{Pair, Setup};
+
+on_both_fabrics!(
+    a_part_that_a_rail_has_lost_goes_again_over_another,
+    a_message_of_one_rail_goes_again_over_the_other,
+    a_connection_of_one_rail_waits_until_it_is_back,
+    a_group_keeps_its_sizes,
+);
+
+/// Bytes of a message that is split.
+const SIZE: u64 = 64 << 10;
+
+/// The tasks of the recovery of both ends that are not done.
+#[derive(Default)]
+struct Tasks {
+    to_sender: VecDeque<RailNews>,
+    to_receiver: VecDeque<RailNews>,
+    of_sender: VecDeque<Box<dyn RailWork>>,
+    of_receiver: VecDeque<Box<dyn RailWork>>,
+    events: Vec<Event>,
+}
+
+impl Tasks {
+    /// Takes the tasks of an end.
+    fn take(&mut self, end: &mut impl Recovers, is_sender: bool) {
+        let (messages, works) = if is_sender {
+            (&mut self.to_receiver, &mut self.of_sender)
+        } else {
+            (&mut self.to_sender, &mut self.of_receiver)
+        };
+        while let Some(action) = end.poll_recovery() {
+            match action {
+                RecoveryAction::Send(Message::Rail(news)) => messages.push_back(news),
+                RecoveryAction::Send(other) => panic!("{other:?} is no step of a recovery"),
+                RecoveryAction::Work(work) => works.push_back(work),
+                RecoveryAction::Event(event) => self.events.push(event),
+                RecoveryAction::Dial(_) | RecoveryAction::Await(_) => panic!("lanes of the simulation are no sockets"),
+            }
+        }
+    }
+}
+
+impl<const ONE_SIDED: bool> Pair<ONE_SIDED> {
+    fn now_ns(&self) -> u64 {
+        self.world.lock().now_ns
+    }
+
+    /// Lets both ends recover until `is_over`. Returns what happened.
+    fn recover(&mut self, mut is_over: impl FnMut(&mut Self) -> bool) -> Vec<Event> {
+        let mut tasks = Tasks::default();
+        for _ in 0..10_000 {
+            let now_ns = self.now_ns();
+            self.sender.recover(now_ns);
+            self.receiver.recover(now_ns);
+            tasks.take(&mut self.sender, true);
+            tasks.take(&mut self.receiver, false);
+            if let Some(news) = tasks.to_receiver.pop_front() {
+                self.receiver.handle_rail_news(news, now_ns);
+            } else if let Some(news) = tasks.to_sender.pop_front() {
+                self.sender.handle_rail_news(news, now_ns);
+            } else if let Some(mut work) = tasks.of_receiver.pop_front() {
+                match work.run(now_ns) {
+                    None => self.receiver.handle_worked(work, now_ns),
+                    Some(_) => tasks.of_receiver.push_back(work),
+                }
+            } else if let Some(mut work) = tasks.of_sender.pop_front() {
+                match work.run(now_ns) {
+                    None => self.sender.handle_worked(work, now_ns),
+                    Some(_) => tasks.of_sender.push_back(work),
+                }
+            }
+            self.world.advance(20_000);
+            if is_over(self) {
+                return tasks.events;
+            }
+        }
+        panic!("the recovery has stalled: {:?}", tasks.events);
+    }
+
+    /// Fails both ends of a rail.
+    fn fail_rail(&self, rail: u8) {
+        let mut state = self.world.lock();
+        for sender in [true, false] {
+            let end = state.connected_end(0, sender, rail).expect("the rail is up");
+            state.fail(end);
+        }
+    }
+}
+
+/// Returns the rails that went down and those that came up, in order.
+fn ups_and_downs(events: &[Event]) -> String {
+    let mark = |event: &Event| match event {
+        Event::RailDown { rail, .. } => format!("-{rail}"),
+        Event::RailUp { rail, .. } => format!("+{rail}"),
+        other => panic!("{other:?}"),
+    };
+    events.iter().map(mark).collect()
+}
+
+fn split<const ONE_SIDED: bool>(setup: Setup) -> Pair<ONE_SIDED> {
+    Pair::new(Setup { bytes: SIZE as usize, ..setup }.recovers())
+}
+
+fn a_part_that_a_rail_has_lost_goes_again_over_another<const ONE_SIDED: bool>() {
+    let mut pair = split::<ONE_SIDED>(Setup::two_rails());
+    let receive = pair.irecv_of([SIZE]);
+    pair.drive();
+    let send = pair.isend_of(SIZE, 0);
+    pair.posted(true);
+    pair.fail_rail(1);
+    let (mut sent, mut received) = (None, None);
+    let events = pair.recover(|pair| {
+        sent = sent.or_else(|| pair.sender.test(send).expect("a rail is left"));
+        received =
+            received.clone().or_else(|| pair.receiver.test(receive).expect("a rail is left").map(<[u64]>::to_vec));
+        sent.is_some() && received.is_some()
+    });
+    assert_eq!((sent, received.as_deref()), (Some(SIZE), Some(&[SIZE][..])));
+    assert_eq!(ups_and_downs(&events).matches("-1").count(), 2, "{events:?}");
+    let rails: Vec<_> = pair.posted(true).iter().map(|(place, _)| place.rail).collect();
+    assert_eq!(rails, [0], "the lost part is one write");
+}
+
+fn a_message_of_one_rail_goes_again_over_the_other<const ONE_SIDED: bool>() {
+    let mut pair = split::<ONE_SIDED>(Setup::two_rails());
+    let receives = [0; 8].map(|_| pair.irecv());
+    pair.drive();
+    let sends = [0; 8].map(|_| pair.isend());
+    pair.fail_rail(0);
+    pair.fail_rail(1);
+    let mut done = (0, 0);
+    pair.recover(|pair| {
+        while done.0 < 8 && pair.sender.test(sends[done.0]).expect("rails come back").is_some() {
+            done.0 += 1;
+        }
+        while done.1 < 8 && pair.receiver.test(receives[done.1]).expect("rails come back") == Some(&[8]) {
+            done.1 += 1;
+        }
+        done == (8, 8)
+    });
+    // The connection is as good as before.
+    let receive = pair.irecv();
+    pair.drive();
+    let send = pair.isend();
+    assert_eq!((pair.received(receive), pair.sent(send)), (vec![8], 8));
+}
+
+fn a_connection_of_one_rail_waits_until_it_is_back<const ONE_SIDED: bool>() {
+    let mut pair = split::<ONE_SIDED>(Setup::default());
+    let receives = [0; 3].map(|_| pair.irecv_of([SIZE]));
+    pair.drive();
+    let send = pair.isend_of(SIZE, 0);
+    pair.fail_rail(0);
+    assert_eq!(pair.sender.test(send), Ok(None), "it comes back");
+    assert_eq!(pair.sender.isend(&pair.source.message(SIZE, 0)), Ok(None), "there is no rail");
+    let (mut sent, mut received) = (None, None);
+    let events = pair.recover(|pair| {
+        sent = sent.or_else(|| pair.sender.test(send).expect("it comes back"));
+        received =
+            received.clone().or_else(|| pair.receiver.test(receives[0]).expect("it comes back").map(<[u64]>::to_vec));
+        sent.is_some() && received.is_some()
+    });
+    assert_eq!((sent, received.as_deref()), (Some(SIZE), Some(&[SIZE][..])));
+    let events = ups_and_downs(&events);
+    assert!(events.matches("-0").count() == 2 && events.contains("+0"), "{events}");
+    // CTS that were lost have gone again.
+    let next = pair.isend_of(SIZE, 0);
+    assert_eq!((pair.received(receives[1]), pair.sent(next)), (vec![SIZE], SIZE));
+}
+
+fn a_group_keeps_its_sizes<const ONE_SIDED: bool>() {
+    for lost in [0, 1] {
+        let mut pair = split::<ONE_SIDED>(Setup::two_rails());
+        let receive = pair.irecv_of([SIZE; 3]);
+        pair.drive();
+        let sizes = [SIZE, 0, 9000];
+        let sends = [0, 1, 2].map(|tag| pair.isend_of(sizes[tag], tag as u32));
+        pair.fail_rail(lost);
+        let mut received = None;
+        pair.recover(|pair| {
+            received = received.clone().or_else(|| pair.receiver.test(receive).unwrap().map(<[u64]>::to_vec));
+            let _ = pair.sender.test(sends[0]).unwrap();
+            received.is_some()
+        });
+        assert_eq!(received.as_deref(), Some(&sizes[..]), "without rail {lost}");
+    }
+}
+
+#[test]
+fn a_peer_that_breaks_the_rules_of_a_recovery_ends_its_connection() {
+    let news = |message| {
+        let rail = railweave_fabric::RailId::default();
+        RailNews { rail, incarnation: railweave_transport::Incarnation(0), message }
+    };
+    for message in [RailMessage::Up, RailMessage::Down(Vec::new()), RailMessage::State(Vec::new())] {
+        let mut pair = split::<true>(Setup::default());
+        pair.sender.handle_rail_news(news(message.clone()), 0);
+        let error = pair.sender.isend(&pair.source.message(8, 0)).expect_err("it is out of turn");
+        assert!(error.to_string().contains("it came out of turn"), "{message:?}: {error}");
+    }
+}
