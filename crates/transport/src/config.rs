@@ -22,6 +22,11 @@ pub struct ConnectionConfig {
     pub traffic_class: Option<u8>,
     /// True if the connection goes on without rails that fail, and brings them up again.
     pub recovers: bool,
+    /// The time for which a connection without any rail waits for one; zero for as long as it takes.
+    pub outage: Duration,
+    /// The pause before the first attempt to bring a rail up again; all other times of such attempts are multiples of it.
+    /// The simulation has shorter ones.
+    pub rail_pause: Duration,
     /// The number from which this end counts receives, CTS entries, CTS writes and flushes. 0 (docs/wire.md); the
     /// simulation sets others, the same at both ends, so that numbers go round.
     pub first_number: u32,
@@ -39,6 +44,8 @@ impl Default for ConnectionConfig {
             adaptive_routing_above: None,
             traffic_class: None,
             recovers: true,
+            outage: Duration::from_secs(300),
+            rail_pause: Duration::from_millis(100),
             first_number: 0,
             probe_timeout: Duration::from_secs(10),
         }

@@ -7,11 +7,11 @@ use railweave_fabric::{Fabric, Fault, LaneId, Part, PostError, Rail, RailError, 
 use crate::fate::Fate;
 use crate::rail_info::RailInfo;
 use crate::rails::{ConnectedRail, POLL_BATCH, RailSide, Rails};
-use crate::recovery::GivenUp;
+use crate::recovery::{GivenUp, Outage};
 use crate::steering::Steering;
 use crate::violation::{RailFault, Violation};
 use crate::work::WorkKind;
-use crate::{Cause, Error, Order, Received};
+use crate::{Cause, ConnectionConfig, Error, Order, Received};
 
 /// The common part of both ends of a connection: its rails, its state, and the peer.
 pub(crate) struct Core<F: Fabric> {
@@ -32,15 +32,10 @@ pub(crate) struct Core<F: Fabric> {
     peer: String,
     /// True if the connection goes on without rails that fail.
     recovers: bool,
+    outage: Outage,
     /// The rails that were given up, and why, until the recovery takes their lanes.
     given_up: Vec<(RailId, GivenUp)>,
-    /// The pieces of work that were refused so far.
-    refusals: u8,
 }
-
-/// The pieces of work that may be refused in the life of a connection. A few may be for memory of an application that
-/// closes; without a limit, a message that is always refused would be repeated over one rail after the other.
-const MOST_REFUSALS: u8 = 3;
 
 /// The state of a connection.
 enum State {
@@ -110,7 +105,7 @@ impl<F: Fabric> Core<F> {
         peer: String,
         fate: Arc<Fate>,
         steering: Arc<Steering>,
-        recovers: bool,
+        config: &ConnectionConfig,
     ) -> Self {
         Self {
             recent: rails.usable().first().unwrap_or_default(),
@@ -123,9 +118,9 @@ impl<F: Fabric> Core<F> {
             probe: 0,
             steering,
             peer,
-            recovers,
+            recovers: config.recovers,
+            outage: Outage::new(config.outage),
             given_up: Vec::new(),
-            refusals: 0,
         }
     }
 
@@ -207,13 +202,9 @@ impl<F: Fabric> Core<F> {
     }
 
     /// Returns true if the connection goes on without the rail of a lane that failed for this reason. A peer that
-    /// breaks the protocol ends its connection, and one that refuses work may do so a few times only, because what it
-    /// refuses is repeated over another rail.
-    fn may_recover(&mut self, error: &RailError) -> bool {
-        if error.is_refusal() {
-            self.refusals = self.refusals.saturating_add(1);
-        }
-        self.recovers && self.refusals <= MOST_REFUSALS && error.fault() != Fault::Protocol
+    /// breaks the protocol ends its connection.
+    fn may_recover(&self, error: &RailError) -> bool {
+        self.recovers && error.fault() != Fault::Protocol
     }
 
     /// Gives a rail up: no call uses it any more. The recovery takes its lanes, and asks the peer what has come.
@@ -256,6 +247,11 @@ impl<F: Fabric> Core<F> {
         !self.given_up.is_empty()
     }
 
+    /// Breaks the connection because the peer refuses what this rail has carried.
+    pub(crate) fn fail_by_refusal(&mut self, rail: RailId, lane: LaneId, error: RailError) {
+        self.fail_by(rail, Fatal::Failed { lane, error: Box::new(error) });
+    }
+
     /// Breaks the connection because of a report of this rail.
     pub(crate) fn fail_by(&mut self, rail: RailId, fatal: Fatal) {
         self.fail(self.cause_of(rail, fatal));
@@ -274,6 +270,25 @@ impl<F: Fabric> Core<F> {
             self.recent = rail;
         }
         self.fast.set_rails(true);
+    }
+
+    /// Ends the connection if it has been without any rail for too long. Called whenever its recovery has something to
+    /// do.
+    pub(crate) fn check_outage(&mut self, now_ns: u64) {
+        if let Some(for_ns) = self.outage.check(!self.rails.usable().is_empty(), now_ns) {
+            let (peer, history) = (self.peer.clone(), self.outage.history());
+            self.fail(Cause::Outage { peer, for_ns, history });
+        }
+    }
+
+    /// Notes that a rail went down, and why.
+    pub(crate) fn note_down(&mut self, rail: RailId, text: String) {
+        self.outage.note_down(rail, text);
+    }
+
+    /// Returns the time at which [`Self::check_outage`] ends the connection, unless a rail comes back.
+    pub(crate) fn outage_ns(&self) -> Option<u64> {
+        self.outage.until_ns()
     }
 
     /// Returns true if the connection goes on without rails that fail.
@@ -297,8 +312,8 @@ impl<F: Fabric> Core<F> {
     /// the one failure of a lane.
     fn drain(&mut self, outstanding: &mut impl Outstanding) -> Drained {
         let mut drained = Drained { moved: false, fatal: None };
-        for rail in self.rails.usable() {
-            let ConnectedRail { rail: lanes, side, .. } = self.rails.get_mut(rail);
+        for ConnectedRail { rail: lanes, side, .. } in self.rails.iter_mut() {
+            let rail = side.id;
             while lanes.report(POLL_BATCH, &mut outstanding.reports::<F>(side)) {
                 drained.moved = true;
             }
@@ -392,13 +407,16 @@ impl<F: Fabric> Core<F> {
     /// If the write cannot be posted although there is room.
     fn post_probe(&mut self, outstanding: &mut impl Outstanding) -> Result<bool, Error> {
         let (probe, rail) = (self.fate.asked_probe(), self.recent);
-        if probe == self.probe || !F::ONE_SIDED && !self.fate.insists(probe) {
+        if probe == self.probe {
             return Ok(true);
         }
         if !self.rails.usable().contains(rail) {
-            // Without a rail nothing can carry it.
-            self.fate.set_probe_posted(probe, F::ONE_SIDED);
+            // Without a rail nothing can carry it, whoever would answer it.
+            self.fate.set_probe_posted(probe, true);
             self.probe = probe;
+            return Ok(true);
+        }
+        if !F::ONE_SIDED && !self.fate.insists(probe) {
             return Ok(true);
         }
         let lanes = &mut self.rails.get_mut(rail).rail;
@@ -431,6 +449,8 @@ impl<F: Fabric> Core<F> {
     fn check_stuck(&mut self, error: Error, outstanding: &mut impl Outstanding) -> Result<(), Error> {
         let Drained { moved, fatal } = self.drain(outstanding);
         match fatal {
+            // A connection that goes on without rails that fail ends for the reason that was reported.
+            Some((_, fatal)) if self.recovers && matches!(*fatal, Fatal::Failed { .. }) => Err(self.fail(error)),
             Some((rail, fatal)) if self.fate.failed().is_none() => Err(self.fail(self.cause_of(rail, *fatal))),
             None if moved => Ok(()),
             _ => Err(self.fail(error)),

@@ -187,19 +187,21 @@ impl CtsSource {
         posted
     }
 
-    /// Sends all entries from `first` on once more over a rail, which must have room for two writes. The last write is
-    /// signalled and has this id.
-    pub(crate) fn repeat(&self, first: u64, rail: &mut impl Rail, cts: &CtsRail, id: WorkId) -> Result<(), PostError> {
-        let (count, until_end) = (self.next - first, ENTRIES - first % ENTRIES);
-        let mut writes = Vec::with_capacity(2);
-        writes.push(self.slice(cts, first, count.min(until_end), false));
-        if count > until_end {
-            writes.push(self.slice(cts, first + until_end, count - until_end, false));
+    /// Returns the writes that send all entries from `first` on once more over a rail whose longest write is `most`
+    /// bytes. The last one is signalled and has this id.
+    pub(crate) fn repeat(&self, first: u64, most: u32, cts: &CtsRail, id: WorkId) -> Vec<Write> {
+        let longest = (u64::from(most) / ENTRY_BYTES as u64).max(1);
+        let mut writes = Vec::new();
+        let mut at = first;
+        while at < self.next {
+            let count = (self.next - at).min(ENTRIES - at % ENTRIES).min(longest);
+            writes.push(self.slice(cts, at, count, false));
+            at += count;
         }
         if let Some(last) = writes.last_mut() {
             (last.signalled, last.id) = (true, id);
         }
-        rail.post(LaneId::FIRST, &writes)
+        writes
     }
 
     /// Returns the entries of a receive whose first entry is `first`.

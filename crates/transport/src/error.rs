@@ -67,6 +67,20 @@ pub enum Cause {
         /// The peer.
         peer: String,
     },
+    /// No rail of the connection carried anything for too long.
+    #[error(
+        "no rail to {peer} has carried anything for {:.1} s, longer than RAILWEAVE_OUTAGE_TIMEOUT: {history}; check the \
+         cables, the switches and the ports' addresses, or raise RAILWEAVE_OUTAGE_TIMEOUT",
+        *.for_ns as f64 / 1e9
+    )]
+    Outage {
+        /// The peer.
+        peer: String,
+        /// The time, in nanoseconds.
+        for_ns: u64,
+        /// The reasons why its rails went down.
+        history: String,
+    },
     /// A CTS entry from the peer is wrong.
     #[error(transparent)]
     Cts(#[from] CtsViolation),
@@ -135,7 +149,7 @@ impl Cause {
             Self::Misuse(misuse) => misuse.fault(),
             Self::Handshake { failure, .. } => failure.fault(),
             Self::Unreachable(why) => why.fault(),
-            Self::SessionEnded { .. } | Self::SessionAway { .. } | Self::Lost(_) => Fault::Peer,
+            Self::SessionEnded { .. } | Self::SessionAway { .. } | Self::Lost(_) | Self::Outage { .. } => Fault::Peer,
             Self::Unrepairable { .. } => Fault::Local,
             Self::Setup(error) => error.fault(),
             Self::Register(error) => error.fault(),

@@ -225,14 +225,14 @@ impl<F: Fabric> RecvConnection<F> {
             head: first,
             entry_limit: entry + cts::ENTRIES,
             oldest: first,
-            recovery: Box::new(Recovery::new(parts.token)),
+            recovery: Box::new(Recovery::new(parts.token, parts.config.rail_pause)),
             core: Core::new(
                 parts.rails,
                 MAX_MESSAGE_BYTES + 1,
                 parts.peer,
                 parts.fate,
                 Arc::new(Steering::new(&parts.order, parts.weights)),
-                parts.config.recovers,
+                &parts.config,
             ),
         }
     }

@@ -4,6 +4,7 @@ mod chains;
 mod filling;
 mod meter;
 mod recovery;
+mod refusals;
 mod repairs;
 mod reports;
 mod slot_shares;
@@ -219,13 +220,13 @@ impl<F: Fabric> SendConnection<F> {
                 parts.peer,
                 parts.fate,
                 Arc::new(Steering::new(&parts.order, parts.weights)),
-                parts.config.recovers,
+                &parts.config,
             ),
             cts: CtsStream::new(parts.cts, u64::from(parts.config.first_number)),
             head: Sequence::new(parts.config.first_number),
             waited: Sequence::new(parts.config.first_number).before(1),
             filling: Box::default(),
-            recovery: Box::default(),
+            recovery: Box::new(Recovery::new(parts.config.rail_pause)),
             peer_counts_bytes: parts.peer_counts_bytes,
             max_write,
             config: parts.config,

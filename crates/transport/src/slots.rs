@@ -293,7 +293,9 @@ impl Slots {
         let size_q = listed.size.map_or(self.layout.all_ones(), |size| self.layout.size_q(size.into()));
         let receive = &mut self.slots[slot];
         let is_new = receive.expected.is_empty();
-        let fits = is_new || (receive.expected, receive.size_q) == (listed.mask, size_q);
+        // The sender knows no size any more of a message that is done for it.
+        let fits_size = listed.unsure.is_empty() || receive.size_q == size_q;
+        let fits = is_new || receive.expected == listed.mask && fits_size;
         if !fits || !listed.mask.is_within(self.came_up) {
             let Listed { sequence, mask, size, .. } = *listed;
             return Err(RailFault::Contradiction { sequence, mask: mask.bits(), size });
@@ -313,8 +315,8 @@ impl Slots {
             (receive.expected, receive.size_q) = (listed.mask, size_q);
             (receive.bytes, receive.lanes_seen) = (0, [0; MAX_RAILS]);
         }
-        // No immediate is equal to these bits: none of this receive takes the short way from now on.
-        receive.bits = 0;
+        // These are the bits of another slot: none of this receive takes the short way from now on.
+        receive.bits = u32::from(!slot.number());
         if is_taken {
             seen |= missing;
         }

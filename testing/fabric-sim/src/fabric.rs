@@ -286,6 +286,10 @@ impl<O: Observer> Rail for SimRail<O> {
         self.world.lock().acknowledge_alone(self.end)
     }
 
+    fn end(self, flushes: &[RemoteSlice], reports: &mut impl Reports) -> bool {
+        self.world.lock().end_rail(self.end, flushes, reports)
+    }
+
     fn parts(&self) -> Vec<Part> {
         let port = self.world.lock().ends[self.end].as_ref().map_or(usize::MAX, |end| end.port);
         vec![Part { device: format!("port {port}").into(), piece: Piece::Device }]

@@ -81,6 +81,14 @@ seen! {
 
     SessionShared = "path", "several connections on one session";
     Redialled = "path", "an address that was dialled again";
+    RailDown = "path", "a rail that was given up";
+    AllRailsDown = "path", "the last rail given up";
+    RailUp = "path", "a rail that came up again";
+    RailUnsure = "path", "a part whose fate its sender did not know";
+    RailSeen = "path", "such a part that had come";
+    RailRepaired = "path", "a part that was sent again";
+    RepairedRepair = "path", "a part that was sent again more than once";
+    CtsRepeated = "path", "CTS entries that were written again";
     SessionResumed = "path", "a session that went on over another socket";
     ResumeRefused = "path", "a session that was not to be gone on with";
     OpenerChecked = "path", "an opener that was found to be there";

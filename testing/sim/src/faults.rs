@@ -60,6 +60,14 @@ pub(crate) struct Faults {
     pub(crate) blocked_breaks_permille: u32,
     /// The time for which a connection may still work after its peer's BYE or the end of its session. Then it is lost.
     pub(crate) grace_ns: u64,
+    /// True if connections go on without rails that fail.
+    pub(crate) recovers: bool,
+    /// The longest time after which a port that has fallen silent carries packets again, if connections recover.
+    pub(crate) heal_ns: u64,
+    /// The longest time that work on the lanes of a rail takes.
+    pub(crate) work_ns: u64,
+    /// The times at which rails fail, in addition to the deaths.
+    pub(crate) rail_deaths: Vec<Death>,
     /// The deaths; at most one of them is a [`DeathKind::Killed`].
     pub(crate) deaths: Vec<Death>,
 }
@@ -99,6 +107,9 @@ pub(crate) enum DeathKind {
 }
 
 impl DeathKind {
+    /// Those of rails.
+    pub(crate) const OF_RAILS: [Self; 4] = [Self::RailSilent, Self::RailError, Self::RailOneEnd, Self::PortSilent];
+
     /// All of them.
     pub(crate) const ALL: [Self; 9] = [
         Self::RailSilent,
@@ -142,6 +153,10 @@ impl Faults {
             set_up_blocks_ns: 0,
             blocked_breaks_permille: 0,
             grace_ns: 2_000_000,
+            recovers: false,
+            heal_ns: 0,
+            work_ns: 20_000,
+            rail_deaths: Vec::new(),
             deaths: Vec::new(),
         }
     }
@@ -187,6 +202,30 @@ impl Faults {
         fabric.retry_ns = chance.pick(&[300_000, 2_000_000]);
         let detect_ns = chance.pick(&[50_000, 1_000_000]);
         Self { fabric, session_delay_ns, session_jitter_ns, detect_ns, grace_ns: 3_000_000, ..Self::none() }
+    }
+
+    /// Lets connections recover in two thirds of the seeds, and lets rails fail in half of these, up to eight times.
+    pub(crate) fn add_recovery(&mut self, chance: &mut Chance, may_fail: bool) {
+        self.recovers = chance.permille(670);
+        if !self.recovers {
+            return;
+        }
+        self.heal_ns = chance.pick(&[100_000, 3_000_000, 30_000_000]);
+        self.work_ns = chance.pick(&[2_000, 50_000, 1_000_000]);
+        if may_fail && chance.permille(500) {
+            let count = chance.between(1, 8);
+            let until_ns = chance.pick(&[1_000_000, 4_000_000, 20_000_000]);
+            let kinds = DeathKind::OF_RAILS;
+            let mut one = || Death { kind: chance.pick(&kinds), at: chance.between(1_000, until_ns) };
+            self.rail_deaths = (0..count).map(|_| one()).collect();
+        }
+    }
+
+    /// Returns the time, in virtual nanoseconds, within which a connection that recovers moves again once a rail has
+    /// failed: all rails may fail, one after the other, and each may have to be opened several times.
+    pub(crate) fn recovery_limit_ns(&self) -> u64 {
+        let each_ns = self.heal_ns + 700_000_000;
+        self.death_limit_ns() + each_ns
     }
 
     /// Adds applications that fall silent, and acknowledgements that do not leave, each to half of the seeds.

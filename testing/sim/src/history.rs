@@ -42,6 +42,7 @@ pub(crate) enum Kind {
     Silent,
     Trespass,
     Order,
+    Recovery,
     Violation,
 }
 
@@ -129,6 +130,7 @@ impl fmt::Display for Event {
             Kind::Silent => write!(out, "silent until {}.{:03}", a / 1000, a % 1000),
             Kind::ConnectionLost => write!(out, "connection declared lost"),
             Kind::Trespass => write!(out, "breaks the contract"),
+            Kind::Recovery => write!(out, "rail {b} {}", if a == 1 { "is back" } else { "is down" }),
             Kind::Order => write!(out, "order, rails {b:#b}"),
             Kind::Violation => write!(out, "VIOLATION"),
         }

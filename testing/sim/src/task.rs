@@ -49,4 +49,12 @@ pub(crate) enum Task {
     Order { connection: usize, number: usize },
     /// A death of the seed's plan, by its number there.
     Death(usize),
+    /// A death of a rail, by its number in the plan.
+    RailDeath(usize),
+    /// A port that has fallen silent, by its number in the world, carries packets again.
+    Heal(usize),
+    /// The control thread of a process looks after the recovery of an end.
+    Recover { connection: usize, sender: bool },
+    /// A thread of a process does work on a rail of an end, by the work's number there.
+    Work { connection: usize, sender: bool, number: u32 },
 }

@@ -27,11 +27,15 @@ pub(super) struct Holds {
 
 impl Holds {
     /// Notes a rewriting of all entries from `oldest` on. A signalled write follows on each rail of `posted`; the rails
-    /// of `given_up` may still land older copies. Returns its number, which the signalled writes carry.
-    pub(super) fn add(&mut self, oldest: u64, posted: RailSet, given_up: RailSet) -> u32 {
-        self.last = self.last.wrapping_add(1);
-        self.all.push(Hold { number: self.last, oldest, unsent: posted, not_down: given_up });
-        self.last
+    /// of `given_up` may still land older copies. The signalled writes carry its [number](Self::next_number).
+    pub(super) fn add(&mut self, number: u32, oldest: u64, posted: RailSet, given_up: RailSet) {
+        self.last = number;
+        self.all.push(Hold { number, oldest, unsent: posted, not_down: given_up });
+    }
+
+    /// Returns the number of the next rewriting.
+    pub(super) fn next_number(&self) -> u32 {
+        self.last.wrapping_add(1)
     }
 
     /// Notes that the signalled write of a rewriting has completed on a rail. Returns true if a hold has ended.
@@ -80,8 +84,10 @@ mod tests {
     fn a_hold_ends_when_each_copy_has_landed_or_is_lost() {
         let mut holds = Holds::default();
         assert_eq!(holds.oldest(), None);
-        let first = holds.add(70, RailSet::from_bits(0b110), RailSet::from_bits(1));
-        let second = holds.add(90, RailSet::from_bits(0b100), RailSet::EMPTY);
+        let (first, second) = (1, 2);
+        holds.add(first, 70, RailSet::from_bits(0b110), RailSet::from_bits(1));
+        assert_eq!(holds.next_number(), second);
+        holds.add(second, 90, RailSet::from_bits(0b100), RailSet::EMPTY);
         assert!(!holds.handle_sent(first, rail(1)) && !holds.handle_down(rail(0)));
         assert_eq!(holds.oldest(), Some(70), "rail 2 may still land it");
         assert!(!holds.handle_down(rail(2)), "it was not given up");
@@ -94,8 +100,9 @@ mod tests {
     #[test]
     fn a_later_write_says_nothing_of_another_hold() {
         let mut holds = Holds::default();
-        let first = holds.add(7, RailSet::from_bits(1), RailSet::EMPTY);
-        let second = holds.add(9, RailSet::from_bits(1), RailSet::EMPTY);
+        let (first, second) = (u32::MAX, 0);
+        holds.add(first, 7, RailSet::from_bits(1), RailSet::EMPTY);
+        holds.add(second, 9, RailSet::from_bits(1), RailSet::EMPTY);
         assert!(holds.handle_sent(second, rail(0)));
         assert_eq!(holds.oldest(), Some(7));
         assert!(holds.handle_sent(first, rail(0)));

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use railweave_fabric::{
     Fabric, Joining, LaneEndpoint, LaneId, MAX_RAILS, PendingRail, Rail, RailId, RailSet, RemoteSlice, Write,
@@ -14,7 +15,7 @@ use crate::connection::Outstanding;
 use crate::handshake::LaneRefused;
 use crate::message::{Incarnation, Listed, RailMessage, RailNews, Seen};
 use crate::rails::{ConnectedRail, TakenRail};
-use crate::recovery::{Fence, Fenced, GivenUp, Made, NewLanes, Pauses, RailWork, RecoveryAction};
+use crate::recovery::{Attempt, Fence, Fenced, GivenUp, Made, NewLanes, Pauses, RailWork, RecoveryAction};
 use crate::sequence::Sequence;
 use crate::slots::{Judged, State};
 use crate::violation::RailFault;
@@ -64,14 +65,15 @@ enum Stage<F: Fabric> {
 }
 
 impl<F: Fabric> Recovery<F> {
-    /// Returns the recovery of a connection whose lanes have presented this token.
-    pub(super) fn new(token: Token) -> Self {
+    /// Returns the recovery of a connection whose lanes have presented this token, and whose sender brings rails up again
+    /// after this first pause.
+    pub(super) fn new(token: Token, pause: Duration) -> Self {
         let rails = std::array::from_fn(|_| OneRail {
             incarnation: Incarnation::default(),
             stage: Stage::Up,
             question: None,
             is_visible: true,
-            pauses: Pauses::default(),
+            pauses: Pauses::new(pause),
         });
         Self { rails, actions: VecDeque::new(), token, repeats_cts: false }
     }
@@ -99,12 +101,14 @@ impl<F: Fabric> RecvConnection<F> {
             self.begin_fence(rail, why, now_ns);
         }
         self.repeat_cts();
+        self.core.check_outage(now_ns);
     }
 
     /// Returns the time at which there is something to do.
     pub(super) fn recovery_next_ns(&self) -> Option<u64> {
         let repeats = self.recovery.repeats_cts && !self.core.rails.usable().is_empty();
-        (repeats || self.core.has_given_up()).then_some(0)
+        let due = (repeats || self.core.has_given_up()).then_some(0);
+        due.into_iter().chain(self.core.outage_ns()).min()
     }
 
     fn begin_fence(&mut self, rail: RailId, why: GivenUp, now_ns: u64) {
@@ -123,6 +127,7 @@ impl<F: Fabric> RecvConnection<F> {
         if one.question.is_none() {
             self.recovery.say(rail, RailMessage::Suspect);
         }
+        self.core.note_down(rail, format!("{name}: {why}"));
         let left = self.core.rails.usable();
         self.recovery.actions.push_back(RecoveryAction::Event(Event::RailDown { rail, name, why, left }));
         self.recovery.work(Fence::new(rail, taken, flushes));
@@ -313,7 +318,11 @@ impl<F: Fabric> RecvConnection<F> {
                 self.recovery.actions.push_back(RecoveryAction::Await(token));
                 self.recovery.say(rail, RailMessage::Lanes { token, endpoints: vec![LaneEndpoint::default(); lanes] });
             }
-            (Stage::Opening, Made::Failed(_)) => self.recovery.give_up_new(rail),
+            (Stage::Opening, Made::Failed(reason)) => {
+                self.recovery.give_up_new(rail);
+                let name = self.core.rails.name(rail);
+                self.core.note_down(rail, format!("{name} does not come back: {reason}"));
+            }
             (stage, _) => one.stage = stage,
         }
     }
@@ -396,7 +405,8 @@ impl<F: Fabric> RecvConnection<F> {
             return Err(RailFault::WrongLanes { lanes: peer.len(), agreed: lanes });
         }
         (one.incarnation, one.stage) = (incarnation, Stage::Opening);
-        self.recovery.work(NewLanes::answer(rail, incarnation, &remake, peer, receives));
+        let attempt = Attempt { rail, incarnation, timeout_ns: one.pauses.attempt_ns() };
+        self.recovery.work(NewLanes::answer(attempt, &remake, peer, receives));
         Ok(())
     }
 
@@ -496,32 +506,33 @@ impl<F: Fabric> RecvConnection<F> {
         let Some(on) = usable.first().filter(|_| self.recovery.repeats_cts) else {
             return;
         };
-        // Each of the others may hold copies of the same entries that have not landed yet.
-        let has_room = |rail: RailId| self.core.rails.get(rail).rail.send_room(LaneId::FIRST) >= 2;
-        if !usable.iter().all(has_room) {
+        let Some(oldest) = self.oldest_open_entry() else {
+            self.recovery.repeats_cts = false;
+            return;
+        };
+        let ConnectedRail { rail: lanes, cts, .. } = self.core.rails.get(on);
+        let number = self.inbox.holds.next_number();
+        let id = WorkKind::Hold(number).id();
+        let writes = self.cts.repeat(oldest, lanes.max_write(), cts, id);
+        // Each of the other rails may hold copies of the same entries that have not landed yet.
+        let others = usable.without(on);
+        let room = |rail: RailId| self.core.rails.get(rail).rail.send_room(LaneId::FIRST) as usize;
+        if room(on) <= writes.len() || others.iter().any(|rail| room(rail) < 2) {
             return;
         }
         self.recovery.repeats_cts = false;
-        let Some(oldest) = self.oldest_open_entry() else {
-            return;
-        };
         let down = RailId::all().filter(|rail| !self.is_settled(*rail)).collect();
-        let number = self.inbox.holds.add(oldest, usable, down);
+        self.inbox.holds.add(number, oldest, usable, down);
         self.cap_limit();
-        let id = WorkKind::Hold(number).id();
-        let ConnectedRail { rail: lanes, cts, side, .. } = self.core.rails.get_mut(on);
-        side.info.counters.count_cts();
-        let mut failed = self.cts.repeat(oldest, lanes, cts, id).err().map(|error| (on, error));
-        for rail in usable.without(on) {
-            let write = Write { signalled: true, host: true, id, ..Write::default() };
-            if let Err(error) = self.core.rails.get_mut(rail).rail.post(LaneId::FIRST, &[write]) {
-                failed = failed.or(Some((rail, error)));
-            }
-        }
+        self.core.rails.get(on).side.info.counters.count_cts();
         self.inbox.may_owe::<F>(usable);
-        if let Some((rail, error)) = failed {
-            // The connection keeps an error.
-            let _ = self.core.post_failed(rail, error, &mut self.inbox);
+        let behind = Write { signalled: true, host: true, id, ..Write::default() };
+        let chains = [(on, writes)].into_iter().chain(others.iter().map(|rail| (rail, vec![behind])));
+        for (rail, chain) in chains {
+            if let Err(error) = self.core.rails.get_mut(rail).rail.post(LaneId::FIRST, &chain) {
+                // The connection keeps an error. A rail that is given up here repeats them again.
+                let _ = self.core.post_failed(rail, error, &mut self.inbox);
+            }
         }
     }
 

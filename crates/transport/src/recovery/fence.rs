@@ -56,6 +56,10 @@ impl<F: Fabric> RailWork for Fence<F> {
         None
     }
 
+    fn rail(&self) -> RailId {
+        self.rail
+    }
+
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
         self
     }

@@ -25,8 +25,6 @@ pub enum GivenUp {
     },
     /// The peer has given it up.
     Peer,
-    /// Its new lanes could not be brought up, for this reason.
-    NotUp(String),
 }
 
 impl fmt::Display for GivenUp {
@@ -40,7 +38,6 @@ impl fmt::Display for GivenUp {
                 write!(out, "its work has not moved for {seconds:.1} s although the peer is there")
             }
             Self::Peer => out.write_str("the peer has given it up; its log says why"),
-            Self::NotUp(reason) => write!(out, "it could not be brought up: {reason}"),
         }
     }
 }

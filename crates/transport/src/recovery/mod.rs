@@ -11,17 +11,19 @@
 mod fence;
 mod given_up;
 mod new_lanes;
+mod outage;
 mod pauses;
 
 use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use railweave_fabric::Part;
+use railweave_fabric::{Part, RailId};
 
 pub(crate) use self::fence::{Fence, Fenced};
 pub use self::given_up::GivenUp;
-pub(crate) use self::new_lanes::{Made, NewLanes, Remake};
+pub(crate) use self::new_lanes::{Attempt, Made, NewLanes, Remake};
+pub(crate) use self::outage::Outage;
 pub(crate) use self::pauses::Pauses;
 use crate::{Dial, Event, LaneRefused, Message, RailNews, Token};
 
@@ -47,6 +49,9 @@ pub trait RailWork: Send {
     /// Does the work, or continues it, at this time of the caller's clock in nanoseconds. Returns the time to wait
     /// before it is called again, `None` once the work is done.
     fn run(&mut self, now_ns: u64) -> Option<Duration>;
+
+    /// Returns the rail that it is for.
+    fn rail(&self) -> RailId;
 
     /// Returns itself, for the end that it came from.
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;

@@ -13,9 +13,6 @@ use super::RailWork;
 use crate::handshake::{Probe, repeat_ns};
 use crate::message::Incarnation;
 
-/// The time that new lanes have to be connected and to carry a first write: the next attempt follows soon.
-const TIMEOUT_NS: u64 = 3_000_000_000;
-
 /// The pause between two looks at the first writes.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
@@ -53,7 +50,18 @@ pub(crate) struct NewLanes<F: Fabric> {
     receives: u32,
     state: State<F>,
     endpoints: Vec<LaneEndpoint>,
+    /// The time that they have to be connected and to carry a first write: the next attempt follows soon.
+    timeout_ns: u64,
     until_ns: Option<u64>,
+}
+
+/// The incarnation of a rail whose lanes are made.
+#[derive(Clone, Copy)]
+pub(crate) struct Attempt {
+    pub(crate) rail: RailId,
+    pub(crate) incarnation: Incarnation,
+    /// The time that it has.
+    pub(crate) timeout_ns: u64,
 }
 
 enum State<F: Fabric> {
@@ -65,42 +73,30 @@ enum State<F: Fabric> {
 
 impl<F: Fabric> NewLanes<F> {
     /// Opens lanes.
-    pub(crate) fn open(rail: RailId, incarnation: Incarnation, remake: &Arc<Remake<F>>) -> Self {
-        Self::new(rail, incarnation, remake, State::Begun, None)
+    pub(crate) fn open(attempt: Attempt, remake: &Arc<Remake<F>>) -> Self {
+        Self::new(attempt, remake, State::Begun, None)
     }
 
     /// Opens lanes and connects them to the peer's end points; this many receives are posted on them.
-    pub(crate) fn answer(
-        rail: RailId,
-        incarnation: Incarnation,
-        remake: &Arc<Remake<F>>,
-        peer: Vec<LaneEndpoint>,
-        receives: u32,
-    ) -> Self {
-        Self { receives, ..Self::new(rail, incarnation, remake, State::Begun, Some(peer)) }
+    pub(crate) fn answer(attempt: Attempt, remake: &Arc<Remake<F>>, peer: Vec<LaneEndpoint>, receives: u32) -> Self {
+        Self { receives, ..Self::new(attempt, remake, State::Begun, Some(peer)) }
     }
 
     /// Connects lanes that are open to the peer's end points, and proves that they carry packets.
     pub(crate) fn connect(
-        rail: RailId,
-        incarnation: Incarnation,
+        attempt: Attempt,
         remake: &Arc<Remake<F>>,
         pending: F::PendingRail,
         peer: Vec<LaneEndpoint>,
     ) -> Self {
-        Self { proves: F::ONE_SIDED, ..Self::new(rail, incarnation, remake, State::Pending(pending), Some(peer)) }
+        Self { proves: F::ONE_SIDED, ..Self::new(attempt, remake, State::Pending(pending), Some(peer)) }
     }
 
-    fn new(
-        rail: RailId,
-        incarnation: Incarnation,
-        remake: &Arc<Remake<F>>,
-        state: State<F>,
-        peer: Option<Vec<LaneEndpoint>>,
-    ) -> Self {
+    fn new(attempt: Attempt, remake: &Arc<Remake<F>>, state: State<F>, peer: Option<Vec<LaneEndpoint>>) -> Self {
         Self {
-            rail,
-            incarnation,
+            rail: attempt.rail,
+            incarnation: attempt.incarnation,
+            timeout_ns: attempt.timeout_ns,
             remake: Arc::clone(remake),
             peer,
             proves: false,
@@ -125,7 +121,7 @@ impl<F: Fabric> NewLanes<F> {
     /// # Errors
     /// If the lanes cannot be made: the reason.
     fn step(&mut self, now_ns: u64) -> Result<Option<Duration>, String> {
-        let until_ns = *self.until_ns.get_or_insert(now_ns.saturating_add(TIMEOUT_NS));
+        let until_ns = *self.until_ns.get_or_insert(now_ns.saturating_add(self.timeout_ns));
         match std::mem::replace(&mut self.state, State::Begun) {
             State::Begun => {
                 let pending = self.remake.domain.open_rail(&self.remake.spec).map_err(|error| error.to_string())?;
@@ -155,7 +151,7 @@ impl<F: Fabric> NewLanes<F> {
                 }
                 let mut probe = Probe::new(rail, LocalSlice::default(), RemoteSlice::default());
                 probe.send().map_err(|error| error.to_string())?;
-                let repeat_at_ns = now_ns.saturating_add(repeat_ns(TIMEOUT_NS));
+                let repeat_at_ns = now_ns.saturating_add(repeat_ns(self.timeout_ns));
                 self.state = State::Proving { probe, repeat_at_ns };
                 Ok(Some(Duration::ZERO))
             }
@@ -169,7 +165,7 @@ impl<F: Fabric> NewLanes<F> {
                 }
                 if now_ns >= repeat_at_ns {
                     probe.send().map_err(|error| error.to_string())?;
-                    repeat_at_ns = now_ns.saturating_add(repeat_ns(TIMEOUT_NS));
+                    repeat_at_ns = now_ns.saturating_add(repeat_ns(self.timeout_ns));
                 }
                 self.state = State::Proving { probe, repeat_at_ns };
                 Ok(Some(LOOK_PAUSE))
@@ -201,6 +197,10 @@ impl<F: Fabric> RailWork for NewLanes<F> {
             self.state = State::Done(Made::Failed(reason));
             None
         })
+    }
+
+    fn rail(&self) -> RailId {
+        self.rail
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {

@@ -1,57 +1,71 @@
-//! The pauses between two attempts to bring a rail up again.
+//! The pauses between two attempts to bring a rail up again. All times are multiples of the first pause, which is 100 ms.
 
-const MILLISECOND_NS: u64 = 1_000_000;
+use std::time::Duration;
 
-/// The first pause, which each attempt doubles.
-const FIRST_NS: u64 = 100 * MILLISECOND_NS;
+/// The longest pause while the rail has been down for less than [`EARLY`], and later: a second in the first minute, ten
+/// later.
+const MOST_EARLY: u64 = 10;
+const MOST: u64 = 100;
+const EARLY: u64 = 600;
 
-/// The longest pause while the rail has been down for less than [`EARLY_NS`], and later.
-const MOST_EARLY_NS: u64 = 1_000 * MILLISECOND_NS;
-const MOST_NS: u64 = 10_000 * MILLISECOND_NS;
-const EARLY_NS: u64 = 60_000 * MILLISECOND_NS;
+/// A rail that fails within this time of coming up flaps. One that stays up for [`STEADY`] has flapped enough.
+const FLAP: u64 = 100;
+const STEADY: u64 = 600;
 
-/// A rail that fails within this time of coming up flaps. One that stays up for [`STEADY_NS`] has flapped enough.
-const FLAP_NS: u64 = 10_000 * MILLISECOND_NS;
-const STEADY_NS: u64 = 60_000 * MILLISECOND_NS;
+/// The time that an attempt has.
+const ATTEMPT: u64 = 30;
 
 /// The flaps that count.
 const MOST_FLAPS: u32 = 7;
 
 /// The pauses of one rail.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Pauses {
-    up_since_ns: u64,
+    first_ns: u64,
+    up_since_ns: Option<u64>,
     down_since_ns: u64,
     flaps: u32,
     attempts: u32,
 }
 
 impl Pauses {
+    /// Returns the pauses of a rail that is up, with this first one.
+    pub(crate) fn new(first: Duration) -> Self {
+        let first_ns = u64::try_from(first.as_nanos()).unwrap_or(u64::MAX).clamp(1, 1 << 40);
+        Self { first_ns, up_since_ns: None, down_since_ns: 0, flaps: 0, attempts: 0 }
+    }
+
+    /// Returns the time that an attempt has.
+    pub(crate) fn attempt_ns(&self) -> u64 {
+        self.first_ns * ATTEMPT
+    }
+
     /// Notes that the rail has failed.
     pub(crate) fn went_down(&mut self, now_ns: u64) {
-        let was_up_ns = now_ns.saturating_sub(self.up_since_ns);
-        let has_come_back = self.up_since_ns > 0;
-        if has_come_back && was_up_ns < FLAP_NS {
-            self.flaps = (self.flaps + 1).min(MOST_FLAPS);
-        } else if was_up_ns >= STEADY_NS {
-            self.flaps = 0;
+        if let Some(up_since_ns) = self.up_since_ns {
+            let was_up_ns = now_ns.saturating_sub(up_since_ns);
+            if was_up_ns < self.first_ns * FLAP {
+                self.flaps = (self.flaps + 1).min(MOST_FLAPS);
+            } else if was_up_ns >= self.first_ns * STEADY {
+                self.flaps = 0;
+            }
         }
         (self.down_since_ns, self.attempts) = (now_ns, 0);
     }
 
     /// Notes that the rail has come up again. Returns the time for which it was down, in nanoseconds.
     pub(crate) fn came_up(&mut self, now_ns: u64) -> u64 {
-        self.up_since_ns = now_ns.max(1);
+        self.up_since_ns = Some(now_ns);
         now_ns.saturating_sub(self.down_since_ns)
     }
 
     /// Returns the time of the next attempt, if the last one ended now.
     pub(crate) fn next_ns(&mut self, now_ns: u64) -> u64 {
-        let is_early = now_ns.saturating_sub(self.down_since_ns) < EARLY_NS;
-        let most_ns = if is_early && self.flaps == 0 { MOST_EARLY_NS } else { MOST_NS };
+        let is_early = now_ns.saturating_sub(self.down_since_ns) < self.first_ns * EARLY;
+        let most = if is_early && self.flaps == 0 { MOST_EARLY } else { MOST };
         let doublings = (self.attempts + self.flaps).min(16);
         self.attempts += 1;
-        now_ns.saturating_add((FIRST_NS << doublings).min(most_ns))
+        now_ns.saturating_add((self.first_ns << doublings).min(self.first_ns * most))
     }
 
     /// Returns the earliest time of an attempt after an event that says that the rail may be back. A rail that flaps
@@ -60,7 +74,8 @@ impl Pauses {
         if self.flaps == 0 {
             return now_ns;
         }
-        now_ns.max(self.down_since_ns.saturating_add((FIRST_NS << self.flaps).min(MOST_NS)))
+        let pause_ns = (self.first_ns << self.flaps).min(self.first_ns * MOST);
+        now_ns.max(self.down_since_ns.saturating_add(pause_ns))
     }
 }
 
@@ -68,44 +83,49 @@ impl Pauses {
 mod tests {
     use super::*;
 
+    const FIRST: Duration = Duration::from_millis(100);
+    const FIRST_NS: u64 = 100_000_000;
+    const MINUTE_NS: u64 = 60_000_000_000;
+
     /// Returns the pauses, in milliseconds, of attempts that fail at once.
     fn pauses(pauses: &mut Pauses, mut now_ns: u64, count: usize) -> Vec<u64> {
         let next = |_| {
             let next_ns = pauses.next_ns(now_ns);
             let pause_ns = next_ns - now_ns;
             now_ns = next_ns;
-            pause_ns / MILLISECOND_NS
+            pause_ns / 1_000_000
         };
         (0..count).map(next).collect()
     }
 
     #[test]
     fn attempts_are_a_second_apart_in_the_first_minute_and_ten_later() {
-        let mut rail = Pauses::default();
-        rail.went_down(EARLY_NS);
-        assert_eq!(pauses(&mut rail, EARLY_NS, 6), [100, 200, 400, 800, 1000, 1000]);
-        assert_eq!(pauses(&mut rail, 2 * EARLY_NS, 2), [6400, 10_000]);
+        let mut rail = Pauses::new(FIRST);
+        rail.went_down(MINUTE_NS);
+        assert_eq!(pauses(&mut rail, MINUTE_NS, 6), [100, 200, 400, 800, 1000, 1000]);
+        assert_eq!(pauses(&mut rail, 2 * MINUTE_NS, 2), [6400, 10_000]);
+        assert_eq!(rail.attempt_ns(), 3_000_000_000);
     }
 
     #[test]
     fn a_rail_that_flaps_waits_longer_each_time_and_one_that_is_steady_does_not() {
-        let mut rail = Pauses::default();
-        let mut now_ns = EARLY_NS;
+        let mut rail = Pauses::new(FIRST);
+        let mut now_ns = MINUTE_NS;
         rail.went_down(now_ns);
         for first in [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000] {
             assert_eq!(pauses(&mut rail, now_ns, 1), [first]);
             let soonest = if first == 100 { 0 } else { first };
-            assert_eq!((rail.soonest_ns(now_ns) - now_ns) / MILLISECOND_NS, soonest);
+            assert_eq!((rail.soonest_ns(now_ns) - now_ns) / 1_000_000, soonest);
             assert_eq!(rail.came_up(now_ns + 7), 7);
-            now_ns += FLAP_NS - 1;
+            now_ns += 100 * FIRST_NS - 1;
             rail.went_down(now_ns);
         }
         rail.came_up(now_ns);
-        now_ns += STEADY_NS - 1;
+        now_ns += MINUTE_NS - 1;
         rail.went_down(now_ns);
         assert_eq!(pauses(&mut rail, now_ns, 1), [10_000], "it was not steady for long enough");
         rail.came_up(now_ns);
-        rail.went_down(now_ns + STEADY_NS);
-        assert_eq!(pauses(&mut rail, now_ns + STEADY_NS, 1), [100]);
+        rail.went_down(now_ns + MINUTE_NS);
+        assert_eq!(pauses(&mut rail, now_ns + MINUTE_NS, 1), [100]);
     }
 }

@@ -242,10 +242,11 @@ impl<C: Clock> Meter<C> {
         }
     }
 
-    /// Notes that everything in flight on a rail is lost.
-    pub(super) fn forget(&mut self, rail: RailId) {
-        self.splitter.rails().forget(rail);
-        self.pinged.remove(rail);
+    /// Notes that everything in flight on the rail of this side is lost.
+    pub(super) fn forget(&mut self, side: &RailSide) {
+        self.splitter.rails().forget(side.id);
+        self.pinged.remove(side.id);
+        side.info.counters.set_in_flight(0);
     }
 
     /// Notes that other rails than before carry data.

@@ -5,19 +5,21 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use railweave_fabric::{
-    Fabric, Joining, LaneEndpoint, LaneId, LocalSlice, MAX_RAILS, PendingRail, Rail, RailId, RailSet, RemoteSlice,
-    Write,
+    Fabric, Joining, LaneEndpoint, LaneId, LocalSlice, MAX_RAILS, PendingRail, Rail, RailError, RailId, RailSet,
+    RemoteSlice, Write,
 };
 
+use super::refusals::{Refusals, Refused};
 use super::repairs::Repair;
 use super::{SendConnection, lane_of};
 use crate::connection::Outstanding;
 use crate::handshake::LaneRefused;
 use crate::message::{Incarnation, Listed, RailMessage, RailNews, Seen};
 use crate::rails::TakenRail;
-use crate::recovery::{Fence, Fenced, GivenUp, Made, NewLanes, Pauses, RailWork, RecoveryAction, Remake};
+use crate::recovery::{Attempt, Fence, Fenced, GivenUp, Made, NewLanes, Pauses, RailWork, RecoveryAction, Remake};
 use crate::violation::{CtsViolation, RailFault};
 use crate::work::WorkKind;
 use crate::{Dial, Error, Event, Immediate, Message, Token, record};
@@ -26,6 +28,9 @@ use crate::{Dial, Error, Event, Immediate, Message, Token, record};
 pub(super) struct Recovery<F: Fabric> {
     rails: [OneRail<F>; MAX_RAILS],
     pub(super) actions: VecDeque<RecoveryAction>,
+    refusals: Refusals,
+    /// The first pause before a rail is brought up again, in nanoseconds.
+    pause_ns: u64,
 }
 
 /// The recovery of one rail.
@@ -35,6 +40,8 @@ struct OneRail<F: Fabric> {
     pauses: Pauses,
     /// The bytes that were sent again for it since it went down.
     repaired: u64,
+    /// The refusal for which it was given up last, if one was the reason.
+    refused: Option<(LaneId, RailError)>,
 }
 
 /// The stage of a rail.
@@ -57,19 +64,20 @@ enum Stage<F: Fabric> {
     Dialling { pending: F::PendingRail, token: Token, missing: u32 },
 }
 
-impl<F: Fabric> Default for Recovery<F> {
-    fn default() -> Self {
+impl<F: Fabric> Recovery<F> {
+    /// Returns the recovery of a connection that brings rails up again after this first pause.
+    pub(super) fn new(pause: Duration) -> Self {
         let rails = std::array::from_fn(|_| OneRail {
             incarnation: Incarnation::default(),
             stage: Stage::Up,
-            pauses: Pauses::default(),
+            pauses: Pauses::new(pause),
             repaired: 0,
+            refused: None,
         });
-        Self { rails, actions: VecDeque::new() }
+        let pause_ns = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
+        Self { rails, actions: VecDeque::new(), refusals: Refusals::default(), pause_ns }
     }
-}
 
-impl<F: Fabric> Recovery<F> {
     fn say(&mut self, rail: RailId, message: RailMessage) {
         let incarnation = self.rails[rail].incarnation;
         self.actions.push_back(RecoveryAction::Send(Message::Rail(RailNews { rail, incarnation, message })));
@@ -96,12 +104,14 @@ impl<F: Fabric> SendConnection<F> {
             if matches!(self.recovery.rails[rail].stage, Stage::Resting { until_ns } if until_ns <= now_ns)
                 && let Some(remake) = self.remake(rail)
             {
-                let incarnation = self.recovery.rails[rail].incarnation.next();
-                self.recovery.rails[rail].stage = Stage::Opening;
-                self.recovery.work(NewLanes::open(rail, incarnation, &remake));
+                let one = &mut self.recovery.rails[rail];
+                one.stage = Stage::Opening;
+                let (incarnation, timeout_ns) = (one.incarnation.next(), one.pauses.attempt_ns());
+                self.recovery.work(NewLanes::open(Attempt { rail, incarnation, timeout_ns }, &remake));
             }
         }
-        self.post_repairs();
+        self.post_repairs(now_ns);
+        self.core.check_outage(now_ns);
     }
 
     /// Returns the time of the next attempt to open new lanes.
@@ -112,7 +122,8 @@ impl<F: Fabric> SendConnection<F> {
         });
         // Parts that wait for room on a rail, or for a rail that was given up just now.
         let waits = self.progress.repairs.wait() && !self.core.rails.usable().is_empty() || self.core.has_given_up();
-        resting.chain(waits.then_some(0)).min()
+        let repairs_ns = self.recovery.refusals.until_ns();
+        resting.chain(waits.then_some(repairs_ns)).chain(self.core.outage_ns()).min()
     }
 
     fn remake(&mut self, rail: RailId) -> Option<Arc<Remake<F>>> {
@@ -125,8 +136,9 @@ impl<F: Fabric> SendConnection<F> {
             return;
         };
         let one = &mut self.recovery.rails[rail];
-        (one.stage, one.repaired) = (Stage::Fencing, 0);
+        (one.stage, one.repaired, one.refused) = (Stage::Fencing, 0, Refusals::of(&why));
         one.pauses.went_down(now_ns);
+        self.core.note_down(rail, format!("{name}: {why}"));
         let left = self.core.rails.usable();
         self.recovery.actions.push_back(RecoveryAction::Event(Event::RailDown { rail, name, why, left }));
         self.recovery.work(Fence::new(rail, taken, Vec::new()));
@@ -146,7 +158,7 @@ impl<F: Fabric> SendConnection<F> {
                 }
             }
         }
-        self.post_repairs();
+        self.post_repairs(now_ns);
     }
 
     /// Asks the peer what has come, now that nothing of the rail is on its way from here any more.
@@ -155,7 +167,7 @@ impl<F: Fabric> SendConnection<F> {
             return;
         };
         fenced.replay(&mut self.progress.reports::<F>(&mut down.side));
-        self.progress.meter.forget(rail);
+        self.progress.meter.forget(&down.side);
         if let Some(fatal) = self.progress.fatal().take() {
             self.core.fail_by(rail, *fatal);
             return;
@@ -192,11 +204,25 @@ impl<F: Fabric> SendConnection<F> {
                 one.stage = Stage::Offered(pending);
                 self.recovery.say(rail, RailMessage::Offer(endpoints));
             }
-            (Stage::Opening, _) => self.rest(rail, now_ns),
+            (Stage::Opening, made) => {
+                self.note_failed(rail, &made);
+                self.rest(rail, now_ns);
+            }
             (Stage::Connecting { is_wanted: true }, Made::Ready(lanes, _)) => self.install(rail, lanes, now_ns),
             (Stage::Connecting { .. }, Made::Ready(lanes, _)) => self.discard(rail, lanes),
-            (Stage::Connecting { .. }, _) => self.recovery.say_never_up(rail),
+            (Stage::Connecting { .. }, made) => {
+                self.recovery.say_never_up(rail);
+                self.note_failed(rail, &made);
+            }
             (stage, _) => one.stage = stage,
+        }
+    }
+
+    /// Keeps the reason why new lanes could not be made, for the case that no rail comes back.
+    fn note_failed(&mut self, rail: RailId, made: &Made<F>) {
+        if let Made::Failed(reason) = made {
+            let name = self.core.rails.name(rail);
+            self.core.note_down(rail, format!("{name} does not come back: {reason}"));
         }
     }
 
@@ -295,7 +321,13 @@ impl<F: Fabric> SendConnection<F> {
             }
         }
         self.rest(rail, now_ns);
-        self.post_repairs();
+        let has_unseen = self.progress.repairs.wait();
+        if let Some((lane, error)) = self.recovery.rails[rail].refused.take().filter(|_| has_unseen)
+            && self.recovery.refusals.count(self.recovery.pause_ns, now_ns) == Refused::TooOften
+        {
+            self.core.fail_by_refusal(rail, lane, error);
+        }
+        self.post_repairs(now_ns);
         Ok(())
     }
 
@@ -318,8 +350,9 @@ impl<F: Fabric> SendConnection<F> {
         match F::JOINING {
             Joining::ByExchange { .. } => {
                 one.stage = Stage::Connecting { is_wanted: true };
-                let incarnation = one.incarnation;
-                self.recovery.work(NewLanes::connect(rail, incarnation, &remake, pending, peer));
+                let (incarnation, timeout_ns) = (one.incarnation, one.pauses.attempt_ns());
+                let attempt = Attempt { rail, incarnation, timeout_ns };
+                self.recovery.work(NewLanes::connect(attempt, &remake, pending, peer));
             }
             Joining::BySockets { .. } => {
                 one.stage = Stage::Dialling { pending, token, missing: u32::from(lanes) };
@@ -377,7 +410,10 @@ impl<F: Fabric> SendConnection<F> {
     }
 
     /// Sends parts that rails have lost over others, as long as there is room.
-    fn post_repairs(&mut self) {
+    fn post_repairs(&mut self, now_ns: u64) {
+        if now_ns < self.recovery.refusals.until_ns() || self.core.check_open().is_err() {
+            return;
+        }
         let mut from = 0;
         while let Some((place, repair)) = self.progress.repairs.next_waiting(from) {
             from = place + 1;

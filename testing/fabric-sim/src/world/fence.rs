@@ -1,9 +1,10 @@
 //! Fences: the lanes of an end are put into error, and destroyed, before the end itself is dropped.
 
-use railweave_fabric::{LaneId, WorkStatus};
+use railweave_fabric::conformance::Completion;
+use railweave_fabric::{LaneId, RemoteSlice, Reports, WorkId, WorkStatus};
 
 use super::state::State;
-use crate::observer::{Mishap, Observer};
+use crate::observer::{Event, Mishap, Observer};
 
 impl<O: Observer> State<O> {
     /// Puts all lanes of an end into error, as its owner may do: each reports that its work was flushed. Writes that
@@ -34,5 +35,54 @@ impl<O: Observer> State<O> {
             self.notice_closed(peer);
         }
         purged
+    }
+
+    /// Ends a rail at one end: [`railweave_fabric::Rail::end`].
+    pub(crate) fn end_rail(&mut self, id: usize, flushes: &[RemoteSlice], reports: &mut impl Reports) -> bool {
+        let Some(end) = self.ends[id].as_ref() else { return false };
+        let (lanes, peer) = (end.lanes.len(), end.peer.filter(|_| !end.one_sided));
+        if let Some(peer) = peer {
+            // What has arrived in a socket is placed before it is closed.
+            self.acknowledge(id);
+            self.land_unread(id);
+            (0..lanes).for_each(|lane| self.land_arrived(peer, LaneId::at(lane)));
+        }
+        let now_ns = self.now_ns;
+        for lane in 0..lanes {
+            self.cut_off(id, LaneId::at(lane));
+            if let Some(end) = self.ends[id].as_mut() {
+                end.lanes[lane].end(now_ns);
+            }
+        }
+        self.report_left(id, reports);
+        self.destroy_lanes(id);
+        self.report_left(id, reports);
+        let Some(end) = self.ends[id].as_ref() else { return false };
+        let (port, place) = (end.port, end.place(LaneId::FIRST));
+        if flushes.is_empty() {
+            return true;
+        }
+        if self.ports[port].is_gone || self.ports[port].loops_nothing {
+            return false;
+        }
+        let landed = self.landed;
+        self.see(place, &Event::Flushed { id: WorkId(0), port, landed });
+        true
+    }
+
+    /// Reports everything in the completion queue of an end whose lanes end, but no failures.
+    fn report_left(&mut self, id: usize, reports: &mut impl Reports) {
+        while let Some(entry) = self.ends[id].as_mut().and_then(|end| end.completions.pop_front()) {
+            let Some(place) = self.ends[id].as_ref().map(|end| end.place(entry.lane)) else { return };
+            match &entry.completion {
+                Completion::Sent { id } => self.see(place, &Event::Sent { id: *id }),
+                Completion::Received { immediate, bytes, .. } => {
+                    let (immediate, bytes) = (*immediate, *bytes);
+                    self.see(place, &Event::Received { immediate, bytes, forged: entry.forged });
+                }
+                Completion::Failed { .. } => continue,
+            }
+            entry.completion.report(reports);
+        }
     }
 }

@@ -170,6 +170,18 @@ impl<O: Observer> State<O> {
         *dead_from_ns = (*dead_from_ns).min(self.now_ns);
     }
 
+    /// Lets a port that was [silenced](Self::silence_port) carry packets again, over rails that are opened from this call
+    /// on. Those that were open meanwhile stay silent.
+    pub fn heal_port(&mut self, port: usize) {
+        let dead_from_ns = std::mem::replace(&mut self.ports[port].dead_from_ns, u64::MAX);
+        for end in self.ends.iter_mut().flatten().filter(|end| end.port == port) {
+            end.cut_from_ns = end.cut_from_ns.min(dead_from_ns);
+        }
+        if self.ports[port].is_gone {
+            self.ports[port].dead_from_ns = dead_from_ns;
+        }
+    }
+
     /// Lets the device of a port fail: from this call on the port carries nothing, none of its work completes, and no
     /// poll reports that. Completions that no poll has reported are lost, or stay.
     pub fn fail_device(&mut self, port: usize) {

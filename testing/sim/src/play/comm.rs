@@ -151,6 +151,11 @@ impl<E: ConnectionEnd, const O: bool> Comm<E, O> {
         self.end.borrow().as_ref().map(|end| Arc::clone(end.steering()))
     }
 
+    /// Lets the control thread use the end, between two calls; `None` once the connection is closed.
+    pub(super) fn with_end<R>(&self, use_end: impl FnOnce(&mut E) -> R) -> Option<R> {
+        self.end.borrow_mut().as_deref_mut().map(use_end)
+    }
+
     /// Returns the parts of its host that it uses.
     pub(super) fn parts(&self) -> Vec<Part> {
         self.end.borrow().as_ref().map_or_else(Vec::new, |end| end.parts())

@@ -188,6 +188,11 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                     fate.set_received(received);
                 }
             }
+            SessionAction::Rail { connection: number, news } => {
+                if let Some(side) = side_of(number, self) {
+                    self.handle_rail_news(side, news);
+                }
+            }
             SessionAction::Offer { connection: number, offer } => {
                 let connection = offer.nonce as usize;
                 self.sessions.ends[end].connections.insert(number, connection);

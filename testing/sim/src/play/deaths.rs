@@ -5,6 +5,7 @@ use super::stage::Stage;
 use crate::Seen;
 use crate::faults::DeathKind;
 use crate::history::{Kind, Who};
+use crate::task::Task;
 use crate::watch::Strike;
 use crate::witness::{Note, who};
 
@@ -39,6 +40,12 @@ impl<const O: bool> Game<O> {
             };
             self.strike(connection, living, Strike::PeerDied);
             let pair = &mut self.connections[connection];
+            if from == process {
+                pair.sender.recovery.end();
+            }
+            if to == process {
+                pair.receiver.recovery.end();
+            }
             let dead_sender = (from == process).then(|| std::mem::replace(&mut pair.sender.stage, Stage::Over));
             let dead_receiver = (to == process).then(|| std::mem::replace(&mut pair.receiver.stage, Stage::Over));
             drop((dead_sender, dead_receiver));
@@ -93,6 +100,10 @@ impl<const O: bool> Game<O> {
     pub(super) fn silence_port(&mut self, port: usize) {
         let mut state = self.world.lock();
         state.silence_port(port);
+        if self.faults.recovers {
+            let heal_ns = state.chance.below(self.faults.heal_ns + 1);
+            state.later(heal_ns, Task::Heal(port));
+        }
         state.saw(Seen::PortDied);
         for process in 0..self.processes.len() {
             if self.processes[process].domains.iter().any(|domain| domain.port() == port) {

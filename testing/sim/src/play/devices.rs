@@ -71,6 +71,9 @@ impl<const O: bool> Game<O> {
             _ => return,
         };
         let (parts, Some(fate)) = found else { return };
+        if self.faults.recovers {
+            return self.give_up_failed(side);
+        }
         let Some(error) = self.failure_of(side, &parts) else { return };
         let mut state = self.world.lock();
         let now_ns = state.now_ns;

@@ -19,7 +19,9 @@ impl<const O: bool> Game<O> {
         };
         let needs_peer = self.needs_peer(side);
         let (grace_ns, settling_ns) = (self.faults.grace_ns, self.faults.settling_ns(side.sender));
-        let call = Call { sender: side.sender, grace_ns, needs_peer, is_flush, settling_ns };
+        let recovers = self.faults.recovers;
+        let may_not_open = self.faults.fabric.open_fails_permille > 0;
+        let call = Call { sender: side.sender, grace_ns, needs_peer, is_flush, settling_ns, recovers, may_not_open };
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
         let watched = &mut state.observer.watch.connections[side.connection];

@@ -16,6 +16,7 @@ use super::memory::SharedBuffers;
 use super::net::Net;
 use super::plan::{ConnectionPlan, Plan};
 use super::receiver::RecvApp;
+use super::recovery::Recovery;
 use super::sender::SendApp;
 use super::sessions::Sessions;
 use super::stage::Stage;
@@ -83,6 +84,8 @@ pub(super) struct End<S> {
     pub(super) silences: u32,
     /// True while a check is scheduled that what it owes leaves in time.
     pub(super) is_debt_watched: bool,
+    /// The work of its process on the recovery of its rails.
+    pub(super) recovery: Recovery,
 }
 
 impl<S> End<S> {
@@ -101,6 +104,7 @@ impl<S> End<S> {
             silent_until_ns: 0,
             silences: MOST_SILENCES,
             is_debt_watched: false,
+            recovery: Recovery::default(),
         }
     }
 }
@@ -203,7 +207,9 @@ impl<const O: bool> Game<O> {
         state.observer.watch.retry_ns = faults.fabric.retry_ns;
         let mut connections = Vec::new();
         for (number, plan) in plan.connections.into_iter().enumerate() {
-            state.observer.watch.connections.push(Watched::new(faults.first_number));
+            let mut watched = Watched::new(faults.first_number);
+            watched.recovers = faults.recovers;
+            state.observer.watch.connections.push(watched);
             state.at(plan.connect_at_ns, Task::Connect(number));
             if sessions.keys_differ(plan.from, plan.to) {
                 for sender in [true, false] {
@@ -217,6 +223,9 @@ impl<const O: bool> Game<O> {
         }
         for (number, death) in faults.deaths.iter().enumerate().filter(|(_, death)| death.kind != DeathKind::Killed) {
             state.at(death.at, Task::Death(number));
+        }
+        for (number, death) in faults.rail_deaths.iter().enumerate() {
+            state.at(death.at, Task::RailDeath(number));
         }
         for (at_ns, which) in &faults.break_times_ns {
             state.at(*at_ns, Task::Break { connection: which % connections.len() });
@@ -339,6 +348,10 @@ impl<const O: bool> Game<O> {
             Task::Order { connection, number } => self.handle_order(connection, number),
             Task::Stranger => self.handle_stranger(),
             Task::Death(number) => self.handle_death(self.faults.deaths[number].kind),
+            Task::RailDeath(number) => self.handle_death(self.faults.rail_deaths[number].kind),
+            Task::Heal(port) => self.world.lock().heal_port(port),
+            Task::Recover { connection, sender } => self.handle_recover(Side { connection, sender }),
+            Task::Work { connection, sender, number } => self.handle_work(Side { connection, sender }, number),
         }
     }
 
@@ -367,7 +380,9 @@ impl<const O: bool> Game<O> {
                     up = true;
                     continue;
                 }
-                match self.step(side) {
+                let step = self.step(side);
+                self.look_after_recovery(side);
+                match step {
                     None => continue,
                     Some(Ok(Step::Killed)) => {
                         self.has_struck = true;
@@ -461,7 +476,8 @@ impl<const O: bool> Game<O> {
         };
         match state.observer.watch.connections[side.connection].blame.first(side.sender) {
             Some((since_ns, strike)) => {
-                let limit_ns = self.faults.death_limit_ns();
+                let recovers = self.faults.recovers;
+                let limit_ns = if recovers { self.faults.recovery_limit_ns() } else { self.faults.death_limit_ns() };
                 let passed_ns = now_ns.saturating_sub(last_ns.max(since_ns));
                 let has_dead_rail = state.observer.watch.connections[side.connection].blame.has_dead_rail(now_ns);
                 // A forged immediate may have taken the receive that it needs.

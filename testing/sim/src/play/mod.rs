@@ -17,6 +17,7 @@ mod net;
 mod orders;
 mod plan;
 mod receiver;
+mod recovery;
 mod scenario;
 mod sender;
 mod sessions;

@@ -309,6 +309,8 @@ impl Plan {
             let of_orders = &mut Chance::new(seed ^ 0x0bde_45ed);
             connections.iter_mut().for_each(|plan| plan.orders = OrderPlan::draw_all(of_orders));
         }
+        let may_fail = workload != Workload::Breakers;
+        faults.add_recovery(&mut Chance::new(seed ^ 0x4ec0_7e45), may_fail);
         Self { one_sided, faults, ports, keys, addresses, connections, injection: None }
     }
 }

@@ -36,6 +36,11 @@ pub(super) const SHORT_DEADLINE_NS: u64 = 50_000_000;
 /// The time that the first packets of a rail have.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// The pause before a rail is brought up again, and the time for which a connection waits for one, which is longer than
+/// any silence of a port and the pauses that follow.
+const RAIL_PAUSE: Duration = Duration::from_micros(200);
+const OUTAGE: Duration = Duration::from_millis(600);
+
 impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     fn config(&self, connection: usize) -> ConnectionConfig {
         let plan = &self.connections[connection].plan;
@@ -47,6 +52,9 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             traffic_class: None,
             first_number: self.faults.first_number,
             probe_timeout: PROBE_TIMEOUT,
+            recovers: self.faults.recovers,
+            outage: OUTAGE,
+            rail_pause: RAIL_PAUSE,
         }
     }
 
@@ -227,6 +235,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let rails = made.rails();
         self.bind(side, &rails);
         let end = &mut self.connections[connection].sender;
+        end.recovery.listen(made.fate());
         let Stage::Handshake(_, progress) = std::mem::replace(&mut end.stage, Stage::Over) else { return };
         if end.unwanted {
             end.stage = Stage::Closing(Box::new(made), None);
@@ -243,6 +252,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         let rails = made.rails();
         self.bind(side, &rails);
         let end = &mut self.connections[connection].receiver;
+        end.recovery.listen(made.fate());
         let Stage::Handshake(_, progress) = std::mem::replace(&mut end.stage, Stage::Over) else { return };
         if end.unwanted {
             end.stage = Stage::Closing(Box::new(made), None);

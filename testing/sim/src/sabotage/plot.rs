@@ -78,6 +78,11 @@ impl Plot {
         lock(&self.memory).opening = Arc::new(Mutex::new(End { rails, ..End::default() }));
     }
 
+    /// Notes that the rail that is opened next is this one of an end that has `rails` of them.
+    pub(crate) fn opening_again(&self, rails: usize, rail: usize) {
+        lock(&self.memory).opening = Arc::new(Mutex::new(End { rails, opened: rail, ..End::default() }));
+    }
+
     /// Counts a rail that is being opened. Returns the end of a connection to which it belongs, and its number there.
     pub(super) fn open_rail(&self) -> (Arc<Mutex<End>>, usize) {
         let end = Arc::clone(&lock(&self.memory).opening);

@@ -317,6 +317,10 @@ impl<R: Rail> Rail for SaboteurRail<R> {
         self.plot.is(Sabotage::DebtForgotten) || self.inner.acknowledge()
     }
 
+    fn end(self, flushes: &[RemoteSlice], reports: &mut impl Reports) -> bool {
+        self.inner.end(flushes, reports)
+    }
+
     fn parts(&self) -> Vec<Part> {
         self.inner.parts()
     }

@@ -68,6 +68,10 @@ pub(crate) struct Call {
     pub(crate) is_flush: bool,
     /// The longest time from the landing of a write to the completion that tells this end of it.
     pub(crate) settling_ns: u64,
+    /// True if the connection goes on without rails that fail.
+    pub(crate) recovers: bool,
+    /// True if the host may be unable to open a rail again.
+    pub(crate) may_not_open: bool,
 }
 
 /// A strike, and the time in which it has effects.
@@ -225,7 +229,7 @@ impl Blame {
     /// Judges the error of a call on an open end.
     pub(crate) fn judge(&self, now_ns: u64, call: Call, error: &Error) -> Checked {
         check_text(error)?;
-        let Call { sender, grace_ns, needs_peer, is_flush, settling_ns } = call;
+        let Call { sender, grace_ns, needs_peer, is_flush, settling_ns, recovers, may_not_open } = call;
         let end = self.end(sender);
         if end.hits.is_empty() {
             return Err((Checker::Errors, format!("an error without a reason: {error}")));
@@ -263,6 +267,11 @@ impl Blame {
         };
         let is_due = |since_ns: Option<u64>, wait_ns: u64| since_ns.is_some_and(|at_ns| at_ns + wait_ns <= now_ns);
         let may_cause = |hit: &Hit| match &**error {
+            Cause::Lane { .. } | Cause::Post { error: PostError::Broken, .. }
+                if recovers && hit.strike.is_of_rail() =>
+            {
+                false
+            }
             Cause::Lane { .. } | Cause::Post { error: PostError::Broken, .. } => {
                 dead.iter().any(|dead| (hit.from_ns..=hit.until_ns).contains(&dead.at_ns) && hit.strike.kills(dead))
             }
@@ -273,6 +282,13 @@ impl Blame {
                 _ => false,
             },
             Cause::Other { .. } => hit.strike == Strike::DeviceFailed && is_due(end.device_event_ns, 0),
+            Cause::Unrepairable { .. } => {
+                hit.strike == Strike::DeviceFailed || !sender && matches!(hit.strike, Strike::LoopBackFailed(_))
+            }
+            // A device that has failed never comes back.
+            Cause::Outage { .. } => {
+                may_not_open || [true, false].iter().any(|end| self.has(*end, &[Strike::DeviceFailed]))
+            }
             Cause::Violation { .. } => hit.strike == Strike::Forged,
             Cause::Lost(lost) => match (&lost.cause, hit.strike) {
                 // A peer that has everything closes, though this end has not heard that it does.
@@ -359,6 +375,19 @@ impl Blame {
 }
 
 impl Strike {
+    /// Returns true if it may kill a rail, and nothing else.
+    fn is_of_rail(self) -> bool {
+        matches!(
+            self,
+            Self::RailSilent(_)
+                | Self::RailFailed(_)
+                | Self::LoopBackFailed(_)
+                | Self::AcknowledgementLost(_)
+                | Self::DeviceFailed
+                | Self::PeerDied
+        )
+    }
+
     /// Returns true if it may keep acknowledgements of what has landed from this end.
     fn loses_acknowledgements(self) -> bool {
         matches!(
@@ -406,6 +435,7 @@ impl Strike {
             Self::NoSource | Self::NoTarget if error_is_own(error) => Fault::Protocol,
             Self::Forged => Fault::Protocol,
             Self::KeysDiffer => Fault::Configuration,
+            _ if matches!(**error, Cause::Unrepairable { .. }) => Fault::Local,
             Self::DeviceFailed if matches!(**error, Cause::Other { .. }) => Fault::Local,
             _ => Fault::Peer,
         }

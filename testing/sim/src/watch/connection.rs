@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use railweave_transport::{Listed, RailMessage, RailNews};
+
 use super::blame::Blame;
 use super::checker::{Checked, Checker};
 use super::cts::Ring;
@@ -9,6 +11,7 @@ use super::groups::{Group, Piece};
 use super::split::Split;
 use super::traffic::Traffic;
 use super::wire::{Landing, Wire};
+
 use crate::Seen;
 use crate::counts::Counts;
 
@@ -53,6 +56,10 @@ pub(crate) struct Connection {
     pub(crate) blame: Blame,
     /// True once the receiver, and once the sender, is up.
     pub(crate) is_up: [bool; 2],
+    /// True if it goes on without rails that fail.
+    pub(crate) recovers: bool,
+    /// The last RAIL_DOWN of each rail.
+    pub(super) listed: [Vec<Listed>; 8],
     /// The packets by which the set-up tries its rails that have not landed: by end (true for the sender), rail and
     /// lane.
     pub(super) first_packets: BTreeMap<(bool, u8, u8), usize>,
@@ -134,12 +141,23 @@ impl Connection {
         if !offset.is_multiple_of(128) || (!end.is_multiple_of(128) && end != size) {
             return Err((Checker::Pieces, format!("message {message} of {size} bytes has a piece {offset}..{end}")));
         }
-        if buffer.pieces.iter().any(|piece| offset < piece.end && piece.start < end) {
+        let is_again = buffer.pieces.iter().any(|piece| offset < piece.end && piece.start < end);
+        // What its receiver has called unseen comes again.
+        if is_again && !receive.is_repaired {
             return Err((Checker::Window, format!("bytes {offset}..{end} of message {message} were written twice")));
         }
-        buffer.pieces.push(Piece { rail: landing.rail, start: offset, end });
-        buffer.landed += length;
+        let piece = Piece { rail: landing.rail, start: offset, end };
+        if receive.is_repaired {
+            buffer.add(piece);
+        } else {
+            buffer.pieces.push(piece);
+            buffer.landed += length;
+        }
         if buffer.landed < size {
+            return Ok(());
+        }
+        // Rails that are down carry nothing, whatever their weights.
+        if receive.is_repaired || self.recovers && self.blame.is_struck() {
             return Ok(());
         }
         let mut carried = [0; 8];
@@ -162,7 +180,8 @@ impl Connection {
             traffic.pings += 1;
             let adapts = self.splits.iter().any(|split| split.is_free);
             let most = if adapts { MOST_PINGS } else { 0 } + self.probes;
-            return match landing.lane == 0 && traffic.pings <= most {
+            // New lanes of a rail carry empty writes first.
+            return match self.recovers || landing.lane == 0 && traffic.pings <= most {
                 true => Ok(()),
                 false => Err((Checker::Wire, format!("an empty write, number {}, that tells nothing", traffic.pings))),
             };
@@ -177,6 +196,32 @@ impl Connection {
         match landing.immediate {
             Some(immediate) => self.wire.immediate_landed(&self.groups, self.sender_failed, landing, immediate, counts),
             None => Ok(()),
+        }
+    }
+
+    /// Handles a step of the recovery of a rail that one end has said.
+    pub(crate) fn said(&mut self, sender: bool, news: &RailNews, counts: &mut Counts) {
+        match &news.message {
+            RailMessage::Down(listed) if sender => {
+                let unsure: u32 = listed.iter().map(|listed| listed.unsure.len()).sum();
+                counts.add(Seen::RailUnsure, unsure.into());
+                self.listed[news.rail.index()].clone_from(listed);
+            }
+            RailMessage::State(seen) if !sender => {
+                let listed = std::mem::take(&mut self.listed[news.rail.index()]);
+                let asked = listed.iter().filter(|listed| !listed.unsure.is_empty());
+                for (listed, seen) in asked.zip(seen) {
+                    let unseen = listed.unsure.bits() & !seen.parts.bits();
+                    counts.add(Seen::RailSeen, (listed.unsure & seen.parts).len().into());
+                    let said = (listed.mask.bits(), listed.size);
+                    if let Some(group) = self.wire.called_unseen(listed.sequence, said, unseen, counts)
+                        && let Some(group) = self.groups.get_mut(group)
+                    {
+                        group.is_repaired = true;
+                    }
+                }
+            }
+            _ => {}
         }
     }
 
@@ -230,14 +275,17 @@ impl Connection {
         entries: u64,
         counts: &mut Counts,
     ) -> Checked {
-        self.may_post(sender)?;
+        // Rails recover although an application has finished.
+        if !self.recovers {
+            self.may_post(sender)?;
+        }
         // An empty write of a receiver asks if its peer's end is there.
         if sender || entries == 0 {
             return Ok(());
         }
         self.cts[1] += entries;
         self.traffic[usize::from(rail)].cts += 1;
-        if lane != 0 || self.cts_rails & 1 << rail == 0 {
+        if lane != 0 || self.cts_rails & 1 << rail == 0 && !self.recovers {
             let text = format!("CTS belong on lane 0 of one of the rails {:#b}", self.cts_rails);
             return Err((Checker::Wire, text));
         }

@@ -30,6 +30,19 @@ impl Buffer {
         Self { address, capacity, tag, message: None, landed: 0, pieces: Vec::new(), staged: Vec::new() }
     }
 
+    /// Adds a piece that has landed. Bytes that have landed before do not count again.
+    pub(super) fn add(&mut self, piece: Piece) {
+        self.pieces.push(piece);
+        let mut pieces: Vec<_> = self.pieces.iter().map(|piece| (piece.start, piece.end)).collect();
+        pieces.sort_unstable();
+        let mut until = 0;
+        self.landed = 0;
+        for (start, end) in pieces {
+            self.landed += end.saturating_sub(start.max(until));
+            until = until.max(end);
+        }
+    }
+
     /// Returns true if all of its message has landed.
     pub(crate) fn is_whole(&self) -> bool {
         self.message.is_some_and(|(_, size)| size == self.landed)
@@ -45,13 +58,15 @@ pub(crate) struct Group {
     pub(crate) done: bool,
     /// The rails that have carried bytes of it, as a mask.
     pub(super) carriers: u8,
+    /// True if a part of it was lost, and sent again.
+    pub(super) is_repaired: bool,
     /// The number of the split in force when its last message was taken, which let all of them go out; `None` before.
     pub(super) split: Option<usize>,
 }
 
 impl Group {
     pub(crate) fn new(buffers: Vec<Buffer>, hinted: bool) -> Self {
-        Self { buffers, hinted, done: false, carriers: 0, split: None }
+        Self { buffers, hinted, done: false, carriers: 0, is_repaired: false, split: None }
     }
 
     /// Returns true if all of its messages have landed.

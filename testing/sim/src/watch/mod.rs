@@ -43,7 +43,9 @@ impl Watch {
         let watched = &mut self.connections[connection];
         watched.cts[0] += buffers as u64;
         let [promised, posted] = watched.cts;
-        if promised != posted && !watched.blame.has_dead_lane(false) {
+        // CTS are written again when a rail is given up.
+        let is_kept = if watched.recovers { promised <= posted } else { promised == posted };
+        if !is_kept && !watched.blame.has_dead_lane(false) {
             let message =
                 format!("c{connection}: receives of {promised} buffers were accepted, {posted} CTS entries posted");
             self.violate(at_ns, Checker::Promise, message);
@@ -122,6 +124,10 @@ impl Watch {
         let watched = &self.connections[connection];
         // After BYE, a sender is done before its acknowledgements have come, and early receives before their data has.
         if sender && (watched.discards || watched.blame.has_bye(true)) {
+            return;
+        }
+        // What was lost was counted too.
+        if watched.recovers && watched.blame.is_struck() {
             return;
         }
         let counters = |rail: &RailInfo| {
@@ -296,7 +302,7 @@ impl Watch {
     /// Handles a completed flush through a port: everything that the port wrote before the flush was posted is visible.
     pub(crate) fn flushed(&mut self, connection: usize, port: usize, landed: u64) {
         let Some(watched) = self.connections.get_mut(connection) else { return };
-        for buffer in watched.groups.iter_mut().rev().take(512).flat_map(|group| &mut group.buffers) {
+        for buffer in watched.groups.iter_mut().rev().take(4096).flat_map(|group| &mut group.buffers) {
             buffer.staged.retain(|(through, when)| *through != port || *when >= landed);
         }
     }

@@ -20,6 +20,10 @@ struct Use {
     record: Option<[u64; 8]>,
     /// The number of immediates.
     immediates: u32,
+    /// The parts that the receiver has called unseen, and that have not come again, as a mask.
+    missing: u8,
+    /// The parts that it has ever called unseen in this use.
+    lost: u8,
 }
 
 /// The fields of an immediate.
@@ -158,13 +162,20 @@ impl Wire {
             }
             return wrong(format!("group {group} is not filled"));
         };
-        match self.add(&said, landing, &sizes, counts) {
+        let added =
+            if mask == 0 { self.add_repair(&said, landing, counts) } else { self.add(&said, landing, &sizes, counts) };
+        match added {
             Ok(true) => {}
             Ok(false) => return Ok(()),
             Err(text) => return wrong(text),
         }
         let done = std::mem::take(&mut self.uses[slot]);
         self.group_of[slot] += SLOTS;
+        let (mask, in_record) = match done.lost {
+            0 => (mask, in_record),
+            // A repair does not say them.
+            _ => (done.mask, done.size_q == (1 << (24 - self.rails)) - 1),
+        };
         if in_record {
             let Some(record) = done.record else {
                 return wrong("no record came with it".into());
@@ -183,10 +194,12 @@ impl Wire {
             );
             return Err((Checker::Delivery, text));
         }
-        if receive.carriers != mask && sizes.iter().any(|size| *size > 0) {
+        if done.lost == 0 && receive.carriers != mask && sizes.iter().any(|size| *size > 0) {
             return wrong(format!("the rails that carried bytes are {:#b}", receive.carriers));
         }
-        self.count(&sizes, &said, &done, counts);
+        if done.lost == 0 {
+            self.count(&sizes, &said, &done, counts);
+        }
         if group >= SLOTS {
             counts.saw(Seen::SlotsWrapped);
         }
@@ -245,6 +258,53 @@ impl Wire {
             found.reported |= 1 << rail;
         }
         Ok(found.reported == mask)
+    }
+
+    /// Adds a part that was lost, and that comes again, to the use of its slot. Returns as [`Self::add`] does.
+    fn add_repair(&mut self, said: &Said, landing: &Landing, counts: &mut Counts) -> Result<bool, String> {
+        let part = said.size_q;
+        let found = &mut self.uses[said.slot];
+        if part >= 8 || found.missing & 1 << part == 0 {
+            let (missing, lost) = (found.missing, found.lost);
+            return Err(format!(
+                "part {part} came again, but the receiver has called {lost:#b} unseen, of which {missing:#b} is missing"
+            ));
+        }
+        let is_leader = found.mask.trailing_zeros() == part;
+        if landing.control && !is_leader {
+            return Err(format!("the record came with part {part}"));
+        }
+        counts.saw(Seen::RailRepaired);
+        found.missing &= !(1 << part);
+        found.reported |= 1 << part;
+        found.immediates += 1;
+        Ok(found.reported == found.mask)
+    }
+
+    /// Notes that the receiver calls parts of a receive unseen, of which its sender has said this mask and size, `None`
+    /// for a record. Returns false if the receive has had everything.
+    pub(super) fn called_unseen(
+        &mut self,
+        number: u32,
+        (mask, size): (u8, Option<u32>),
+        unseen: u8,
+        counts: &mut Counts,
+    ) -> Option<usize> {
+        let slot = (number & 0xff) as usize;
+        let group = self.group_of[slot];
+        if self.first_number.wrapping_add(group as u32) != number || unseen == 0 {
+            return None;
+        }
+        let all_ones = (1 << (24 - self.rails)) - 1;
+        let found = &mut self.uses[slot];
+        (found.mask, found.size_q) = (mask, size.map_or(all_ones, |size| size.div_ceil(128)));
+        if found.lost & unseen != 0 {
+            counts.saw(Seen::RepairedRepair);
+        }
+        found.missing |= unseen;
+        found.lost |= unseen;
+        found.reported &= !unseen;
+        Some(group)
     }
 
     /// Returns true if a message goes over all lanes of its rails.

@@ -26,8 +26,14 @@ fn gone() -> Error {
 }
 
 const HELD_BACK_NS: u64 = 7;
-const CALL: Call =
-    Call { sender: true, grace_ns: GRACE_NS, needs_peer: true, is_flush: false, settling_ns: HELD_BACK_NS };
+const CALL: Call = Call {
+    sender: true,
+    grace_ns: GRACE_NS,
+    needs_peer: true,
+    is_flush: false,
+    settling_ns: HELD_BACK_NS,
+    recovers: false,
+};
 
 /// Returns the checker that an error of the sending end at this time falls foul of.
 fn found(blame: &Blame, now_ns: u64, error: &Error) -> Option<Checker> {
