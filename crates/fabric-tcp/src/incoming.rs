@@ -140,13 +140,13 @@ impl Incoming {
         Some(arrival)
     }
 
-    /// Reads what is available, within the limits of one poll. Returns false if the peer has closed its end between two
-    /// frames.
+    /// Reads what is available, within the limits of one poll. Returns the number of bytes; `None` if the peer has
+    /// closed its end between two frames.
     pub(crate) fn receive(
         &mut self,
         around: &mut Surroundings<'_>,
         outgoing: &mut Outgoing,
-    ) -> Result<bool, LaneFailure> {
+    ) -> Result<Option<usize>, LaneFailure> {
         let mut total = 0;
         for _ in 0..POLL_CALLS {
             let (asked, received) = self.read(around)?;
@@ -164,7 +164,7 @@ impl Incoming {
                 Err(error) => return Err(LaneFailure::of_socket("receiving", &error)),
             }
         }
-        Ok(true)
+        Ok(Some(total))
     }
 
     /// Makes one system call. A payload with more than `DIRECT_BYTES` still to come goes straight to its destination,
@@ -265,11 +265,11 @@ impl Incoming {
         Ok(())
     }
 
-    fn handle_end(&self) -> Result<bool, LaneFailure> {
+    fn handle_end(&self) -> Result<Option<usize>, LaneFailure> {
         let inside = match &self.arriving {
             Some(arriving) => ClosedAt::Write { done: arriving.done, length: arriving.write.length },
             None if self.end > self.start => ClosedAt::Header(self.end - self.start),
-            None => return Ok(false),
+            None => return Ok(None),
         };
         Err(LaneFailure::of_lane(RailError::PeerClosed(inside)))
     }

@@ -14,6 +14,11 @@ use crate::socket::Socket;
 /// The maximum number of sending system calls in one poll, besides one for acknowledgements.
 const POLL_SENDS: usize = 8;
 
+/// The maximum number of bytes that a lane reads when it ends, so that a peer that goes on sending does not hold it up.
+/// More than the kernel's buffer holds by default (tcp_rmem in tcp(7): 6 MiB), so that everything is read that had
+/// arrived.
+const END_BYTES: usize = 16 << 20;
+
 /// The state of a lane.
 enum State {
     /// It works.
@@ -102,8 +107,8 @@ impl Lane {
         if matches!(self.state, State::Open) {
             let mut around = Surroundings { socket: &self.socket, keys, receives };
             match self.incoming.receive(&mut around, &mut self.outgoing) {
-                Ok(true) => {}
-                Ok(false) => self.state = State::Closed,
+                Ok(Some(_)) => {}
+                Ok(None) => self.state = State::Closed,
                 Err(failure) => self.fail(failure),
             }
         }
@@ -158,6 +163,24 @@ impl Lane {
             }
         }
         most
+    }
+
+    /// Reads what has arrived, sends nothing more, and reports the completions, but no failure.
+    pub(crate) fn end(mut self, lane: LaneId, keys: &KeyTable, receives: &mut Receives, reports: &mut impl Reports) {
+        let mut left = END_BYTES;
+        let mut is_open = matches!(self.state, State::Open);
+        self.state = State::Failed(None);
+        loop {
+            self.collect(lane, usize::MAX, receives, reports);
+            if !is_open || left == 0 {
+                return;
+            }
+            let mut around = Surroundings { socket: &self.socket, keys, receives };
+            let received = self.incoming.receive(&mut around, &mut self.outgoing);
+            // The peer has closed its end, or sends what it must not: the completions before that count.
+            is_open = matches!(received, Ok(Some(1..)));
+            left = left.saturating_sub(received.ok().flatten().unwrap_or(0));
+        }
     }
 
     fn send(&mut self, keys: &KeyTable, calls: usize) {

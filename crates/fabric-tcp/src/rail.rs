@@ -109,4 +109,13 @@ impl Rail for TcpRail {
     fn is_drained(&self) -> bool {
         self.lanes.iter().all(Lane::is_drained)
     }
+
+    /// This end places the peer's bytes itself, so nothing lands that it has not read. There is nothing to flush.
+    fn end(self, _flushes: &[RemoteSlice], reports: &mut impl Reports) -> bool {
+        let Self { lanes, mut receives, keys, .. } = self;
+        for (index, lane) in lanes.into_iter().enumerate() {
+            lane.end(LaneId::at(index), &keys, &mut receives, reports);
+        }
+        true
+    }
 }

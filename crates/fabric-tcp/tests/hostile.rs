@@ -437,6 +437,75 @@ fn a_lingering_lane_is_silent_about_garbage() {
 }
 
 /// Seeded streams of nearly valid frames cause no panic and no hang, and report no more immediates than receives.
+/// Waits until the kernel of the other end has everything that was sent.
+fn until_delivered(peer: &TcpStream) {
+    let deadline = Deadline::new(LIMIT);
+    let mut left: libc::c_int = 1;
+    while left > 0 {
+        deadline.check("the delivery of what was sent");
+        // SAFETY: the descriptor is open, and the kernel writes one number.
+        assert_eq!(unsafe { libc::ioctl(peer.as_raw_fd(), libc::TIOCOUTQ, &raw mut left) }, 0);
+    }
+}
+
+#[test]
+fn the_end_of_a_rail_reports_what_has_arrived_whole_and_sends_nothing() {
+    let small = |victim: &Victim| WriteFrame { immediate: Some(9), ..victim.write(2) };
+    let whole = |victim: &Victim| {
+        let frame = Frame { acknowledged: 1, body: Body::Write(small(victim)) };
+        [&frame.encode()[..], &[1, 2]].concat()
+    };
+    // Behind the whole write: nothing, half a header, half a write, bytes that are no frame, and a close.
+    type More = fn(&mut Victim);
+    let mores: [More; 5] = [
+        |_| (),
+        |victim| victim.send(&[0; HEADER_BYTES / 2]),
+        |victim| victim.send(&[&header(victim.write(50_000))[..], &[7; 9000]].concat()),
+        |victim| victim.send(&[0xff; 9000]),
+        |victim| victim.peer.shutdown(std::net::Shutdown::Write).unwrap(),
+    ];
+    for (number, more) in mores.into_iter().enumerate() {
+        let mut victim = Victim::new();
+        victim.rail.post_receives(1).unwrap();
+        victim.post(8).unwrap();
+        victim.post(8).unwrap();
+        victim.receive_frame();
+        let first = whole(&victim);
+        victim.send(&first);
+        more(&mut victim);
+        until_delivered(&victim.peer);
+        let Victim { rail, mut peer, mut log, .. } = victim;
+        assert!(rail.end(&[RemoteSlice::default()], &mut log), "there is nothing to flush");
+        let arrival = Completion::Received { lane: LaneId(0), immediate: 9, bytes: 2 };
+        assert_eq!(log, [Completion::Sent { id: WorkId(5) }, arrival], "{number}");
+        // The payload of the first write, and the second one; no acknowledgement. A close with unread bytes is a reset.
+        let mut rest = Vec::new();
+        let _ = peer.read_to_end(&mut rest);
+        assert!(rest.len() <= 8 + HEADER_BYTES + 8, "{number}: {} bytes", rest.len());
+    }
+}
+
+#[test]
+fn a_peer_that_goes_on_sending_does_not_hold_up_the_end() {
+    let Victim { rail, peer, region, registration, key, .. } = Victim::new();
+    let address = region.address();
+    let write = WriteFrame { immediate: None, wants_acknowledgement: true, length: 50_000, key, address };
+    let frame = [&header(write)[..], &[7; 50_000]].concat();
+    (&peer).write_all(&frame).unwrap();
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| while (&peer).write_all(&frame).is_ok() {});
+        let mut log = Vec::new();
+        assert!(rail.end(&[], &mut log) && log.is_empty(), "{log:?}");
+        region.write(0, &[0; LENGTH]);
+        // The socket is closed, and that ends the sender.
+        sender.join().unwrap();
+    });
+    let mut all = vec![1; LENGTH];
+    region.read(0, &mut all);
+    assert!(all.iter().all(|byte| *byte == 0), "a write landed after the end");
+    drop(registration);
+}
+
 #[test]
 fn random_streams_do_no_harm() {
     let mut state = 0x1234_5678_9abc_def0u64;

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use railweave_fabric::{EventSource, Part, Piece, PortEvent};
+use railweave_fabric::{Effect, EventSource, Part, Piece, PortEvent};
 
 use crate::device::{About, Device, Event};
 use crate::sys;
@@ -52,13 +52,19 @@ fn describe(device: &str, event: Event) -> PortEvent {
     let (is_fault, is_final, what) = meaning(event.kind);
     let (place, piece) = match event.about {
         About::Device => (device.to_owned(), Piece::Device),
-        About::Port(port) => (format!("{device} port {port}"), Piece::Device),
+        About::Port(port) => (format!("{device} port {port}"), Piece::Port(port)),
         About::QueuePair(number) => (format!("{device} queue pair {number:#x}"), Piece::QueuePair(number)),
         About::CompletionQueue(id) => (device.to_owned(), Piece::CompletionQueue(id)),
         About::ReceiveQueue(id) => (device.to_owned(), Piece::ReceiveQueue(id)),
     };
-    let failed = is_final.then(|| Part { device: device.into(), piece });
-    PortEvent { is_fault, failed, message: format!("{place}: {what} (event {})", event.kind) }
+    let part = || Part { device: device.into(), piece };
+    let effect = match event.kind {
+        _ if is_final => Effect::Failed(part()),
+        sys::EVENT_PORT_ERR => Effect::Down(part()),
+        sys::EVENT_PORT_ACTIVE | sys::EVENT_LID_CHANGE | sys::EVENT_GID_CHANGE => Effect::Back,
+        _ => Effect::None,
+    };
+    PortEvent { is_fault, effect, message: format!("{place}: {what} (event {})", event.kind) }
 }
 
 /// Returns the meaning of a kind of event (ibv_get_async_event(3)): true if it is a fault, true if its subject has
@@ -68,8 +74,8 @@ fn meaning(kind: c_int) -> (bool, bool, &'static str) {
         sys::EVENT_PORT_ERR => (
             true,
             false,
-            "the port is down: its cable is out, its switch port is off, or it was disabled; connections over it fail \
-             when their timeouts expire",
+            "the port is down: its cable is out, its switch port is off, or it was disabled; connections go on over \
+             other ports, or wait until it is back, unless RAILWEAVE_RECOVERY is 0",
         ),
         sys::EVENT_PORT_ACTIVE => (false, false, "the port is up"),
         sys::EVENT_DEVICE_FATAL => {
@@ -99,12 +105,13 @@ fn meaning(kind: c_int) -> (bool, bool, &'static str) {
             (true, true, "a receive queue failed; look at the kernel log, and at the adapter's firmware")
         }
         sys::EVENT_LID_CHANGE => {
-            (true, false, "the port's LID changed (a new subnet manager?); connections over it fail")
+            (true, false, "the port's LID changed (a new subnet manager?); its rails are opened again")
         }
         sys::EVENT_GID_CHANGE => (
             false,
             false,
-            "the port's GID table changed: an address was added or removed; connections over a removed one fail",
+            "the port's GID table changed: an address was added or removed; rails over a removed one fail, and are \
+             opened again",
         ),
         sys::EVENT_WQ_FATAL => (
             true,
@@ -147,20 +154,22 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_for_good_is_named_and_a_port_comes_back() {
-        let failed = |kind, about| describe("mlx5_0", Event { kind, about }).failed;
-        let part = |piece| Some(Part { device: "mlx5_0".into(), piece });
-        assert_eq!(failed(sys::EVENT_DEVICE_FATAL, About::Device), part(Piece::Device));
+    fn what_failed_is_named_and_a_port_comes_back() {
+        let effect = |kind, about| describe("mlx5_0", Event { kind, about }).effect;
+        let part = |piece| Part { device: "mlx5_0".into(), piece };
+        let failed = |piece| Effect::Failed(part(piece));
+        assert_eq!(effect(sys::EVENT_DEVICE_FATAL, About::Device), failed(Piece::Device));
         for kind in [sys::EVENT_QP_FATAL, sys::EVENT_QP_REQ_ERR, sys::EVENT_QP_ACCESS_ERR] {
-            assert_eq!(failed(kind, About::QueuePair(7)), part(Piece::QueuePair(7)));
+            assert_eq!(effect(kind, About::QueuePair(7)), failed(Piece::QueuePair(7)));
         }
-        assert_eq!(failed(sys::EVENT_CQ_ERR, About::CompletionQueue(8)), part(Piece::CompletionQueue(8)));
-        assert_eq!(failed(sys::EVENT_SRQ_ERR, About::ReceiveQueue(9)), part(Piece::ReceiveQueue(9)));
+        assert_eq!(effect(sys::EVENT_CQ_ERR, About::CompletionQueue(8)), failed(Piece::CompletionQueue(8)));
+        assert_eq!(effect(sys::EVENT_SRQ_ERR, About::ReceiveQueue(9)), failed(Piece::ReceiveQueue(9)));
         // Railweave makes no such work queue.
-        assert_eq!(failed(sys::EVENT_WQ_FATAL, About::Device), None);
-        assert_eq!(failed(sys::EVENT_DEVICE_SPEED_CHANGE, About::Device), None);
-        for kind in [sys::EVENT_PORT_ERR, sys::EVENT_LID_CHANGE, sys::EVENT_GID_CHANGE, sys::EVENT_PORT_ACTIVE] {
-            assert_eq!(failed(kind, About::Port(1)), None);
+        assert_eq!(effect(sys::EVENT_WQ_FATAL, About::Device), Effect::None);
+        assert_eq!(effect(sys::EVENT_DEVICE_SPEED_CHANGE, About::Device), Effect::None);
+        assert_eq!(effect(sys::EVENT_PORT_ERR, About::Port(1)), Effect::Down(part(Piece::Port(1))));
+        for kind in [sys::EVENT_LID_CHANGE, sys::EVENT_GID_CHANGE, sys::EVENT_PORT_ACTIVE] {
+            assert_eq!(effect(kind, About::Port(1)), Effect::Back);
         }
     }
 

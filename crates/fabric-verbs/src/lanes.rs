@@ -9,7 +9,15 @@ use crate::sys;
 
 const NUMBER_AT: u32 = WorkId::BITS;
 /// The lowest bit of the lane in the `wr_id` of a write.
-pub(crate) const LANE_AT: u32 = NUMBER_AT + u16::BITS;
+const LANE_AT: u32 = NUMBER_AT + u16::BITS;
+
+/// The kind of a work request, in the top bits of its `wr_id`: a failed completion has no valid opcode
+/// (ibv_poll_cq(3)). [`send_id`] makes the id of a write, which has none of these bits.
+pub(crate) const RECEIVE: u64 = 1 << 63;
+pub(crate) const FLUSH: u64 = 1 << 62;
+/// A flush that the fence of its rail has posted; it has the bit of a flush as well.
+pub(crate) const FENCE_FLUSH: u64 = 1 << 61;
+const _: () = assert!(MAX_LANES << LANE_AT <= FENCE_FLUSH as usize);
 
 /// Returns the `wr_id` of a write: its lane and number, and below them the transport's id.
 #[inline]
@@ -110,6 +118,17 @@ impl Lane {
         self.owed = self.owed.wrapping_sub(1);
     }
 
+    /// Notes that the request with this number has failed. Those after it come back too, each with its own completion.
+    pub(crate) fn handle_failed(&mut self, number: u16) {
+        self.completed = number.wrapping_add(1);
+    }
+
+    /// Takes the lane apart: its queue pair, and the numbers of requests that were posted and that have come back,
+    /// modulo 2^16.
+    pub(crate) fn into_parts(self) -> (QueuePair, u16, u16) {
+        (self.qp, self.posted, self.completed)
+    }
+
     /// Returns true if no completion is expected.
     pub(crate) fn is_drained(&self) -> bool {
         self.owed == 0 || self.broken
@@ -143,6 +162,11 @@ impl Lanes {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Lane> {
         std::iter::once(&self.first).chain(&self.more)
+    }
+
+    /// Returns the lanes themselves.
+    pub(crate) fn into_lanes(self) -> impl Iterator<Item = Lane> {
+        std::iter::once(self.first).chain(self.more.into_vec())
     }
 
     /// Returns the lane of the queue pair with this number.

@@ -13,6 +13,7 @@ mod domain;
 mod endpoint;
 mod events;
 mod fabric;
+mod fence;
 mod flush;
 pub mod gid;
 mod gid_table;

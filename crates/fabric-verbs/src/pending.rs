@@ -175,7 +175,7 @@ impl PendingRail for VerbsPendingRail {
     fn parts(&self) -> Vec<Part> {
         let pairs = self.lanes.iter().map(|lane| lane.qp.pair.number());
         let flush = self.flush.as_ref().map(FlushLane::number);
-        parts(self.domain.device(), pairs.chain(flush), &self.completions, self.shared.as_ref())
+        parts((self.domain.device(), self.domain.port), pairs.chain(flush), &self.completions, self.shared.as_ref())
     }
 
     fn is_ready(&self) -> bool {

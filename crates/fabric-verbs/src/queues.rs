@@ -264,6 +264,12 @@ impl QueuePair {
         check(unsafe { set(self.qp.as_ptr(), &raw mut ece) })
     }
 
+    /// Puts it into the error state: it sends nothing more, places nothing more, and its work comes back.
+    pub(crate) fn stop(&mut self) -> io::Result<()> {
+        let mut error = sys::QpAttributes { qp_state: sys::QPS_ERR, ..Default::default() };
+        self.modify(&mut error, sys::QP_STATE)
+    }
+
     /// Posts a chain of work requests.
     ///
     /// # Safety
@@ -293,8 +299,7 @@ impl Drop for QueuePair {
         // A queue pair that keeps sending to a peer that is gone can keep the kernel from destroying it: soft-RoCE
         // waits for its own packets. In the error state it sends nothing more. If even this change is refused, there is
         // nothing to stop.
-        let mut error = sys::QpAttributes { qp_state: sys::QPS_ERR, ..Default::default() };
-        let _ = self.modify(&mut error, sys::QP_STATE);
+        let _ = self.stop();
         // SAFETY: it was made once and is destroyed once; no call on it is in progress, because it is owned here.
         unsafe { (self.pd.device.functions().destroy_qp)(self.qp.as_ptr()) };
     }
@@ -302,7 +307,7 @@ impl Drop for QueuePair {
 
 /// Returns the parts of a rail.
 pub(crate) fn parts(
-    device: &Device,
+    (device, port): (&Device, u8),
     pairs: impl Iterator<Item = u32>,
     completions: &CompletionQueue,
     shared: Option<&SharedReceives>,
@@ -310,7 +315,7 @@ pub(crate) fn parts(
     let name: Arc<str> = device.name().into();
     let pieces = pairs
         .map(Piece::QueuePair)
-        .chain([Piece::CompletionQueue(completions.id())])
+        .chain([Piece::CompletionQueue(completions.id()), Piece::Port(port)])
         .chain(shared.map(|shared| Piece::ReceiveQueue(shared.id())));
     pieces.map(|piece| Part { device: Arc::clone(&name), piece }).collect()
 }

@@ -1,18 +1,19 @@
-//! A rail over queue pairs: the data path's calls. Nothing here blocks, allocates (except for errors) or makes a system
-//! call of its own.
+//! A rail over queue pairs: the data path's calls. Nothing here but the end of the rail blocks, allocates (except for
+//! errors) or makes a system call of its own.
 
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 
 use railweave_fabric::{
-    LaneId, MAX_LANES, Part, PostError, Rail, RailError, RailSpec, RemoteSlice, Reports, WorkFailure, WorkId, Write,
+    LaneId, Part, PostError, Rail, RailError, RailSpec, RemoteSlice, Reports, WorkFailure, WorkId, Write,
 };
 
 use crate::domain::VerbsDomain;
+use crate::fence::{Fence, FenceParts};
 use crate::flush::FlushLane;
 use crate::gid::show_gid;
-use crate::lanes::{LANE_AT, Lane, Lanes, id_of, lane_of, number_of, own_receives};
+use crate::lanes::{FLUSH, Lane, Lanes, RECEIVE, id_of, lane_of, number_of, own_receives};
 use crate::queues::{CompletionQueue, SharedReceives, parts};
 use crate::{status, sys};
 
@@ -22,12 +23,6 @@ const CHAIN: usize = 16;
 const REFILL: usize = 64;
 /// Completions taken at once.
 const POLL: usize = 16;
-
-/// The kind of a work request, in the top bits of its `wr_id`: a failed completion has no valid opcode
-/// (ibv_poll_cq(3)). `lanes::send_id` makes the id of a write.
-const RECEIVE: u64 = 1 << 63;
-const FLUSH: u64 = 1 << 62;
-const _: () = assert!(MAX_LANES << LANE_AT <= FLUSH as usize);
 
 /// The parts of a rail.
 pub(crate) struct RailParts {
@@ -191,8 +186,14 @@ impl VerbsRail {
         };
         let id = match (of_flush, &mut self.flush) {
             (true, Some(flush)) => Some(flush.completed(wc.wr_id as u32)),
-            _ if wc.wr_id & RECEIVE != 0 => None,
-            _ => Some(id_of(wc.wr_id)),
+            _ if wc.wr_id & RECEIVE != 0 => {
+                self.handle_returned(index);
+                None
+            }
+            _ => {
+                self.lanes[index].handle_failed(number_of(wc.wr_id));
+                Some(id_of(wc.wr_id))
+            }
         };
         let path = format!("{}, GID {} to {}", self.domain.name, show_gid(self.gid), show_gid(self.peer_gid));
         let lane = &self.lanes[index];
@@ -203,6 +204,19 @@ impl VerbsRail {
         let status = status::meaning(wc.status);
         let failure = WorkFailure { status, code: wc.status, vendor: wc.vendor_err, number, peer, path };
         self.fail(index, id, RailError::Work(failure));
+    }
+
+    /// Notes that a lane's receive has come back unused.
+    #[cold]
+    fn handle_returned(&mut self, index: usize) {
+        if self.shared.is_some() {
+            return;
+        }
+        if self.is_plain {
+            self.missing = self.missing.wrapping_add(1);
+        } else {
+            self.lanes[index].receives = self.lanes[index].receives.saturating_sub(1);
+        }
     }
 
     /// Takes completions out of the queue and returns their number.
@@ -449,7 +463,7 @@ impl Rail for VerbsRail {
     fn parts(&self) -> Vec<Part> {
         let pairs = self.lanes.iter().map(|lane| lane.qp.number());
         let flush = self.flush.as_ref().map(FlushLane::number);
-        parts(self.domain.device(), pairs.chain(flush), &self.completions, self.shared.as_ref())
+        parts((self.domain.device(), self.domain.port), pairs.chain(flush), &self.completions, self.shared.as_ref())
     }
 
     fn describe(&self) -> String {
@@ -468,5 +482,20 @@ impl Rail for VerbsRail {
     fn is_drained(&self) -> bool {
         self.lanes.iter().all(Lane::is_drained)
             && (self.any_broken || self.flush.as_ref().is_none_or(FlushLane::is_drained))
+    }
+
+    fn end(self, flushes: &[RemoteSlice], reports: &mut impl Reports) -> bool {
+        let Self { lanes, flush, shared, completions, .. } = self;
+        // Receives that a single lane holds in its own queue; the other lanes count theirs themselves.
+        let plain = self.pool_depth.saturating_sub(self.missing);
+        let receives = |lane: &Lane| match (&shared, self.is_plain) {
+            (Some(_), _) => 0,
+            (None, true) => plain,
+            (None, false) => lane.receives,
+        };
+        let lanes = lanes.into_lanes().map(|lane| (receives(&lane), lane)).collect();
+        let parts = FenceParts { lanes, flush, shares_receives: shared.is_some(), completions, depth: self.depth };
+        // The shared receives are destroyed after the queue pairs that share them.
+        Fence::new(parts, reports).end(flushes)
     }
 }

@@ -255,7 +255,7 @@ fn events_of_ports_name_the_port_and_what_follows() {
     };
     let fake = &machine.fake;
     let state = |state| move || fake.set_port_state("a", 1, state).unwrap();
-    told("down", &state(sys::PORT_DOWN), true, &["a port 1: the port is down", "timeouts"]);
+    told("down", &state(sys::PORT_DOWN), true, &["a port 1: the port is down", "go on over other ports"]);
     told("up", &state(sys::PORT_ACTIVE), false, &["a port 1: the port is up"]);
     let gid = || fake.set_gid("a", 1, 5, Some([9; 16])).unwrap();
     told("a new GID", &gid, false, &["a port 1: the port's GID table changed"]);

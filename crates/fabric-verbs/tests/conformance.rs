@@ -74,18 +74,18 @@ fn over_the_named_device() {
     let port = port.unwrap_or_else(|| panic!("there is no usable port on {name}"));
     // A lane whose peer is gone should not take half a minute to fail: 16.8 ms, seven times. Soft-RoCE retries forever
     // with a retry count of 7.
-    let config = VerbsConfig { timeout: 12, retry_count: 6, ..VerbsConfig::default() };
+    let config = VerbsConfig { timeout: 12, retry_count: 6, flush: true, ..VerbsConfig::default() };
     run_all(&mut Loopback { port, config, real: true });
 }
 
 /// Runs the suite over a machine of the fake libibverbs, and checks that every object was destroyed.
-fn over(machine: &str, shared_receives: Option<bool>) {
+fn over(machine: &str, shared_receives: Option<bool>, flush: bool) {
     let library = railweave_fake_ibverbs::build();
     let fake = FakeVerbs::load(&library).unwrap();
     fake.describe(Some(machine)).unwrap();
     let functions = Arc::new(Functions::load(&[library.to_str().unwrap()]).unwrap());
     let port = ports(&functions, true).into_iter().next().unwrap();
-    let config = VerbsConfig { shared_receives, ..VerbsConfig::default() };
+    let config = VerbsConfig { shared_receives, flush, ..VerbsConfig::default() };
     run_all(&mut Loopback { port, config, real: false });
     drop(functions);
     assert_eq!(fake.open(), Open::default(), "something was not destroyed");
@@ -94,16 +94,19 @@ fn over(machine: &str, shared_receives: Option<bool>) {
 // All threads of a process share one fake libibverbs, so one test runs all machines.
 #[test]
 fn over_machines_of_every_kind() {
-    for (machine, shared_receives) in [
-        ("[[device]]\nname = 'roce'\n[[device.port]]\n", None),
-        ("[[device]]\nname = 'roce'\n[[device.port]]\n", Some(true)),
-        ("[[device]]\nname = 'roce'\n[[device.port]]\n", Some(false)),
-        ("[[device]]\nname = 'infiniband'\n[[device.port]]\nlink_layer = 'infiniband'\nlid = 7\n", None),
-        ("[[device]]\nname = 'without_shared_queues'\nmax_srq = 0\n[[device.port]]\n", None),
-        ("[[device]]\nname = 'without_inline'\nmax_inline = 0\n[[device.port]]\n", None),
-        ("[[device]]\nname = 'small'\n[[device.port]]\nmax_message = 0x200000\n", None),
+    for (machine, shared_receives, flush) in [
+        ("[[device]]\nname = 'roce'\n[[device.port]]\n", None, false),
+        ("[[device]]\nname = 'roce'\n[[device.port]]\n", None, true),
+        ("[[device]]\nname = 'roce'\n[[device.port]]\n", Some(true), false),
+        ("[[device]]\nname = 'roce'\n[[device.port]]\n", Some(false), false),
+        ("[[device]]\nname = 'infiniband'\n[[device.port]]\nlink_layer = 'infiniband'\nlid = 7\n", None, true),
+        ("[[device]]\nname = 'without_shared_queues'\nmax_srq = 0\n[[device.port]]\n", None, false),
+        ("[[device]]\nname = 'without_inline'\nmax_inline = 0\n[[device.port]]\n", None, false),
+        ("[[device]]\nname = 'small'\n[[device.port]]\nmax_message = 0x200000\n", None, false),
+        // Soft-RoCE keeps the completions of a queue pair that is destroyed.
+        ("[[device]]\nname = 'soft'\nprofile = 'rxe'\n[[device.port]]\n", None, true),
     ] {
-        eprintln!("{machine}{shared_receives:?}");
-        over(machine, shared_receives);
+        eprintln!("{machine}{shared_receives:?} {flush}");
+        over(machine, shared_receives, flush);
     }
 }

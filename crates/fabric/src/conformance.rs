@@ -8,6 +8,7 @@
 mod bench;
 mod completion;
 mod delivery;
+mod ending;
 mod harness;
 mod queues;
 mod refusals;
@@ -53,6 +54,12 @@ pub fn cases<H: Harness>() -> Vec<(&'static str, Case<H>)> {
         refusals::an_immediate_without_a_receive_is_not_lost,
         refusals::a_dropped_peer_is_a_failure,
         refusals::a_lingering_end_discards_and_never_fails,
+        ending::an_ended_receiver_has_reported_all_that_the_sender_knows,
+        ending::nothing_lands_after_the_end,
+        ending::an_ended_sender_sends_nothing_more,
+        ending::the_end_reports_no_failure,
+        ending::the_peer_of_an_ended_rail_fails,
+        ending::the_end_flushes,
     ]
 }
 

@@ -38,7 +38,8 @@ pub use lane::{LaneId, MAX_LANES};
 pub use memory::{Access, Memory, MemoryKind};
 pub use pages::page_size;
 pub use port::{
-    AddressPurpose, Discovery, EventSource, LeftOut, LinkLayer, Part, Piece, PointerSupport, PortEvent, PortFacts,
+    AddressPurpose, Discovery, Effect, EventSource, LeftOut, LinkLayer, Part, Piece, PointerSupport, PortEvent,
+    PortFacts,
 };
 pub use rail::{
     Domain, Fabric, LocalSlice, PendingRail, Rail, RailSpec, Registration, RemoteSlice, Reports, Role, WorkId, Write,

@@ -123,6 +123,8 @@ pub struct Part {
 pub enum Piece {
     /// The whole device.
     Device,
+    /// The port with this number.
+    Port(u8),
     /// The queue pair with this number.
     QueuePair(u32),
     /// The completion queue with this identifier, unique among those that are open.
@@ -143,11 +145,23 @@ impl Part {
 pub struct PortEvent {
     /// True if the event breaks connections and needs attention; otherwise it is only worth knowing.
     pub is_fault: bool,
-    /// The part that has failed for good: nothing that uses it will ever make progress. `None` if the port may come
-    /// back, or if the adapter itself reports the end of each piece of work.
-    pub failed: Option<Part>,
+    /// Its meaning for rails.
+    pub effect: Effect,
     /// One sentence: the event, its device, and what to look at.
     pub message: String,
+}
+
+/// The meaning of an event for rails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing, or the adapter itself reports the end of each piece of work.
+    None,
+    /// The part has failed for good: nothing that uses it will ever make progress.
+    Failed(Part),
+    /// The part carries nothing for now, and may come back.
+    Down(Part),
+    /// A part carries something again, or may have another address: what did not come up before may come up now.
+    Back,
 }
 
 /// A device of this host that reports events. One thread waits for its descriptor to become readable, and then takes

@@ -181,7 +181,8 @@ pub trait Reports {
     fn handle_failed(&mut self, lane: LaneId, id: Option<WorkId>, error: Box<RailError>);
 }
 
-/// One rail of one connection, called by the data path. No call blocks or locks; none allocates, except for an error.
+/// One rail of one connection, called by the data path. No call but [`Self::end`] blocks or locks. None allocates,
+/// except for an error.
 pub trait Rail: Send + 'static {
     /// Returns the number of lanes, 1 to [`crate::MAX_LANES`].
     fn lanes(&self) -> u8;
@@ -269,14 +270,27 @@ pub trait Rail: Send + 'static {
         true
     }
 
-    /// Ends the rail for good.
-    fn end(mut self, _flushes: &[RemoteSlice], reports: &mut impl Reports) -> bool
-    where
-        Self: Sized,
-    {
-        while self.report(16, reports) {}
-        true
-    }
+    /// Ends the rail for good, whether its lanes have failed or not: its fence. Dropping a rail also frees it, but
+    /// loses reports.
+    ///
+    /// Puts the lanes out of service, reports everything that is complete, and frees the rail. After the call has
+    /// returned, nothing that the peer has posted on this rail lands in this end's memory, and nothing that this end
+    /// has posted leaves it; packets of this end that are in the network already may land at the peer until the peer
+    /// has ended its side. By then `reports` has been given every signalled write and every flush that is known to be
+    /// complete ([`Reports::handle_sent`]), and every immediate that has arrived ([`Reports::handle_received`]), unless
+    /// an earlier [`Self::report`] did so. Work of this end that nothing reported may or may not have arrived. A write
+    /// of the peer that nothing reported may be in memory in part. [`Reports::handle_failed`] is not called, not even
+    /// for failures that are not reported yet: the caller has already given the rail up.
+    ///
+    /// At last, when nothing can land any more, reads one byte of each of `flushes`, pieces of this side's registered
+    /// memory, like [`Self::post_flush`]: so all that the rail has placed there is visible to the memory's owner.
+    /// There may be any number of them. A rail that does not [flush](Self::flushes) ignores them. Returns false if not
+    /// all of them could be flushed: the device is gone, the memory is not registered, or no answer came in time.
+    ///
+    /// May block if [`Joining::may_block`]: normally for milliseconds, and for about a second if the device no longer
+    /// answers.
+    #[must_use = "the memory's owner may not see what was placed if a flush has failed"]
+    fn end(self, flushes: &[RemoteSlice], reports: &mut impl Reports) -> bool;
 
     /// Returns the same as [`PendingRail::parts`].
     fn parts(&self) -> Vec<Part> {

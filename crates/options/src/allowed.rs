@@ -31,6 +31,15 @@ pub(crate) const BYTES: &str = "bytes from 0 to 1G; K, M and G count in 1024s";
 /// The allowed timeouts of an earlier plugin.
 pub(crate) const MESH_TIMEOUT: &str = "milliseconds from 100 to 3600000";
 
+/// A time within [`HANDSHAKE_TIMEOUT`].
+pub(crate) const HANDSHAKE_SECONDS: &str = "seconds from 0.1 to 3600, or milliseconds with the unit ms";
+
+/// A time within [`PEER_TIMEOUT`].
+pub(crate) const PEER_SECONDS: &str = "seconds from 1 to 3600, or milliseconds with the unit ms";
+
+/// The time of an outage.
+pub(crate) const OUTAGE: &str = "seconds from 1 to 86400, or milliseconds with the unit ms; 0 for no limit";
+
 /// The shortest and the longest time of a step of the handshake.
 pub(crate) const HANDSHAKE_TIMEOUT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3600));
 /// The shortest and the longest silence of a peer.

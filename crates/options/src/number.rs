@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use crate::allowed::{HANDSHAKE_TIMEOUT, PEER_TIMEOUT};
+
 /// Parses a switch: 0 or 1.
 pub(crate) fn switch(text: &str) -> Result<bool, String> {
     whole(text, 0, 1).map(|number| number == 1)
@@ -66,6 +68,25 @@ pub(crate) fn seconds(text: &str, low: Duration, high: Duration) -> Result<Durat
     };
     let time = time.ok_or("is not a number of seconds")?;
     within(time, low, high)
+}
+
+/// Parses the time of a handshake as [`seconds`] does.
+pub(crate) fn handshake_timeout(text: &str) -> Result<Duration, String> {
+    seconds(text, HANDSHAKE_TIMEOUT.0, HANDSHAKE_TIMEOUT.1)
+}
+
+/// Parses the time for which a peer may be silent as [`seconds`] does.
+pub(crate) fn peer_timeout(text: &str) -> Result<Duration, String> {
+    seconds(text, PEER_TIMEOUT.0, PEER_TIMEOUT.1)
+}
+
+/// Parses the time of an outage as [`seconds`] does: 1 to 86400 s, or 0 for no limit.
+pub(crate) fn outage(text: &str) -> Result<Duration, String> {
+    let time = seconds(text, Duration::ZERO, Duration::from_secs(86_400))?;
+    if !time.is_zero() && time < Duration::from_secs(1) {
+        return Err("is less than 1 s and not 0".to_owned());
+    }
+    Ok(time)
 }
 
 /// Parses a time from `low` to `high`, written as a whole number of milliseconds.

@@ -1,8 +1,8 @@
 //! The table itself: every setting, once.
 
 use crate::allowed::{
-    BYTES, FILTER, FOLDER, GID_INDEX, GROUPS, HANDSHAKE_TIMEOUT, LIBRARY, MESH_TIMEOUT, PEER_TIMEOUT, PREFIX_LENGTH,
-    RANGE,
+    BYTES, FILTER, FOLDER, GID_INDEX, GROUPS, HANDSHAKE_SECONDS, HANDSHAKE_TIMEOUT, LIBRARY, MESH_TIMEOUT, OUTAGE,
+    PEER_SECONDS, PREFIX_LENGTH, RANGE,
 };
 use crate::entry::{Entry, Row};
 use crate::error::{OptionErrors, Warning};
@@ -169,12 +169,7 @@ options! {
     /// The time that one step of the handshake may take: 100 ms to 3600 s.
     handshake_timeout: Duration {
         variables: [
-            variable(
-                "RAILWEAVE_HANDSHAKE_TIMEOUT",
-                "seconds from 0.1 to 3600, or milliseconds with the unit ms",
-                "30",
-                |text| number::seconds(text, HANDSHAKE_TIMEOUT.0, HANDSHAKE_TIMEOUT.1),
-            ),
+            variable("RAILWEAVE_HANDSHAKE_TIMEOUT", HANDSHAKE_SECONDS, "30", number::handshake_timeout),
             variable("NCCL_MESH_TIMEOUT_MS", MESH_TIMEOUT, "30000", |text| {
                 number::milliseconds(text, HANDSHAKE_TIMEOUT.0, HANDSHAKE_TIMEOUT.1)
             }),
@@ -239,12 +234,7 @@ options! {
     }
     /// The time after which a silent peer, whose rails carry nothing either, counts as gone: 1 s to 3600 s.
     peer_timeout: Duration {
-        variables: [variable(
-            "RAILWEAVE_PEER_TIMEOUT",
-            "seconds from 1 to 3600, or milliseconds with the unit ms",
-            "30",
-            |text| number::seconds(text, PEER_TIMEOUT.0, PEER_TIMEOUT.1),
-        )],
+        variables: [variable("RAILWEAVE_PEER_TIMEOUT", PEER_SECONDS, "30", number::peer_timeout)],
         default: Duration::from_secs(30), "30 s",
         help: "The time without an answer after which the peer's host counts as gone: a lane of TCP waits this long \
                for an acknowledgement, and a connection over RDMA is lost if the control session is silent for so \
@@ -362,16 +352,26 @@ options! {
     }
     /// The time in which a rail must bring something through before it counts: 100 ms to 3600 s.
     probe_timeout: Duration {
-        variables: [variable(
-            "RAILWEAVE_PROBE_TIMEOUT",
-            "seconds from 0.1 to 3600, or milliseconds with the unit ms",
-            "10",
-            |text| number::seconds(text, HANDSHAKE_TIMEOUT.0, HANDSHAKE_TIMEOUT.1),
-        )],
+        variables: [variable("RAILWEAVE_PROBE_TIMEOUT", HANDSHAKE_SECONDS, "10", number::handshake_timeout)],
         default: Duration::from_secs(10), "10 s",
         help: "RDMA only: the time in which a new rail must carry a whole packet both ways, once both ends have \
                connected it. A rail that does not is left out, and if none is left, another way to the peer is tried. \
                Connecting it may take as long, if another rail is connected or other ports may take its place.",
+    }
+    /// True if connections go on without rails that fail.
+    recovery: bool {
+        variables: [variable("RAILWEAVE_RECOVERY", "0 or 1", "1", number::switch)],
+        default: false, "0",
+        help: "1: a connection goes on without a rail that fails: what the rail carried goes over the others, and the \
+               rail is opened again until it carries messages once more. Set it on all hosts. With 0, a connection \
+               fails with its first rail.",
+    }
+    /// The time for which a connection without any rail waits for one: 1 to 86400 s, 0 for as long as it takes.
+    outage_timeout: Duration {
+        variables: [variable("RAILWEAVE_OUTAGE_TIMEOUT", OUTAGE, "300", number::outage)],
+        default: Duration::from_secs(300), "5 min",
+        help: "The time for which a connection whose rails have all failed waits until one is back, if \
+               `RAILWEAVE_RECOVERY` is 1. NCCL's calls return an error after it.",
     }
     /// True if virtual functions count as one adapter.
     merge_vfs: bool {

@@ -28,7 +28,7 @@ pub(crate) fn line(event: &Event, peer: &str) -> String {
     match event {
         Event::Unwelcome(unwelcome) => unwelcome.to_string(),
         Event::RailLeftOut { rail, name, reason } => format!("rail {rail} to {peer} ({name}) is left out: {reason}"),
-        Event::MessageTruncated(_) => format!("to {peer}: {event}"),
+        Event::RailDown { .. } | Event::RailUp { .. } | Event::MessageTruncated(_) => format!("to {peer}: {event}"),
     }
 }
 

@@ -125,6 +125,7 @@ impl Process {
             own: self.own_addresses().map(|own| own.address()).collect(),
             handshake_timeout: self.options.handshake_timeout.value,
             peer_timeout: self.options.peer_timeout.value,
+            recovers: self.options.recovery.value,
             congestion: self.congestion.clone(),
             events: self.events.clone(),
             return_events: self.options.return_events.value,
@@ -192,6 +193,9 @@ impl Process {
             traffic_class,
             first_number: 0,
             probe_timeout: self.options.probe_timeout.value,
+            recovers: self.options.recovery.value,
+            outage: self.options.outage_timeout.value,
+            ..ConnectionConfig::default()
         }
     }
 }

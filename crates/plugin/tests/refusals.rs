@@ -56,6 +56,8 @@ const WRONG: &[(&str, &str)] = &[
     ("RAILWEAVE_HYBRID", "2"),
     ("RAILWEAVE_ROUTES", "yes"),
     ("RAILWEAVE_PROBE_TIMEOUT", "0"),
+    ("RAILWEAVE_RECOVERY", "maybe"),
+    ("RAILWEAVE_OUTAGE_TIMEOUT", "0.5"),
     ("RAILWEAVE_ROCE_VERSION", "0"),
     ("RAILWEAVE_ADDRESS_FAMILY", "inet"),
     ("RAILWEAVE_ADDRESS_RANGE", "10.0.0.0/33"),

@@ -375,8 +375,8 @@ impl Adaptive {
         Some(probe)
     }
 
-    /// Forgets what is in flight on a rail: it is lost, and nothing of it completes any more. What the rail has shown of
-    /// itself stays.
+    /// Forgets what is in flight on a rail: it is lost, and nothing of it completes any more. What the rail has shown
+    /// of itself stays.
     pub fn forget(&mut self, rail: RailId) {
         let rail = &mut self.rails[rail];
         (rail.flight, rail.pieces, rail.filled, rail.probed) = (0, 0, 0, 0);

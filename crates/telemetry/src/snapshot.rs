@@ -223,6 +223,10 @@ event_kinds! {
     PORT = 9, "port";
     /// Something happened to the session with a peer.
     SESSION = 10, "session";
+    /// A rail of a connection failed, and the connection goes on without it.
+    RAIL_DOWN = 11, "rail-down";
+    /// Such a rail carries messages again.
+    RAIL_UP = 12, "rail-up";
 }
 
 impl fmt::Display for EventKind {

@@ -201,6 +201,15 @@ impl Writer {
     }
 }
 
+/// Returns a count from 1 to `most`.
+pub(crate) fn count(what: &'static str, value: u8, most: usize, allowed: &'static str) -> Result<usize, DecodeError> {
+    match usize::from(value) {
+        0 => Err(DecodeError::Value { what, value: 0, allowed }),
+        count if count > most => Err(DecodeError::Value { what, value: count as u64, allowed }),
+        count => Ok(count),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -24,8 +24,8 @@ pub struct ConnectionConfig {
     pub recovers: bool,
     /// The time for which a connection without any rail waits for one; zero for as long as it takes.
     pub outage: Duration,
-    /// The pause before the first attempt to bring a rail up again; all other times of such attempts are multiples of it.
-    /// The simulation has shorter ones.
+    /// The pause before the first attempt to bring a rail up again; all other times of such attempts are multiples of
+    /// it. The simulation has shorter ones.
     pub rail_pause: Duration,
     /// The number from which this end counts receives, CTS entries, CTS writes and flushes. 0 (docs/wire.md); the
     /// simulation sets others, the same at both ends, so that numbers go round.

@@ -1,18 +1,24 @@
 //! The core that both ends of a connection share: it polls the rails and keeps the first error.
 
+mod fast_path;
+mod recovering;
+
 use std::sync::Arc;
 
-use railweave_fabric::{Fabric, Fault, LaneId, Part, PostError, Rail, RailError, RailId, Reports, Write};
+use railweave_fabric::{Fabric, LaneId, Part, PostError, Rail, RailError, RailId, RailSet, Reports, WorkId, Write};
 
+pub(crate) use self::fast_path::FastPath;
 use crate::fate::Fate;
 use crate::rail_info::RailInfo;
 use crate::rails::{ConnectedRail, POLL_BATCH, RailSide, Rails};
 use crate::recovery::{GivenUp, Outage};
 use crate::steering::Steering;
-use crate::violation::{RailFault, Violation};
+use crate::violation::Violation;
 use crate::work::WorkKind;
 use crate::{Cause, ConnectionConfig, Error, Order, Received};
 
+// tidy: Core's methods call each other across files: recovering.rs has the rails that fail and come back, which ends
+// the connection if none is left.
 /// The common part of both ends of a connection: its rails, its state, and the peer.
 pub(crate) struct Core<F: Fabric> {
     pub(crate) rails: Rails<F>,
@@ -32,9 +38,13 @@ pub(crate) struct Core<F: Fabric> {
     peer: String,
     /// True if the connection goes on without rails that fail.
     recovers: bool,
+    /// The rails with new lanes over which this end posts nothing yet, because the peer's may not be connected.
+    quiet: RailSet,
     outage: Outage,
     /// The rails that were given up, and why, until the recovery takes their lanes.
     given_up: Vec<(RailId, GivenUp)>,
+    /// The last work that was refused.
+    refused: Option<WorkId>,
 }
 
 /// The state of a connection.
@@ -47,7 +57,7 @@ enum State {
 /// A report that ends the connection, or at least a rail.
 pub(crate) enum Fatal {
     /// A lane failed.
-    Failed { lane: LaneId, error: Box<RailError> },
+    Failed { lane: LaneId, id: Option<WorkId>, error: Box<RailError> },
     /// The peer broke the protocol.
     Broke(Violation),
 }
@@ -119,8 +129,10 @@ impl<F: Fabric> Core<F> {
             steering,
             peer,
             recovers: config.recovers,
+            quiet: RailSet::EMPTY,
             outage: Outage::new(config.outage),
             given_up: Vec::new(),
+            refused: None,
         }
     }
 
@@ -187,7 +199,8 @@ impl<F: Fabric> Core<F> {
     fn handle_fatal(&mut self, rail: RailId, outstanding: &mut impl Outstanding) -> Result<bool, Error> {
         let fatal = outstanding.fatal().take().expect("called when there is one");
         let fatal = match *fatal {
-            Fatal::Failed { lane, error } if self.may_recover(&error) => {
+            Fatal::Failed { lane, id, error } if self.may_recover(&error) => {
+                self.refused = id.filter(|_| error.is_refusal()).or(self.refused);
                 self.give_up(rail, GivenUp::Lane { lane, error: *error });
                 return Ok(true);
             }
@@ -201,106 +214,11 @@ impl<F: Fabric> Core<F> {
         Err(error)
     }
 
-    /// Returns true if the connection goes on without the rail of a lane that failed for this reason. A peer that
-    /// breaks the protocol ends its connection.
-    fn may_recover(&self, error: &RailError) -> bool {
-        self.recovers && error.fault() != Fault::Protocol
-    }
-
-    /// Gives a rail up: no call uses it any more. The recovery takes its lanes, and asks the peer what has come.
-    #[cold]
-    pub(crate) fn give_up(&mut self, rail: RailId, why: GivenUp) {
-        if !self.rails.usable().contains(rail) {
-            return;
-        }
-        self.rails.give_up(rail);
-        if self.recent == rail {
-            self.recent = self.rails.usable().first().unwrap_or(rail);
-        }
-        self.fast.set_rails(!self.rails.usable().is_empty());
-        self.given_up.push((rail, why));
-        self.fate.call_recovery();
-    }
-
-    /// Gives up the rails that use a part of this host that has failed. Returns false if there are none, or the
-    /// connection does not go on without them.
-    pub(crate) fn give_up_part(&mut self, part: &Part, message: &str) -> bool {
-        if !self.recovers {
-            return false;
-        }
-        let uses = |rail: &RailId| {
-            let parts = self.rails.get(*rail).rail.parts();
-            parts.iter().any(|used| used.fails_with(part))
-        };
-        let hit: Vec<_> = self.rails.usable().iter().filter(uses).collect();
-        hit.iter().for_each(|rail| self.give_up(*rail, GivenUp::Part(message.to_owned())));
-        !hit.is_empty()
-    }
-
-    /// Returns the next rail that was given up and whose lanes are still there, and why.
-    pub(crate) fn take_given_up(&mut self) -> Option<(RailId, GivenUp)> {
-        if self.given_up.is_empty() { None } else { Some(self.given_up.remove(0)) }
-    }
-
-    /// Returns true if rails were given up whose lanes are still there.
-    pub(crate) fn has_given_up(&self) -> bool {
-        !self.given_up.is_empty()
-    }
-
-    /// Breaks the connection because the peer refuses what this rail has carried.
-    pub(crate) fn fail_by_refusal(&mut self, rail: RailId, lane: LaneId, error: RailError) {
-        self.fail_by(rail, Fatal::Failed { lane, error: Box::new(error) });
-    }
-
-    /// Breaks the connection because of a report of this rail.
-    pub(crate) fn fail_by(&mut self, rail: RailId, fatal: Fatal) {
-        self.fail(self.cause_of(rail, fatal));
-    }
-
-    /// Breaks the connection because of what the peer says of this rail.
-    pub(crate) fn fail_by_peer(&mut self, rail: RailId, fault: RailFault) {
-        let (name, peer) = (self.rails.name(rail), self.peer.clone());
-        self.fail(Cause::Violation { rail, name, peer, violation: Violation::Rail(fault) });
-    }
-
-    /// Uses a rail again that has new lanes.
-    pub(crate) fn use_again(&mut self, rail: RailId) {
-        self.rails.use_again(rail);
-        if !self.rails.usable().contains(self.recent) {
-            self.recent = rail;
-        }
-        self.fast.set_rails(true);
-    }
-
-    /// Ends the connection if it has been without any rail for too long. Called whenever its recovery has something to
-    /// do.
-    pub(crate) fn check_outage(&mut self, now_ns: u64) {
-        if let Some(for_ns) = self.outage.check(!self.rails.usable().is_empty(), now_ns) {
-            let (peer, history) = (self.peer.clone(), self.outage.history());
-            self.fail(Cause::Outage { peer, for_ns, history });
-        }
-    }
-
-    /// Notes that a rail went down, and why.
-    pub(crate) fn note_down(&mut self, rail: RailId, text: String) {
-        self.outage.note_down(rail, text);
-    }
-
-    /// Returns the time at which [`Self::check_outage`] ends the connection, unless a rail comes back.
-    pub(crate) fn outage_ns(&self) -> Option<u64> {
-        self.outage.until_ns()
-    }
-
-    /// Returns true if the connection goes on without rails that fail.
-    pub(crate) fn recovers(&self) -> bool {
-        self.recovers
-    }
-
     /// Returns the cause for a report of this rail.
     fn cause_of(&self, rail: RailId, fatal: Fatal) -> Cause {
         let (name, peer) = (self.rails.name(rail), self.peer.clone());
         match fatal {
-            Fatal::Failed { lane, error } => Cause::Lane { rail, name, peer, lane, error: *error },
+            Fatal::Failed { lane, error, .. } => Cause::Lane { rail, name, peer, lane, error: *error },
             Fatal::Broke(violation) => Cause::Violation { rail, name, peer, violation },
         }
     }
@@ -406,16 +324,18 @@ impl<F: Fabric> Core<F> {
     /// # Errors
     /// If the write cannot be posted although there is room.
     fn post_probe(&mut self, outstanding: &mut impl Outstanding) -> Result<bool, Error> {
-        let (probe, rail) = (self.fate.asked_probe(), self.recent);
+        let probe = self.fate.asked_probe();
         if probe == self.probe {
             return Ok(true);
         }
-        if !self.rails.usable().contains(rail) {
+        let postable = self.postable();
+        let recent = Some(self.recent).filter(|rail| postable.contains(*rail));
+        let Some(rail) = recent.or(postable.first()) else {
             // Without a rail nothing can carry it, whoever would answer it.
             self.fate.set_probe_posted(probe, true);
             self.probe = probe;
             return Ok(true);
-        }
+        };
         if !F::ONE_SIDED && !self.fate.insists(probe) {
             return Ok(true);
         }
@@ -468,52 +388,6 @@ impl<F: Fabric> Core<F> {
         self.state = State::Broken(error.clone());
         self.fate.set_broken(error.clone());
         error
-    }
-}
-
-/// The messages that take an end's fast path: those shorter than a limit, so that one comparison finds most of them.
-pub(crate) struct FastPath {
-    /// The present limit in bytes; 0 while no message takes the fast path.
-    below: u64,
-    /// The limit in bytes when open.
-    limit: u64,
-    is_open: bool,
-    has_rails: bool,
-}
-
-impl FastPath {
-    /// Returns the fast path of messages below `limit` bytes, open.
-    pub(crate) fn new(limit: u64) -> Self {
-        Self { below: limit, limit, is_open: true, has_rails: true }
-    }
-
-    /// Returns true if a message of `bytes` bytes may take the fast path.
-    #[inline(always)]
-    pub(crate) fn takes(&self, bytes: u64) -> bool {
-        bytes < self.below
-    }
-
-    /// Keeps all messages off the fast path until [`Self::open`].
-    pub(crate) fn close(&mut self) {
-        self.is_open = false;
-        self.below = 0;
-    }
-
-    /// Lets messages take the fast path again, unless it has ended, or there is no rail.
-    pub(crate) fn open(&mut self) {
-        self.is_open = true;
-        self.set_rails(self.has_rails);
-    }
-
-    /// Notes if there is a rail for the messages.
-    pub(crate) fn set_rails(&mut self, has_rails: bool) {
-        self.has_rails = has_rails;
-        self.below = if self.is_open && has_rails { self.limit } else { 0 };
-    }
-
-    /// Keeps all messages off the fast path forever.
-    fn end(&mut self) {
-        (self.below, self.limit) = (0, 0);
     }
 }
 
@@ -614,9 +488,8 @@ macro_rules! both_ends {
             }
 
             fn handle_worked(&mut self, work: Box<dyn crate::RailWork>, now_ns: u64) {
-                if self.core.check_open().is_ok() {
-                    self.take_work(work.into_any(), now_ns);
-                }
+                // A broken connection still ends what had come.
+                self.take_work(work.into_any(), now_ns);
             }
 
             fn handle_lane_dialled(
@@ -667,43 +540,6 @@ mod tests {
 
     use super::*;
 
-    fn taken(path: &FastPath) -> [bool; 4] {
-        [0, 999, 1000, 1001].map(|bytes| path.takes(bytes))
-    }
-
-    #[test]
-    fn the_fast_path_takes_messages_below_its_limit_while_it_is_open() {
-        let mut path = FastPath::new(1000);
-        assert_eq!(taken(&path), [true, true, false, false]);
-        path.close();
-        assert_eq!(taken(&path), [false; 4]);
-        path.open();
-        assert_eq!(taken(&path), [true, true, false, false]);
-    }
-
-    #[test]
-    fn without_a_rail_nothing_takes_the_fast_path() {
-        let mut path = FastPath::new(1000);
-        path.set_rails(false);
-        assert_eq!(taken(&path), [false; 4]);
-        path.open();
-        assert_eq!(taken(&path), [false; 4]);
-        path.close();
-        path.set_rails(true);
-        assert_eq!(taken(&path), [false; 4], "it is closed");
-        path.open();
-        assert_eq!(taken(&path), [true, true, false, false]);
-    }
-
-    #[test]
-    fn a_fast_path_that_has_ended_never_opens_again() {
-        let mut path = FastPath::new(1000);
-        path.end();
-        assert_eq!(taken(&path), [false; 4]);
-        path.open();
-        assert_eq!(taken(&path), [false; 4]);
-    }
-
     #[test]
     fn the_first_report_that_ends_a_connection_is_kept() {
         let broke = |bits| Fatal::Broke(Violation::ToSender { bits, bytes: 0 });
@@ -712,7 +548,8 @@ mod tests {
         Fatal::keep(&mut place, || broke(2));
         let kept = place.expect("one was kept");
         assert!(matches!(*kept, Fatal::Broke(Violation::ToSender { bits: 1, .. })));
-        let failed = || Fatal::Failed { lane: LaneId::FIRST, error: Box::new(RailError::Silence(Duration::ZERO)) };
+        let failed =
+            || Fatal::Failed { lane: LaneId::FIRST, id: None, error: Box::new(RailError::Silence(Duration::ZERO)) };
         let mut place = None;
         Fatal::keep(&mut place, failed);
         Fatal::keep(&mut place, || broke(3));

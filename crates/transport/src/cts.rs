@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use railweave_fabric::{LaneId, LocalSlice, MAX_RAILS, PostError, Rail, RailId, Region, RemoteSlice, WorkId, Write};
 
 use crate::depths::CTS_SIGNAL_EVERY;
+use crate::memory::Incoming;
 use crate::rail_info::RailInfo;
 use crate::violation::CtsViolation;
 use crate::work::WorkKind;
@@ -57,6 +58,20 @@ fn mixed(tag: u32, slot: Slot, buffer: u8, buffers: u8) -> u64 {
 }
 
 impl CtsEntry {
+    /// Returns the entry of a buffer: the one with this number of `count`.
+    #[inline]
+    pub(crate) fn of(buffer: &Incoming<'_>, slot: Slot, number: u8, count: u8) -> Self {
+        Self {
+            address: buffer.address,
+            size: buffer.size,
+            tag: buffer.tag,
+            slot,
+            buffer: number,
+            buffers: count,
+            keys: buffer.keys.remote,
+        }
+    }
+
     /// Writes entry `number` into the receiver's copy of the ring.
     #[inline]
     pub(crate) fn store(&self, ring: &Region, number: u64) {

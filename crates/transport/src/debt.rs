@@ -6,7 +6,8 @@
 //! So the debt is sent by the connection's next call, by its thread's next call on another connection that posts
 //! nothing, or by the control thread within a millisecond (`debtors.rs` has both).
 //!
-//! Two of these may try at once: [`Debt`] admits one at a time.
+//! Two of these may try at once: [`Debt`] admits one at a time. It also keeps them out while a thread has the
+//! connection for another purpose (`turn.rs`).
 
 use crate::sync::{AtomicU8, Ordering};
 
@@ -19,7 +20,7 @@ const SETTLED: u8 = 4;
 const OWED: u8 = 5;
 /// Like `OWED`, but older: the control thread has found it once, or a thread could not send all of it.
 const SEEN: u8 = 6;
-/// A thread is sending the debt and uses the connection meanwhile.
+/// A thread is sending the debt, or has the connection for another purpose while there is a debt.
 const SETTLING: u8 = 7;
 
 /// The bits that are 0 if nothing is owed.
@@ -93,6 +94,21 @@ impl Debt {
         }
     }
 
+    /// Keeps all others from settling the debt until the result is dropped or released. Only for a thread whose turn it
+    /// is (`turn.rs`): what the calls until now have left must be noted, and no further call may begin. Returns
+    /// `None` if another thread is sending the debt.
+    pub(crate) fn hold(&self) -> Option<Held<'_>> {
+        let held = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
+            matches!(state, OWED | SEEN).then_some(SETTLING)
+        });
+        match held {
+            Ok(then) => Some(Held { debt: self, guard: Some(SettlingGuard { state: &self.state, then }) }),
+            Err(SETTLING) => None,
+            // Without a debt there is nothing to settle.
+            Err(_) => Some(Held { debt: self, guard: None }),
+        }
+    }
+
     /// Records that the control thread stops watching the connection. Returns false, and does nothing, if the
     /// connection owes again.
     pub fn forget(&self) -> bool {
@@ -136,6 +152,7 @@ impl Debt {
 
 /// A settling in progress. It ends with one store, even if sending panics: other threads see it in progress until then,
 /// and its result afterwards.
+#[derive(Debug)]
 struct SettlingGuard<'a> {
     state: &'a AtomicU8,
     then: u8,
@@ -144,6 +161,30 @@ struct SettlingGuard<'a> {
 impl Drop for SettlingGuard<'_> {
     fn drop(&mut self) {
         self.state.store(self.then, Ordering::Release);
+    }
+}
+
+/// A debt that nobody may settle. Dropped, it is as it was.
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
+    debt: &'a Debt,
+    /// `None` if nothing was owed.
+    guard: Option<SettlingGuard<'a>>,
+}
+
+impl Held<'_> {
+    /// Lets others settle the debt again, if the connection still `owes` something, or does now. Returns true if the
+    /// control thread must be told about the connection.
+    pub(crate) fn release(self, owes: bool) -> bool {
+        match self.guard {
+            Some(mut guard) => {
+                if !owes {
+                    guard.then = SETTLED;
+                }
+                false
+            }
+            None => owes && self.debt.incur(),
+        }
     }
 }
 

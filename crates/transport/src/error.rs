@@ -69,8 +69,8 @@ pub enum Cause {
     },
     /// No rail of the connection carried anything for too long.
     #[error(
-        "no rail to {peer} has carried anything for {:.1} s, longer than RAILWEAVE_OUTAGE_TIMEOUT: {history}; check the \
-         cables, the switches and the ports' addresses, or raise RAILWEAVE_OUTAGE_TIMEOUT",
+        "no rail to {peer} has carried anything for {:.1} s, longer than RAILWEAVE_OUTAGE_TIMEOUT: {history}; check \
+         the cables, the switches and the ports' addresses, or raise RAILWEAVE_OUTAGE_TIMEOUT",
         *.for_ns as f64 / 1e9
     )]
     Outage {

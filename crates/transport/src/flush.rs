@@ -47,7 +47,7 @@ pub(crate) enum Progress {
     Done,
     /// It goes on.
     Pending,
-    /// What this rail has brought cannot be made visible any more.
+    /// It can never be done: nothing makes visible any more what this rail has brought.
     Failed(RailId),
 }
 
@@ -129,6 +129,12 @@ impl Flushes {
     /// Returns true if this flush is in progress.
     pub(crate) fn is_in_progress(&self, index: usize) -> bool {
         self.requests.get(index).is_some_and(|flush| flush.taken)
+    }
+
+    /// Returns the pieces of memory that the flushes in progress read back through a rail.
+    pub(crate) fn targets(&self, rail: RailId) -> impl Iterator<Item = RemoteSlice> {
+        let on_rail = move |flush: &&FlushRequest| flush.taken && (flush.unposted | flush.outstanding).contains(rail);
+        self.requests.iter().filter(on_rail).map(move |flush| flush.targets[rail])
     }
 
     /// Notes that the lanes of a rail are being ended.

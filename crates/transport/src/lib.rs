@@ -50,6 +50,7 @@ mod session;
 mod slots;
 mod steering;
 mod sync;
+mod turn;
 mod violation;
 mod work;
 
@@ -90,6 +91,7 @@ pub use session::{
 };
 
 pub use steering::{OwnWeights, Steering};
+pub use turn::{InCall, Taken, Turn};
 pub use violation::{CtsViolation, ImmediateFault, Violation};
 
 pub use railweave_policy::{GRANULE, Order};

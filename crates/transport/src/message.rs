@@ -10,14 +10,13 @@ use std::net::Ipv6Addr;
 
 use railweave_fabric::{Fault, LaneEndpoint, LinkLayer, MAX_LANES, Route, Step};
 
-use crate::codec::{DecodeError, Reader, Writer};
+use crate::codec::{DecodeError, Reader, Writer, count};
 use crate::hello::MAX_HELLO_BYTES;
 use crate::preface::Token;
 use crate::received::Received;
 pub use rail::{Incarnation, Listed, RailMessage, RailNews, Seen};
-use reading::{read_answer, read_lanes, read_mask, read_offer, read_refuse};
+use resume::write_resumed;
 pub use resume::{Pulse, Resume, SessionId};
-use resume::{read_resumed, write_resumed};
 
 const MOST_TEXT: usize = 1024;
 const MOST_REASON: usize = 512;
@@ -247,14 +246,6 @@ fn fault_code(fault: Fault) -> u8 {
     }
 }
 
-fn count(what: &'static str, value: u8, most: usize, allowed: &'static str) -> Result<usize, DecodeError> {
-    match usize::from(value) {
-        0 => Err(DecodeError::Value { what, value: 0, allowed }),
-        count if count > most => Err(DecodeError::Value { what, value: count as u64, allowed }),
-        count => Ok(count),
-    }
-}
-
 impl PortOffer {
     fn write(&self, out: &mut Writer) {
         out.u8(self.link_layer as u8).u8(self.prefix_len).u8(self.lanes).u8(0);
@@ -417,37 +408,6 @@ impl Message {
                 out.u64(*received);
             }
             Self::Rail(news) => news.write(out),
-        }
-    }
-
-    fn read(kind: u16, bytes: &[u8]) -> Result<Self, DecodeError> {
-        match kind {
-            1 => Ok(Self::Hello(bytes.to_vec())),
-            2 => read_offer(bytes),
-            3 => read_answer(bytes),
-            4 => read_lanes(bytes),
-            5 => read_mask("READY", bytes).map(|usable| Self::Ready { usable }),
-            6 => read_refuse(bytes),
-            7 if bytes.is_empty() => Ok(Self::Bye(None)),
-            7 => Received::decode(bytes).map(|received| Self::Bye(Some(received))),
-            8 => {
-                let mut reader = Reader::new("PROOF", bytes);
-                let proof = reader.array()?;
-                reader.end().map(|()| Self::Proof(proof))
-            }
-            9 => Pulse::read("PING", bytes).map(Self::Ping),
-            10 => Pulse::read("PONG", bytes).map(Self::Pong),
-            11 => Reader::new("WAIT", bytes).end().map(|()| Self::Wait),
-            12 => read_mask("PROBE", bytes).map(|rails| Self::Probe { rails }),
-            13 => Resume::read(bytes).map(Self::Resume),
-            14 => read_resumed(bytes).map(Self::Resumed),
-            15 => {
-                let mut reader = Reader::new("HAVE", bytes);
-                let received = reader.u64()?;
-                reader.end().map(|()| Self::Have(received))
-            }
-            kind @ 16..=21 => RailNews::read(kind, bytes).map(Self::Rail),
-            kind => Err(DecodeError::Value { what: "a frame's kind", value: kind.into(), allowed: "1 to 21" }),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod holds;
 mod inbox;
+mod rail_stages;
 mod recovery;
 
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use railweave_policy::{Order, Weighted};
 
 use self::holds::Holds;
 use self::inbox::Inbox;
-use self::recovery::Recovery;
+use self::rail_stages::Recovery;
 use crate::connection::{Core, both_ends};
 use crate::cts::{self, CtsEntry, CtsRail, CtsSource};
 use crate::flush::{FLUSHES, Flushes, Progress};
@@ -21,8 +22,8 @@ use crate::record::Records;
 use crate::sequence::Sequence;
 use crate::slots::{Slots, State};
 use crate::{
-    Cause, ConnectionConfig, Error, Fate, Incoming, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, OwnWeights, RailInfo,
-    Received, SLOTS, Slot, Steering, Token,
+    ConnectionConfig, Error, Fate, Incoming, MAX_BUFFERS, MAX_MESSAGE_BYTES, Misuse, OwnWeights, RailInfo, Received,
+    SLOTS, Slot, Steering, Token,
 };
 
 /// A receive or a flush in progress.
@@ -90,6 +91,7 @@ fn cts_weights(order: &Order) -> [u32; MAX_RAILS] {
     if order.policy == PolicyName::Adaptive { [1; MAX_RAILS] } else { order.weights }
 }
 
+// tidy: RecvConnection's methods call each other across files: recovery.rs has the rails that fail and come back.
 /// The receiving end of a connection.
 ///
 /// # Kinds of methods
@@ -188,7 +190,9 @@ pub struct RecvConnection<F: Fabric> {
     core: Core<F>,
     /// The rails of CTS.
     cts_rails: Weighted,
-    /// The rails that may carry CTS while one of them is usable.
+    /// The rails that may carry CTS while one of them is usable, by the order in force.
+    ordered: RailSet,
+    /// Those of them that may carry some now.
     allowed: RailSet,
     inbox: Inbox,
     cts: CtsSource,
@@ -211,6 +215,7 @@ impl<F: Fabric> RecvConnection<F> {
         }
         Self {
             cts_rails: Weighted::new(cts_weights(&parts.order), parts.config.split_min),
+            ordered: parts.order.allowed,
             allowed: parts.order.allowed,
             inbox: Inbox {
                 slots: Slots::new(parts.rails.count(), parts.rails.usable(), Records::new(parts.records), first),
@@ -281,7 +286,7 @@ impl<F: Fabric> RecvConnection<F> {
         if connected.rail.send_room(LaneId::FIRST) == 0 {
             return None;
         }
-        let write = self.cts.take_one(&entry(buffer, slot, 0, 1), &mut connected.cts, &connected.side.info);
+        let write = self.cts.take_one(&CtsEntry::of(buffer, slot, 0, 1), &mut connected.cts, &connected.side.info);
         self.inbox.may_owe::<F>(connected.side.alone);
         let receive = self.inbox.slots.open(slot, 1, optional, first);
         receive.capacities[0] = buffer.size;
@@ -326,7 +331,7 @@ impl<F: Fabric> RecvConnection<F> {
             receive.capacities[number] = buffer.size;
             receive.flushable |= !buffer.keys.host;
             receive.addresses[number] = if buffer.keys.host { 0 } else { buffer.address };
-            self.cts.write(&entry(buffer, slot, number as u8, count as u8));
+            self.cts.write(&CtsEntry::of(buffer, slot, number as u8, count as u8));
         }
         self.inbox.may_owe::<F>(RailSet::only(rail));
         let ConnectedRail { rail: lanes, cts, side, .. } = self.core.rails.get_mut(rail);
@@ -458,10 +463,12 @@ impl<F: Fabric> RecvConnection<F> {
         if self.core.has_order() {
             let order = self.core.take_order();
             self.cts_rails.set_weights(cts_weights(&order));
-            self.allowed = order.allowed;
+            self.ordered = order.allowed;
         }
-        let usable = self.core.rails.usable();
-        let allowed = usable & self.allowed;
+        let usable = self.core.postable();
+        // The fast path knows no other difference between the rails.
+        self.allowed = self.ordered & usable;
+        let allowed = self.allowed;
         self.cts_rails.cts_rail(self.head.number(), if allowed.is_empty() { usable } else { allowed })
     }
 
@@ -568,10 +575,7 @@ impl<F: Fabric> RecvConnection<F> {
         };
         match self.inbox.flushes.finish(index) {
             Progress::Done => return Ok(true),
-            Progress::Failed(rail) => {
-                let (name, peer) = (self.core.rails.name(rail), self.core.peer().to_owned());
-                return Err(self.core.fail(Cause::Unrepairable { rail, name, peer }));
-            }
+            Progress::Failed(rail) => return Err(self.core.fail_unrepairable(rail, &mut self.inbox)),
             Progress::Pending => {}
         }
         polled?;
@@ -582,17 +586,3 @@ impl<F: Fabric> RecvConnection<F> {
 }
 
 both_ends!(RecvConnection);
-
-/// Returns the CTS entry of a buffer.
-#[inline]
-fn entry(buffer: &Incoming<'_>, slot: Slot, number: u8, count: u8) -> CtsEntry {
-    CtsEntry {
-        address: buffer.address,
-        size: buffer.size,
-        tag: buffer.tag,
-        slot,
-        buffer: number,
-        buffers: count,
-        keys: buffer.keys.remote,
-    }
-}

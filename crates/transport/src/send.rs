@@ -3,6 +3,7 @@
 mod chains;
 mod filling;
 mod meter;
+mod rail_stages;
 mod recovery;
 mod refusals;
 mod repairs;
@@ -18,7 +19,7 @@ use railweave_policy::{Order, Piece, Shares};
 
 use self::filling::Filling;
 use self::meter::Meter;
-use self::recovery::Recovery;
+use self::rail_stages::Recovery;
 use self::repairs::Repairs;
 use self::reports::InProgress;
 use self::slot_shares::SlotShares;

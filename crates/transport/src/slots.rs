@@ -1,12 +1,16 @@
 //! The slots of a receiving connection: the open receives, and what has arrived for each.
 
+mod called;
+mod lost;
+
 use railweave_fabric::{MAX_RAILS, RailId, RailSet};
 
-use crate::message::Listed;
+use self::lost::Called;
+pub(crate) use self::lost::Judged;
 use crate::record::Records;
 use crate::send::stripes;
 use crate::sequence::Sequence;
-use crate::violation::{ImmediateFault, RailFault};
+use crate::violation::ImmediateFault;
 use crate::{GRANULE, Immediate, ImmediateLayout, MAX_BUFFERS, SLOTS, Slot};
 
 /// The state of a slot.
@@ -66,6 +70,8 @@ pub(crate) struct Source {
     pub(crate) stripes: u8,
 }
 
+// tidy: Slots's methods call each other across files: called.rs has the parts that were lost, which complete receives
+// like all others.
 /// All slots of a connection.
 pub(crate) struct Slots {
     slots: Box<[Receive; SLOTS]>,
@@ -79,33 +85,6 @@ pub(crate) struct Slots {
     is_closed: bool,
     /// The receives with parts that a rail has lost. There are none while no rail fails.
     called: Vec<Called>,
-}
-
-/// A receive of which a rail has lost a part.
-struct Called {
-    slot: Slot,
-    /// The parts that were lost so far, and those of them that have not come again.
-    lost: RailSet,
-    missing: RailSet,
-    /// The rails that have brought lost parts.
-    through: RailSet,
-    /// The exact size of its message, `None` if the completion record has the sizes: once a part was lost, the bytes
-    /// that came are not summed up.
-    size: Option<u32>,
-}
-
-/// The judgement on the parts of a receive that a rail was to bring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Judged {
-    /// These parts of the receive have come. `is_last` is true if the receive is complete only now.
-    Seen {
-        /// The parts.
-        parts: RailSet,
-        /// True if the slot then has all its immediates.
-        is_last: bool,
-    },
-    /// A part that its sender knows as placed has not come, or cannot be made visible.
-    Lost,
 }
 
 impl Slots {
@@ -258,107 +237,13 @@ impl Slots {
         if receive.seen == receive.expected { self.complete(immediate.slot) } else { Ok(false) }
     }
 
-    fn called(&mut self, slot: Slot) -> Option<&mut Called> {
-        self.called.iter_mut().find(|called| called.slot == slot)
-    }
-
-    /// Handles the immediate of a part that another rail has lost: its mask is empty, and size_q names the part.
-    fn handle_repair(&mut self, from: Source, immediate: Immediate) -> Result<bool, Box<ImmediateFault>> {
-        let slot = immediate.slot;
-        let part = RailId::new(immediate.size_q as usize);
-        let called = self.called.iter_mut().find(|called| called.slot == slot);
-        let Some((called, part)) = called.zip(part).filter(|(called, part)| called.missing.contains(*part)) else {
-            return Err(Box::new(ImmediateFault::NotMissing));
-        };
-        called.missing.remove(part);
-        called.through.insert(from.rail);
-        let receive = &mut self.slots[slot];
-        receive.seen.insert(part);
-        if receive.seen == receive.expected { self.complete(slot) } else { Ok(false) }
-    }
-
-    /// Judges the parts of an open receive that a rail was to bring, now that it can bring nothing more. Those that have
-    /// not come will be sent again, unless the receive `is_taken` again: then the application has its data. If the rail
-    /// `is_hidden`, nothing that it has brought into GPU memory can be made visible any more.
-    ///
-    /// # Errors
-    /// If the sender contradicts what the immediates have said, or says what cannot be.
-    pub(crate) fn judge(
-        &mut self,
-        slot: Slot,
-        listed: &Listed,
-        is_hidden: bool,
-        is_taken: bool,
-    ) -> Result<Judged, RailFault> {
-        let size_q = listed.size.map_or(self.layout.all_ones(), |size| self.layout.size_q(size.into()));
-        let receive = &mut self.slots[slot];
-        let is_new = receive.expected.is_empty();
-        // The sender knows no size any more of a message that is done for it.
-        let fits_size = listed.unsure.is_empty() || receive.size_q == size_q;
-        let fits = is_new || receive.expected == listed.mask && fits_size;
-        if !fits || !listed.mask.is_within(self.came_up) {
-            let Listed { sequence, mask, size, .. } = *listed;
-            return Err(RailFault::Contradiction { sequence, mask: mask.bits(), size });
-        }
-        let mut seen = if is_new { RailSet::EMPTY } else { receive.seen };
-        if is_hidden {
-            seen = seen.except(listed.unsure | listed.placed);
-        }
-        if !listed.placed.is_within(seen) {
-            return Ok(Judged::Lost);
-        }
-        let missing = listed.unsure.except(seen);
-        if missing.is_empty() {
-            return Ok(Judged::Seen { parts: seen, is_last: false });
-        }
-        if is_new {
-            (receive.expected, receive.size_q) = (listed.mask, size_q);
-            (receive.bytes, receive.lanes_seen) = (0, [0; MAX_RAILS]);
-        }
-        // These are the bits of another slot: none of this receive takes the short way from now on.
-        receive.bits = u32::from(!slot.number());
-        if is_taken {
-            seen |= missing;
-        }
-        receive.seen = seen;
-        let is_complete = seen == receive.expected;
-        let (size, missing) = (listed.size, if is_taken { RailSet::EMPTY } else { missing });
-        match self.called(slot) {
-            Some(called) => {
-                called.lost |= missing;
-                called.missing |= missing;
-            }
-            None => {
-                let through = RailSet::EMPTY;
-                self.called.push(Called { slot, lost: missing, missing, through, size });
-            }
-        }
-        if is_complete {
-            // Its application has the data already, so that its size does not matter.
-            self.forget(slot);
-            // The slot's next use must not find a record of this one.
-            self.records.take(slot, 0);
-            self.slots[slot].state = State::Free;
-            self.completed = self.completed.wrapping_add(1);
-        }
-        Ok(Judged::Seen { parts: seen, is_last: is_complete })
-    }
-
-    /// Returns the slots of receives that were reported early, and of which a part has to come again.
-    pub(crate) fn called_early(&self) -> impl Iterator<Item = Slot> {
-        let missing = self.called.iter().filter(|called| !called.missing.is_empty()).map(|called| called.slot);
-        missing.filter(|slot| self.get(*slot).state == State::Early)
-    }
-
-    /// Forgets what was lost of a receive that is complete. Returns it.
-    fn forget(&mut self, slot: Slot) -> Option<Called> {
-        let place = self.called.iter().position(|called| called.slot == slot)?;
-        Some(self.called.swap_remove(place))
-    }
-
     /// Completes a slot for which every active rail has sent its immediates.
     fn complete(&mut self, slot: Slot) -> Result<bool, Box<ImmediateFault>> {
         let called = self.forget(slot);
+        if called.as_ref().is_some_and(|called| called.is_taken) {
+            self.free_taken(slot);
+            return Ok(true);
+        }
         let receive = &mut self.slots[slot];
         if let Some(called) = called {
             // The rails that have brought its parts, for a flush.

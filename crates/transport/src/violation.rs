@@ -70,7 +70,8 @@ pub enum RailFault {
     },
     /// This end does not recover rails.
     #[error(
-        "the peer has lost the rail and wants to go on without it, but recovery is switched off here; set RAILWEAVE_RECOVERY to the same value on every host"
+        "the peer has lost the rail and wants to go on without it, but recovery is switched off here; set \
+         RAILWEAVE_RECOVERY to the same value on every host"
     )]
     Off,
 }

@@ -63,6 +63,7 @@ fn answer(request: Request) -> Result<Value, String> {
             });
             (changed && tell(&world, &device, sys::EVENT_GID_CHANGE, port), format!("GID {index} at {device}:{port}"))
         }
+        Request::Silence { device } => (silence(&world, &device), format!("completion queue of {device}")),
         Request::PortLink { device, port, link } => {
             (link_port(&world, &device, port, link), format!("port {device}:{port}"))
         }
@@ -114,6 +115,13 @@ fn raise_of_pair(world: &World, kind: c_int, number: u32) -> bool {
     };
     OpenDevice::at(entry.context).events.raise(kind, source);
     true
+}
+
+/// Silences the completion queues of a device. Returns false if it has none.
+fn silence(world: &World, device: &str) -> bool {
+    let is_of_device = |context: usize| OpenDevice::at(context).device.facts().name == device;
+    let queues = world.completion_queues.iter().filter(|(_, used)| is_of_device(used.context));
+    queues.map(|(&address, _)| world::completion_queue(address).silence()).count() > 0
 }
 
 /// Raises an event about a port in all open contexts of its device, if any.

@@ -110,6 +110,15 @@ impl FakeVerbs {
         self.ask(&Request::Raise { device: device.to_owned(), kind, number, only: true })
     }
 
+    /// Lets no work on the device's open completion queues complete any more, not even with an error, as with an
+    /// adapter that is gone. Completions that lie in them stay.
+    ///
+    /// # Errors
+    /// If the device has no completion queue.
+    pub fn silence(&self, device: &str) -> Result<(), String> {
+        self.ask(&Request::Silence { device: device.to_owned() })
+    }
+
     /// Sets a port's state (a `sys::PORT_` value) and raises the event that reports it. While a port is not active,
     /// work waits as if its cable were cut.
     ///

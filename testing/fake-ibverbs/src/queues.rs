@@ -40,7 +40,10 @@ pub(crate) struct CompletionQueue {
     public: sys::Cq,
     /// The number of entries, so that an empty queue is noticed without the lock. Changed only under the lock.
     waiting: AtomicU32,
-    overrun: AtomicBool,
+    /// True if it takes no completions any more: it has overrun, or is silenced.
+    shut: AtomicBool,
+    /// True if its device is gone.
+    silenced: AtomicBool,
     ring: SpinLock<Completions>,
     events: Arc<Events>,
 }
@@ -51,7 +54,8 @@ impl CompletionQueue {
         Self {
             public,
             waiting: AtomicU32::new(0),
-            overrun: AtomicBool::new(false),
+            shut: AtomicBool::new(false),
+            silenced: AtomicBool::new(false),
             ring: SpinLock::new(Completions {
                 entries: vec![empty; capacity].into_boxed_slice(),
                 head: 0,
@@ -66,7 +70,7 @@ impl CompletionQueue {
     pub(crate) fn push(&self, entry: Entry) {
         let mut ring = self.ring.lock();
         let waiting = self.waiting.load(Ordering::Relaxed);
-        if waiting as usize == ring.entries.len() || self.overrun.load(Ordering::Relaxed) {
+        if waiting as usize == ring.entries.len() || self.shut.load(Ordering::Relaxed) {
             drop(ring);
             self.break_by_overrun();
             return;
@@ -101,6 +105,12 @@ impl CompletionQueue {
         self.waiting.store(kept as u32, Ordering::Release);
     }
 
+    /// Takes no completions from now on, and says nothing about that: its device is gone.
+    pub(crate) fn silence(&self) {
+        self.silenced.store(true, Ordering::Release);
+        self.shut.store(true, Ordering::Release);
+    }
+
     /// Returns the capacity, in completions.
     pub(crate) fn places(&self) -> u64 {
         self.ring.lock().entries.len() as u64
@@ -113,7 +123,7 @@ impl CompletionQueue {
 
     #[cold]
     fn break_by_overrun(&self) {
-        if !self.overrun.swap(true, Ordering::AcqRel) {
+        if !self.shut.swap(true, Ordering::AcqRel) {
             let size = self.public.cqe;
             crate::complaints::complain(format_args!(
                 "a completion queue of {size} entries has overrun: completions are lost; poll more often, or create it \
@@ -130,7 +140,8 @@ impl CompletionQueue {
     #[inline]
     pub(crate) unsafe fn poll(&self, entries: c_int, wc: *mut sys::Wc) -> c_int {
         if self.waiting.load(Ordering::Acquire) == 0 {
-            return if self.overrun.load(Ordering::Acquire) { -1 } else { 0 };
+            let broken = self.shut.load(Ordering::Acquire) && !self.silenced.load(Ordering::Acquire);
+            return if broken { -1 } else { 0 };
         }
         let mut ring = self.ring.lock();
         let waiting = self.waiting.load(Ordering::Relaxed);

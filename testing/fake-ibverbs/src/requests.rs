@@ -31,6 +31,8 @@ pub(crate) enum Request {
     /// Sets or empties an entry of a port's GID table, and raises the event that reports it. The type and interface
     /// stay; an empty entry becomes RoCE v2 on interface 1.
     Gid { device: String, port: u8, index: usize, gid: Option<[u8; 16]> },
+    /// Lets no work of a device complete any more, not even with an error.
+    Silence { device: String },
     /// Changes the cable of a port.
     PortLink { device: String, port: u8, link: Link },
     /// Changes the cable of one queue pair and its peer alone.

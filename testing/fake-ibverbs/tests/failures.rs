@@ -205,6 +205,23 @@ fn an_overrun_completion_queue_is_broken_loudly() {
 }
 
 #[test]
+fn a_silenced_device_completes_nothing_more_and_does_not_say_so() {
+    let machine = Machine::new(TWO);
+    let ends = pair(&machine, plain());
+    let work = |from: usize, to: usize| ends[from].write_to(&ends[to], 8);
+    assert_eq!((ends[0].post(work(0, 1)), ends[1].post(work(1, 0))), (0, 0));
+    let name = machine.fake.queue_pairs()[0].device.clone();
+    machine.fake.silence(&name).unwrap();
+    assert_eq!((ends[0].post(work(0, 1)), ends[1].post(work(1, 0))), (0, 0));
+    assert_eq!(ends[0].modify(&sys::QpAttributes { qp_state: sys::QPS_ERR, ..Default::default() }, sys::QP_STATE), 0);
+    assert_eq!(ends[0].outcomes().len(), 1, "what it had completed before");
+    let mut room = [sys::Wc::default(); 8];
+    assert_eq!((poll_once(ends[0].send_cq, &mut room), ends[0].events()), (0, vec![]));
+    assert_eq!(ends[1].outcomes().len(), 2, "the other device goes on");
+    assert!(machine.fake.silence("nobody").is_err());
+}
+
+#[test]
 fn a_queue_pair_that_is_not_ready_takes_no_work() {
     let machine = Machine::new(TWO);
     let ends = plain().map(|wish| End::new(&machine, wish));

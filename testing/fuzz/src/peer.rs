@@ -56,6 +56,8 @@ impl Plan {
                 traffic_class: None,
                 first_number: 0,
                 probe_timeout: Duration::from_secs(10),
+                recovers: false,
+                ..ConnectionConfig::default()
             },
             caps: Caps { max_write, byte_counts: flags & 8 == 0 },
             weights,

@@ -515,6 +515,13 @@ impl Rail for Open {
     fn is_drained(&self) -> bool {
         self.world.lock().rails[self.index].lanes.iter().all(|lane| lane.outstanding.is_empty())
     }
+
+    fn end(self, _flushes: &[RemoteSlice], reports: &mut impl Reports) -> bool {
+        let completions = std::mem::take(&mut self.world.lock().rails[self.index].completions);
+        let is_good = |completion: &Completion| !matches!(completion, Completion::Failed { .. });
+        completions.into_iter().filter(is_good).for_each(|completion| completion.report(reports));
+        true
+    }
 }
 
 impl Drop for Open {

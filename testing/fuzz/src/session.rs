@@ -186,7 +186,7 @@ impl End {
                     assert_eq!(self.known.get(&connection), open, "only open connections are judged");
                     self.session.handle_judged(connection, self.probe, now_ns);
                 }
-                SessionAction::Received { connection, .. } => {
+                SessionAction::Received { connection, .. } | SessionAction::Rail { connection, .. } => {
                     assert!(matches!(self.known.get(&connection), Some(Known::Open { .. })), "it is open");
                 }
                 SessionAction::Unreachable(unreachable) => is_sentence(&unreachable.to_string()),

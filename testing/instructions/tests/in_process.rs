@@ -55,9 +55,9 @@ fn a_message_costs_one_work_request_on_each_active_rail_and_one_cts_and_nothing_
     ];
     for (weights, bytes, sends, with_immediate) in cases {
         for in_flight in ["1", "8"] {
-            let task = ["messages", "--messages", "512", "--bytes", bytes, "--in-flight", in_flight];
+            let task = ["messages", "--messages", "2048", "--bytes", bytes, "--in-flight", in_flight];
             let results = results(weights, &task);
-            let of = |device: &str, what: &str| results["devices"][device][what].as_u64().unwrap() as f64 / 512.0;
+            let of = |device: &str, what: &str| results["devices"][device][what].as_u64().unwrap() as f64 / 2048.0;
             let each = |what: &str| ["sim0", "sim1"].map(|device| of(device, what));
             let [immediates, others] = [each("writes_with_immediate"), each("writes")];
             assert_eq!(
@@ -68,7 +68,7 @@ fn a_message_costs_one_work_request_on_each_active_rail_and_one_cts_and_nothing_
             // At each end there is one completion for each of the sender's work requests, and few for CTS.
             let cts = [0, 1].map(|rail| each("completions")[rail] - 2.0 * with_immediate[rail]);
             assert!([0, 1].into_iter().all(|rail| (0.0..=sends[rail] / 16.0).contains(&cts[rail])), "{results}");
-            // On an idle rail receives are posted only once, so that they are ready.
+            // On an idle rail receives are posted only once, so that they are ready: 512.
             let receives = [0, 1].map(|rail| each("receives")[rail] - with_immediate[rail]);
             assert!(receives.into_iter().all(|more| more.abs() < 0.5), "{results}");
         }

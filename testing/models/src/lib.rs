@@ -21,9 +21,13 @@ mod shares;
 #[path = "../../../crates/transport/src/steering.rs"]
 #[allow(dead_code, unreachable_pub)] // as above
 mod steering;
+#[path = "../../../crates/transport/src/turn.rs"]
+#[allow(dead_code, unreachable_pub)] // as above
+mod turn;
 
 pub mod connections;
 pub mod orders;
 pub mod process;
 pub mod registrations;
 mod sync;
+pub mod turns;

@@ -4,8 +4,13 @@ use std::sync::{Mutex, OnceLock};
 
 pub(crate) use loom::sync::Arc;
 pub(crate) use loom::sync::atomic::AtomicPtr as AtomicLink;
-pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) use loom::thread::yield_now;
+
+/// Loom knows no barrier that one side makes the other pass, so here both sides of `transport/turn.rs` pass one.
+pub(crate) fn light_fence() {
+    fence(Ordering::SeqCst);
+}
 
 type Pointer = loom::sync::atomic::AtomicPtr<()>;
 

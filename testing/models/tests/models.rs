@@ -1,6 +1,6 @@
 //! Runs the models.
 
-use railweave_models::{connections, orders, process, registrations};
+use railweave_models::{connections, orders, process, registrations, turns};
 
 #[test]
 fn a_pin_never_sees_another_registration() {
@@ -40,4 +40,41 @@ fn an_order_whose_number_is_seen_is_seen_whole() {
 #[test]
 fn a_process_has_one_value() {
     process::a_process_has_one_value();
+}
+
+#[test]
+fn calls_and_turns_never_overlap_and_see_each_other() {
+    turns::calls_and_turns_never_overlap_and_see_each_other(true);
+}
+
+#[test]
+fn calls_that_pass_a_barrier_of_their_own_never_overlap_turns() {
+    turns::calls_and_turns_never_overlap_and_see_each_other(false);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_turn_without_the_barrier_is_caught() {
+    turns::a_turn_without_the_barrier();
+}
+
+#[test]
+fn a_debt_is_settled_in_neither_a_call_nor_a_turn() {
+    turns::a_debt_is_settled_in_neither_a_call_nor_a_turn();
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_debt_that_is_noted_after_the_call_is_caught() {
+    turns::a_debt_that_is_noted_after_the_call();
+}
+
+#[test]
+fn a_turn_finds_an_end_or_a_closed_connection() {
+    turns::a_turn_finds_an_end_or_a_closed_connection();
+}
+
+#[test]
+fn of_two_threads_that_want_the_end_one_has_it() {
+    turns::of_two_threads_that_want_the_end_one_has_it();
 }

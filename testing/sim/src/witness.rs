@@ -116,7 +116,7 @@ impl Witness {
         let (start, control, immediate) = (landed.start, landed.control, landed.write.immediate);
         let length = landed.bytes.len() as u64;
         if landed.kind == MemoryKind::Cuda {
-            self.watch.staged(connection, landed.write.remote.address, landed.port, landed.number);
+            self.watch.staged(connection, landed.write.remote.address, (landed.port, rail), landed.number);
         }
         self.record(now_ns, Kind::Land, who(place), [length, start, number_of(immediate), 0]);
         let landing = Landing { connection, rail, lane: lane.0, address: start, length, control, immediate };
@@ -127,7 +127,7 @@ impl Witness {
             self.counts.saw(Seen::RingWrapped);
         }
         if control && !sender {
-            self.watch.cts_landed(now_ns, connection, start, landed.bytes);
+            self.watch.cts_landed(now_ns, connection, (start, landed.bytes), &mut self.counts);
         }
         if sender {
             self.watch.landed(now_ns, &landing, landed.bytes, &mut self.counts);
@@ -161,7 +161,9 @@ impl Observer for Witness {
             }
             Event::NotOpened => {
                 self.counts.saw(Seen::RailNotOpened);
-                if let Some(watched) = self.watch.connections.get_mut(place.connection) {
+                let watched = self.watch.connections.get_mut(place.connection);
+                // Later the rail stays down, and is opened again.
+                if let Some(watched) = watched.filter(|watched| !watched.is_up[usize::from(place.sender)]) {
                     watched.blame.not_opened(place.sender, place.rail);
                 }
                 return;

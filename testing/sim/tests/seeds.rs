@@ -14,12 +14,18 @@ fn a_few_hundred_seeds_are_clean_and_exercise_the_protocol() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     let never: Vec<Seen> = report.counts.never().collect();
     // A size that size_q cannot express needs 8 rails and 8 MiB, a write is placed in part if a lane ends while it is
-    // in the network, an offer expires if its peer's REFUSE is late, and a probe is judged between its post and its
-    // completion if a sign of a death comes just then: few seeds have that.
+    // in the network, an offer expires if its peer's REFUSE is late, a probe is judged between its post and its
+    // completion if a sign of a death comes just then, and one finds its connection broken if that does not recover:
+    // few seeds have that.
     let is_rare = |seen: &Seen| {
         matches!(
             seen,
-            Seen::HugeSize | Seen::PlacedInPart | Seen::OfferExpired | Seen::ProbeUnseen | Seen::ProbeCarried
+            Seen::HugeSize
+                | Seen::PlacedInPart
+                | Seen::OfferExpired
+                | Seen::ProbeUnseen
+                | Seen::ProbeCarried
+                | Seen::ProbeBroken
         )
     };
     assert!(never.iter().all(is_rare), "never: {never:?}");

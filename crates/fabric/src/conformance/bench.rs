@@ -124,6 +124,12 @@ impl<F: Fabric> Side<F> {
         self.rail.as_mut().expect("the case has not dropped this rail")
     }
 
+    /// Ends the rail, with these flushes. Returns the result.
+    pub(super) fn end(&mut self, flushes: &[RemoteSlice]) -> bool {
+        let rail = self.rail.take().expect("the case has not dropped this rail");
+        rail.end(flushes, &mut self.log)
+    }
+
     /// Posts the chain with fresh ids. Returns the last id.
     pub(super) fn try_post(&mut self, lane: u8, chain: &[Write]) -> Result<u64, PostError> {
         let mut chain = chain.to_vec();

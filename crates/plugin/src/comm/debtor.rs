@@ -4,12 +4,12 @@
 use std::sync::Weak;
 
 use railweave_transport::call::Callable;
-use railweave_transport::{Debt, Error, Indebted, LastDebtor};
+use railweave_transport::{Debt, Error, Indebted, LastDebtor, Turn};
 
 use super::{Comm, End};
 use crate::sync::{AtomicBool, Ordering};
 
-/// The number of checks for the end of a settling before the thread yields the processor by a system call.
+/// The number of checks for the end of another thread's use before the thread yields the processor by a system call.
 const SPINS: u32 = 100;
 
 /// True once a thread of this process has left a connection with a debt, which never happens on one-sided fabrics.
@@ -40,6 +40,11 @@ impl Indebted for Comm {
 impl Callable for Comm {
     type Name = Weak<Self>;
 
+    #[inline(always)]
+    fn turn(&self) -> &Turn {
+        &self.turn
+    }
+
     fn name(&self) -> Weak<Self> {
         self.itself.clone()
     }
@@ -55,12 +60,12 @@ impl Callable for Comm {
     }
 
     #[cold]
-    fn wait_for_settling(&self, checks: u32) -> Result<(), Error> {
+    fn wait_for_others(&self, checks: u32) -> Result<(), Error> {
         if checks <= SPINS {
             std::hint::spin_loop();
             return Ok(());
         }
-        // No thread of a forked child ends its parent's settling.
+        // No thread of a forked child ends what its parent's have begun.
         self.check_process()?;
         std::thread::yield_now();
         Ok(())

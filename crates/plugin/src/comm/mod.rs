@@ -1,5 +1,6 @@
 //! The objects behind NCCL's pointers to connections and requests.
 
+mod barrier;
 mod debtor;
 mod memory;
 pub(crate) mod owing;
@@ -8,11 +9,13 @@ mod registrations;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use railweave_abi::NcclResult;
 use railweave_fabric::{Part, Step};
 use railweave_transport::{
-    ConnectionEnd, Debt, Error, Event, Fate, Incoming, RailInfo, RecvRequest, SendRequest, Steering, call,
+    ConnectionEnd, Debt, Error, Event, Fate, Incoming, RailInfo, Recovers, RecvRequest, SendRequest, Steering, Turn,
+    call,
 };
 
 pub(crate) use memory::{MemoryHandle, Registrar, RegistrarOf};
@@ -54,9 +57,12 @@ pub(crate) struct Calls {
 }
 
 /// One end of a connection.
-pub(crate) trait End: ConnectionEnd + Send {
+pub(crate) trait End: ConnectionEnd + Recovers + Send {
     /// Returns NCCL's calls for this kind of end; no other function may look into it.
     fn calls(&self) -> Calls;
+
+    /// Returns true if this end owes its peer something.
+    fn owes(&mut self) -> bool;
 
     /// Sends what this end owes the peer. Returns true if all of it is on its way.
     fn acknowledge(&mut self) -> bool;
@@ -106,6 +112,9 @@ pub(crate) trait ControlHandle: Send + Sync {
     /// Has the control thread send a connection's debts while no call uses the connection.
     fn look_after(&self, comm: Arc<Comm>);
 
+    /// Lets the control thread use an open connection between two calls.
+    fn opened(&self, route: Route, comm: Weak<Comm>);
+
     /// Takes over a connection that is to be closed.
     fn close(&self, route: Route, end: Box<dyn End>);
 
@@ -113,11 +122,27 @@ pub(crate) trait ControlHandle: Send + Sync {
     fn note(&self, route: Route, event: Event);
 }
 
+/// The reasons why the control thread has no turn on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoTurn {
+    /// Another thread uses it. A later attempt may succeed.
+    Busy,
+    /// The connection is closed.
+    Closed,
+}
+
+/// The longest wait of the control thread for a call of NCCL to end. Calls take microseconds; a longer one has met a
+/// busy processor.
+const PATIENCE: Duration = Duration::from_millis(1);
+
 /// The mark of every connection, so that a wrong pointer is refused.
 const MAGIC: u64 = u64::from_le_bytes(*b"RWVCOMM1");
 
 /// A connection, as NCCL's `sendComm` and `recvComm`.
+#[repr(C)]
 pub(crate) struct Comm {
+    /// The turns of NCCL's calls and of the control thread.
+    turn: Turn,
     magic: u64,
     /// One thread at a time uses it; [`Self::end`] says which (ARCHITECTURE.md, "Threads"). `None` once closed.
     end: UnsafeCell<Option<Box<dyn End>>>,
@@ -137,8 +162,9 @@ pub(crate) struct Comm {
     link: AtomicLink<Comm>,
 }
 
-// SAFETY: One thread at a time uses `end`: NCCL promises that for its calls, and `debt` ensures it for settling after
-// them. Requests point back to their connection. All other fields are safe to share by their own types.
+// SAFETY: One thread at a time uses `end`: NCCL promises that for its calls, `debt` ensures it for settling after them,
+// and `turn` for the control thread between them. Requests point back to their connection. All other fields are safe to
+// share by their own types.
 unsafe impl Send for Comm {}
 // SAFETY: as above.
 unsafe impl Sync for Comm {}
@@ -158,6 +184,7 @@ impl Comm {
             end: UnsafeCell::new(Some(established.end)),
             calls,
             debt: Debt::new(),
+            turn: Turn::new(barrier::is_there()),
             registrar: established.registrar,
             peer: established.peer,
             route,
@@ -166,30 +193,69 @@ impl Comm {
             itself: itself.clone(),
             link: AtomicLink::default(),
         });
+        comm.control.opened(comm.route, comm.itself.clone());
         Arc::into_raw(comm).cast_mut().cast()
     }
 
-    /// Returns the connection behind NCCL's pointer.
+    /// Returns the connection behind NCCL's pointer; `None` if there is none.
     ///
     /// # Safety
     /// The pointer must be NULL or come from [`Self::into_raw`] and not be closed yet.
     #[inline]
-    pub(crate) unsafe fn from_raw<'a>(pointer: *mut c_void) -> Result<&'a Self, Error> {
+    pub(crate) unsafe fn known<'a>(pointer: *mut c_void) -> Option<&'a Self> {
         // SAFETY: the caller's promise; NULL becomes `None`.
         let comm = unsafe { pointer.cast::<Self>().as_ref() };
-        comm.filter(|comm| comm.magic == MAGIC).ok_or_else(|| no_connection(pointer))
+        comm.filter(|comm| comm.magic == MAGIC)
+    }
+
+    /// Returns the connection behind NCCL's pointer.
+    ///
+    /// # Errors
+    /// If there is none.
+    ///
+    /// # Safety
+    /// The same as for [`Self::known`].
+    #[inline]
+    pub(crate) unsafe fn from_raw<'a>(pointer: *mut c_void) -> Result<&'a Self, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { Self::known(pointer) }.ok_or_else(|| no_connection(pointer))
     }
 
     /// Returns the end; `None` once the connection is closed.
     ///
     /// # Safety
     /// Only one thread at a time may use it: NCCL's progress thread of this connection, in a call of
-    /// [`railweave_transport::call`]; or the thread that runs [`Debt::settle`].
+    /// [`railweave_transport::call`]; the thread that runs [`Debt::settle`]; or one that has the turn.
     #[inline]
     #[expect(clippy::mut_from_ref, reason = "the exclusive use is the caller's promise, see Safety")]
     pub(crate) unsafe fn end(&self) -> Option<&mut (dyn End + 'static)> {
         // SAFETY: the caller's promise.
         unsafe { (*self.end.get()).as_deref_mut() }
+    }
+
+    /// Lets the control thread use the end between two of NCCL's calls. A call of NCCL that comes meanwhile waits, so
+    /// `use_end` must take little time.
+    ///
+    /// # Errors
+    /// If there is no turn. Gives up after [`PATIENCE`] if a call of NCCL takes that long.
+    pub(crate) fn with_end<R>(&self, use_end: impl FnOnce(&mut (dyn End + 'static)) -> R) -> Result<R, NoTurn> {
+        let begun = Instant::now();
+        let wait = |checks: u32| {
+            std::hint::spin_loop();
+            checks < 100 || {
+                std::thread::yield_now();
+                begun.elapsed() < PATIENCE
+            }
+        };
+        let use_end = || {
+            // SAFETY: `between` calls this in this thread's turn.
+            let Some(end) = (unsafe { self.end() }) else {
+                return (Err(NoTurn::Closed), false);
+            };
+            let result = use_end(end);
+            (Ok(result), end.owes())
+        };
+        call::between(self, barrier::pass, wait, use_end).unwrap_or(Err(NoTurn::Busy))
     }
 
     /// Returns NCCL's pointer to a request.
@@ -247,20 +313,21 @@ fn requests_of(comm: *const Comm) -> Box<[Request; RecvRequest::COUNT]> {
     all.into_boxed_slice().try_into().unwrap_or_else(|_| unreachable!("the vector has this length"))
 }
 
+/// Returns the error for a pointer that is none of this plugin's connections.
 #[cold]
-fn no_connection(pointer: *mut c_void) -> Error {
+pub(crate) fn no_connection(pointer: *mut c_void) -> Error {
     Error::protocol(format!("{pointer:p} is not an open connection of this plugin"))
 }
 
 impl Request {
-    /// Returns the request behind NCCL's pointer.
+    /// Returns the request behind NCCL's pointer; `None` if that is NULL.
     ///
     /// # Safety
     /// The pointer must be NULL or come from [`Comm::request`] of a connection that is not closed.
     #[inline]
-    pub(crate) unsafe fn from_raw<'a>(pointer: *mut c_void) -> Result<&'a Self, Error> {
+    pub(crate) unsafe fn known<'a>(pointer: *mut c_void) -> Option<&'a Self> {
         // SAFETY: the caller's promise; NULL becomes `None`.
-        unsafe { pointer.cast::<Self>().as_ref() }.ok_or_else(no_request)
+        unsafe { pointer.cast::<Self>().as_ref() }
     }
 
     /// Returns the request's connection.
@@ -275,9 +342,4 @@ impl Request {
     pub(crate) fn index(&self) -> usize {
         self.index
     }
-}
-
-#[cold]
-fn no_request() -> Error {
-    Error::protocol("test was called with NULL for the request")
 }

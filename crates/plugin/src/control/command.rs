@@ -3,12 +3,12 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use railweave_transport::{Climb, Event, Handle};
 
 use super::pending::PendingConnect;
-use crate::comm::{End, Route};
+use crate::comm::{Comm, End, Route};
 use crate::listener::Listener;
 use crate::network::Network;
 
@@ -36,6 +36,8 @@ pub(crate) type Listeners = Arc<Mutex<HashMap<u64, Arc<Listener>>>>;
 /// A command of a service thread to the control thread.
 pub(crate) enum Command {
     Connect(Box<ConnectRequest>),
+    /// NCCL has an open connection.
+    Opened(Route, Weak<Comm>),
     Close(Route, Box<dyn End>),
     /// An event of an open connection.
     Note(Route, Event),

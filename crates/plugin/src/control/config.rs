@@ -26,7 +26,9 @@ pub(crate) struct ControlConfig {
     pub(crate) congestion: LaneCongestion,
     /// The sources of the ports' events.
     pub(crate) events: Vec<Arc<dyn EventSource>>,
-    /// True if a connection is lost when an event says that a part that it uses failed.
+    /// True if connections go on without rails that fail.
+    pub(crate) recovers: bool,
+    /// True if events that say that a part of this host failed concern the connections that use it.
     pub(crate) return_events: bool,
     /// The telemetry and the policy files; `None` if the user wants none.
     pub(crate) publish: Option<PublishConfig>,

@@ -8,7 +8,8 @@ use railweave_transport::progress::Progress;
 use railweave_transport::{Fate, Lingering, RailName, Side, Token};
 
 use super::command::ConnectRequest;
-use crate::comm::End;
+use super::rail_inbox::Recovery;
+use crate::comm::{Comm, End};
 use crate::listener::{Listener, Ready};
 use crate::network::{AnyHandshake, Network};
 
@@ -41,6 +42,9 @@ pub(super) enum Connection {
         parts: Vec<Part>,
         /// The listener that it was handed to, if a peer began it.
         listener: Weak<Listener>,
+        /// NCCL's connection; `None` until NCCL has it.
+        comm: Option<Weak<Comm>>,
+        recovery: Recovery,
     },
     /// Closed by this side, and lingering: the peer may still need its lanes.
     Closed(Lingering<Box<dyn End>>),

@@ -17,6 +17,7 @@ use super::failures::Failure;
 use super::numa;
 use super::offers::TOO_MANY_UNACCEPTED;
 use super::publishing::peer_of;
+use super::rail_inbox::{Input, Recovery};
 use super::strangers::Kind;
 use crate::comm::{Established, Route};
 use crate::log;
@@ -167,8 +168,9 @@ impl ControlLoop {
         let parts = std::mem::take(&mut established.parts);
         // A part may have failed while the set-up thread had the last step, when the connection's parts were not known.
         let number = self.setup(route).and_then(|setup| setup.last_task).unwrap_or(self.workers.next_task_number());
-        if let Some(error) = self.failures.of(&parts, number).first().map(Failure::error) {
-            established.fate.set_failed(error);
+        let failures = self.failures.of(&parts, number);
+        if let Some(failure) = failures.first().filter(|_| !self.recovers) {
+            established.fate.set_failed(failure.error());
         }
         let Some(session) = self.session(route.session) else {
             return;
@@ -181,11 +183,17 @@ impl ControlLoop {
             Target::Accept(listener, _) => Arc::downgrade(listener),
             Target::Connect(_) => Weak::new(),
         };
-        let open = Connection::Open { fate, parts, listener };
+        let open =
+            Connection::Open { fate: Arc::clone(&fate), parts, listener, comm: None, recovery: Recovery::default() };
         session.connections.insert(route.connection, open);
         let peer = session.protocol.peer().map(peer_of).unwrap_or_default();
         let is_known = session.protocol.opened(route.connection, now);
         debug_assert!(is_known, "what was being set up here was being set up there");
+        self.listen_to_rails(route, &fate);
+        let recovers = self.recovers;
+        for Failure { part, message, .. } in failures.into_iter().filter(|_| recovers) {
+            self.recover(route, Input::PartFailed(part, message));
+        }
         self.end_setup(route, &setup);
         self.publish_opened(route, &setup, &established, peer);
         if let Target::Accept(listener, _) = &setup.target

@@ -22,6 +22,7 @@ use super::lane_socket::{Inbound, LaneDial, LaneRedial};
 use super::left_queue::LeftQueue;
 use super::pending::UnclaimedConnect;
 use super::port::ControlPort;
+use super::rail_inbox::Called;
 use super::resting_sessions::RestingSessions;
 use super::session::{Closing, LAST_NS, Session};
 use super::settling::Settling;
@@ -150,6 +151,8 @@ pub(super) struct ControlLoop {
     /// The event sources that may have more events.
     pub(super) more_events: Vec<usize>,
     pub(super) return_events: bool,
+    /// True if connections go on without rails that fail.
+    pub(super) recovers: bool,
     pub(super) log_lanes: bool,
     pub(super) failures: Failures,
     /// In the order of their times.
@@ -157,6 +160,10 @@ pub(super) struct ControlLoop {
     pub(super) left_queue: LeftQueue,
     pub(super) settling: Settling,
     pub(super) workers: Workers,
+    /// The connections whose calls have found that a rail failed.
+    pub(super) called: Arc<Called>,
+    /// The times at which the recovery of connections has something to do.
+    pub(super) recoveries: Agenda<Route>,
     /// The telemetry and the policy files; `None` if the user wants none.
     pub(super) publish: Option<Publish>,
 }
@@ -185,6 +192,7 @@ impl ControlLoop {
         }
         let (waker, epoch) = (Arc::new(waker), Instant::now());
         let workers = Workers::new(epoch, config.handshake_timeout, Arc::clone(&waker));
+        let waker_of_calls = Arc::clone(&waker);
         let setups = ProcessSetups::new(most_files);
         let prover = config.key.clone().map(|key| Arc::new(key) as Arc<dyn Prover>);
         let (handshake_ns, peer_ns) = (nanoseconds(config.handshake_timeout), nanoseconds(config.peer_timeout));
@@ -221,10 +229,13 @@ impl ControlLoop {
             port_events,
             more_events: Vec::new(),
             return_events: config.return_events,
+            recovers: config.recovers,
             log_lanes: config.log_lanes,
             failures: Failures::default(),
             unclaimed_connects: VecDeque::new(),
             settling: Settling::new(owing),
+            called: Called::new(Arc::clone(&waker_of_calls)),
+            recoveries: Agenda::default(),
             workers,
             publish: config.publish.map(Publish::new),
         })
@@ -297,6 +308,7 @@ impl ControlLoop {
             return false;
         }
         self.take_handshakes();
+        self.look_after_rails();
         self.handle_deadlines();
         self.begin_waiting_setups();
         self.look_at_telemetry();
@@ -316,6 +328,7 @@ impl ControlLoop {
             self.look_at_debts();
             match self.commands.try_recv() {
                 Ok(Command::Connect(request)) => self.connect(*request),
+                Ok(Command::Opened(route, comm)) => self.handle_opened(route, comm),
                 Ok(Command::Close(route, end)) => self.close(route, end),
                 Ok(Command::Note(route, event)) => self.note_reported(route, &event),
                 Ok(Command::Failed) => self.publish_soon(),
@@ -473,6 +486,7 @@ impl ControlLoop {
         let stopping = self.stop_by_ns.into_iter().chain(settling);
         let again = again.chain((!self.more_events.is_empty()).then_some(0));
         let unclaimed = unclaimed.into_iter().chain(self.left_queue.next_ns());
+        let again = again.chain(self.recoveries.first().map(|(at, _)| at)).chain(self.workers.next_rail_ns());
         let again = again.chain(self.publish.as_ref().map(Publish::next_ns));
         unclaimed.chain(entries).chain(stopping).chain(again).min()
     }
@@ -527,6 +541,7 @@ mod tests {
             own: Vec::new(),
             handshake_timeout: Duration::from_secs(60),
             peer_timeout: Duration::from_secs(60),
+            recovers: true,
             congestion: LaneCongestion::new(&options.tcp_congestion).expect("the default is there"),
             events: Vec::new(),
             return_events: true,

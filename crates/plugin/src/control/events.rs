@@ -1,11 +1,12 @@
 //! Device events: logged, and reported to the connections whose parts failed.
 
-use railweave_fabric::PortEvent;
+use railweave_fabric::{Effect, Part, PortEvent};
 use railweave_telemetry::EventKind;
 
 use super::connection::Connection;
 use super::control_loop::{ControlLoop, Entry};
 use super::failures::{Failure, are_hit};
+use super::rail_inbox::Input;
 use crate::comm::Route;
 use crate::log;
 
@@ -20,33 +21,59 @@ impl ControlLoop {
             let Some(event) = self.port_events.get(&token).and_then(|source| source.take_event()) else {
                 return;
             };
-            let PortEvent { is_fault, failed, message } = event;
+            let PortEvent { is_fault, effect, message } = event;
             if is_fault {
                 log::warn(&message);
             } else {
                 log::info(&message);
             }
             self.note(EventKind::PORT, None, || message.clone());
-            if let Some(part) = failed.filter(|_| self.return_events) {
-                let until = self.workers.next_task_number();
-                self.handle_failure(Failure { part, message, until });
+            match effect {
+                Effect::Failed(part) if self.return_events => {
+                    let until = self.workers.next_task_number();
+                    self.handle_failure(Failure { part, message, until });
+                }
+                Effect::Down(part) if self.return_events && self.recovers => self.give_up_rails(&part, &message),
+                Effect::Back => self.hurry_rails(),
+                Effect::Failed(_) | Effect::Down(_) | Effect::None => {}
             }
         }
         self.more_events.push(token);
     }
 
-    /// Fails the connections that use the failed part. Perhaps nothing else ever reports the failure: a device that is
-    /// gone completes no work.
+    /// Gives up the rails of open connections that use this part.
+    fn give_up_rails(&mut self, part: &Part, message: &str) {
+        for route in self.routes_over(part) {
+            self.recover(route, Input::PartFailed(part.clone(), message.to_owned()));
+        }
+    }
+
+    /// Returns the open connections that use this part.
+    fn routes_over(&mut self, part: &Part) -> Vec<Route> {
+        let mut routes = self.open_routes();
+        routes.retain(|route| {
+            let connection = self.session(route.session).and_then(|it| it.connections.get(&route.connection));
+            matches!(connection, Some(Connection::Open { parts, .. }) if are_hit(parts, part))
+        });
+        routes
+    }
+
+    /// Fails the connections that use the failed part, or their rails that do if connections recover. Perhaps nothing
+    /// else ever reports the failure: a device that is gone completes no work.
     fn handle_failure(&mut self, failure: Failure) {
         let mut in_setup = Vec::new();
         let mut is_known = false;
+        if self.recovers {
+            is_known = !self.routes_over(&failure.part).is_empty();
+            self.give_up_rails(&failure.part, &failure.message);
+        }
         for (session, entry) in &self.entries {
             let Entry::Session(state) = entry else {
                 continue;
             };
             for (connection, state) in &state.connections {
                 match state {
-                    Connection::Open { fate, parts, .. } if are_hit(parts, &failure.part) => {
+                    Connection::Open { fate, parts, .. } if !self.recovers && are_hit(parts, &failure.part) => {
                         is_known = true;
                         fate.set_failed(failure.error());
                     }

@@ -2,15 +2,17 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 
 use mio::Token as PollToken;
 use mio::net::TcpStream;
-use railweave_transport::{Dial, LANE_PROOF_BYTES, LanePreface, PREFACE_BYTES, Preface, Redials};
+use railweave_transport::{Dial, LANE_PROOF_BYTES, LanePreface, LaneRefused, PREFACE_BYTES, Preface, Redials};
 
 use super::clock::nanoseconds;
 use super::connection::Connection;
 use super::control_loop::{ControlLoop, Entry};
 use super::lane_socket::{Inbound, LANE_TAKEN, LaneDial, LaneRedial};
+use super::rail_inbox::Input;
 use super::strangers::Kind;
 use super::stream::{Fill, Stream};
 use crate::comm::Route;
@@ -94,7 +96,7 @@ impl ControlLoop {
         }
         let refused =
             |reason: &dyn fmt::Display| format!("lane {} of rail {} was refused: {reason}", lane.lane, lane.rail);
-        match self.with_handshake(route, |handshake| handshake.awaits_lane(lane.rail, lane.lane)) {
+        match self.awaits_lane(route, &lane) {
             Some(Ok(())) => {}
             Some(Err(reason)) => return self.report_stranger(Kind::Lane, address, &refused(&reason)),
             None => return self.report_stranger(Kind::Lane, address, &refused(&"no lane is awaited at this point")),
@@ -111,8 +113,7 @@ impl ControlLoop {
         }
         inbound.stream.deregister(self.registry());
         let socket = inbound.stream.into_socket();
-        let taken = self.with_handshake(route, |handshake| handshake.handle_lane(lane.rail, lane.lane, socket));
-        match taken {
+        match self.take_lane(route, &lane, socket) {
             Some(Err(reason)) => self.report_stranger(Kind::Lane, address, &refused(&reason)),
             Some(Ok(())) => {
                 self.note_setup_step(route);
@@ -133,18 +134,42 @@ impl ControlLoop {
     /// Dials a lane again, if its connection is still being set up.
     pub(super) fn redial_lane(&mut self, redial: LaneRedial) {
         let LaneRedial { route, dial, port, redials, .. } = redial;
-        if !self.is_setting_up(route) {
+        if !self.needs_lanes(route) {
             return;
         }
         if let Err(reason) = self.start_lane_dial(route, dial, port, redials) {
-            self.with_handshake(route, |handshake| handshake.handle_dialled(dial.rail, dial.lane, Err(reason)));
+            self.hand_dialled(route, dial, Err(reason));
         }
     }
 
-    fn is_setting_up(&mut self, route: Route) -> bool {
+    /// Returns true if a connection is being set up, or is open and may bring a rail up again.
+    fn needs_lanes(&mut self, route: Route) -> bool {
         let session = self.session(route.session);
         let connection = session.and_then(|session| session.connections.get(&route.connection));
-        matches!(connection, Some(Connection::Setup(_)))
+        matches!(connection, Some(Connection::Setup(_) | Connection::Open { .. }))
+    }
+
+    /// Returns true if a lane waits for the socket that a peer has dialled; `None` if its connection cannot tell now.
+    fn awaits_lane(&mut self, route: Route, lane: &LanePreface) -> Option<Result<(), LaneRefused>> {
+        match self.with_handshake(route, |handshake| handshake.awaits_lane(lane.rail, lane.lane)) {
+            None => self.with_open_end(route, |end| end.awaits_lane(lane.rail, lane.lane)).ok(),
+            awaits => awaits,
+        }
+    }
+
+    /// Hands the socket of a lane that a peer has dialled to its connection; `None` if the connection cannot take it
+    /// now.
+    fn take_lane(&mut self, route: Route, lane: &LanePreface, socket: OwnedFd) -> Option<Result<(), LaneRefused>> {
+        let mut socket = Some(socket);
+        let mut taken = || socket.take().expect("it is handed over once");
+        match self.with_handshake(route, |handshake| handshake.handle_lane(lane.rail, lane.lane, taken())) {
+            None => {
+                let taken = self.with_open_end(route, |end| end.handle_lane(lane.rail, lane.lane, taken()));
+                self.recover(route, Input::Due);
+                taken.ok()
+            }
+            taken => taken,
+        }
     }
 
     fn start_lane_dial(&mut self, route: Route, dial: Dial, port: u16, redials: Redials) -> Result<(), String> {
@@ -178,7 +203,7 @@ impl ControlLoop {
                 dial.stream.deregister(self.registry());
                 let LaneDial { stream, route, dial, .. } = dial;
                 let socket = stream.into_socket();
-                self.with_handshake(route, |handshake| handshake.handle_dialled(dial.rail, dial.lane, Ok(socket)));
+                self.hand_dialled(route, dial, Ok(socket));
             }
             Err(broken) if broken.is_closed => self.redial_lane_later(token, dial, broken.reason),
             Err(broken) => self.fail_lane(&dial, broken.reason),
@@ -212,8 +237,7 @@ impl ControlLoop {
     }
 
     fn fail_lane(&mut self, dial: &LaneDial, reason: String) {
-        let (rail, lane) = (dial.dial.rail, dial.dial.lane);
-        self.with_handshake(dial.route, |handshake| handshake.handle_dialled(rail, lane, Err(reason)));
+        self.hand_dialled(dial.route, dial.dial, Err(reason));
     }
 }
 

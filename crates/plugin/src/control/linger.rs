@@ -11,6 +11,7 @@ impl ControlLoop {
     /// Closes a connection of this side.
     pub(super) fn close(&mut self, route: Route, mut end: Box<dyn End>) {
         let now = self.now_ns();
+        self.end_recovery(route);
         let Some(session) = self.session(route.session) else {
             // Its session is gone.
             end.start_linger();

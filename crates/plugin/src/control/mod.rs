@@ -1,6 +1,7 @@
 //! The control thread: one per process, started on first need and joined at the last `finalize`. It accepts, dials,
-//! shakes hands, keeps the sessions, and drains closed connections. Of an open connection's data path it touches only
-//! the debt to the peer, and only while no call uses the connection (`settling`).
+//! shakes hands, keeps the sessions, and drains closed connections. It touches an open connection's data path only
+//! while no call uses the connection: for its debt to the peer (`settling`), and when a rail fails or comes back
+//! (`recovery`).
 #![allow(clippy::disallowed_types, reason = "service threads and the control thread exchange commands here")]
 
 mod agenda;
@@ -25,6 +26,8 @@ mod offers;
 mod pending;
 mod port;
 mod publishing;
+mod rail_inbox;
+mod recovery;
 mod resting_sessions;
 mod resuming;
 mod session;
@@ -39,7 +42,7 @@ mod worker;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 
 use mio::Waker;
@@ -176,6 +179,10 @@ impl ControlHandle for Control {
         if self.is_ours() && self.owing.push(comm) {
             let _ = self.waker.wake();
         }
+    }
+
+    fn opened(&self, route: Route, comm: Weak<Comm>) {
+        self.send_command(Command::Opened(route, comm));
     }
 
     fn close(&self, route: Route, end: Box<dyn End>) {

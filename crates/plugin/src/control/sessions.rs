@@ -15,6 +15,7 @@ use railweave_transport::{
 
 use super::connection::{Connection, Target};
 use super::control_loop::{ControlLoop, Entry};
+use super::rail_inbox::Input;
 use super::session::{Closing, MOST_FROM_STRANGERS, Session, Socket};
 use super::strangers::Kind;
 use super::stream::{Fill, Stream, is_closed};
@@ -103,7 +104,9 @@ impl ControlLoop {
                 | Unwelcome::Resume { .. },
             ) => Kind::Session,
             Event::Unwelcome(Unwelcome::OtherKey { .. }) => Kind::Key,
-            Event::RailLeftOut { .. } | Event::MessageTruncated(_) => Kind::Rail,
+            Event::RailLeftOut { .. } | Event::RailDown { .. } | Event::RailUp { .. } | Event::MessageTruncated(_) => {
+                Kind::Rail
+            }
         };
         if self.strangers.report(self.now_ns(), kind, &line) {
             self.note_event(event, None, line);
@@ -129,6 +132,7 @@ impl ControlLoop {
                     fate.set_received(received);
                 }
             }
+            SessionAction::Rail { connection, news } => self.recover(route(connection), Input::News(news)),
             SessionAction::Unreachable(unreachable) => self.fail_queued_connects(token, &unreachable),
             SessionAction::Ended(ended) => self.handle_session_end(token, &ended),
             SessionAction::Offer { connection, offer } => self.handle_offer(token, connection, offer),

@@ -1,6 +1,7 @@
 //! The threads for calls that may block in a fabric: verbs calls may take seconds while the kernel looks up an address,
 //! or waits for a queue pair's last packets. One sets connections up: a handshake goes there with a message and comes
-//! back with its next actions. The other frees ended handshakes and connections, so that no set-up waits for that.
+//! back with its next actions. Another frees ended handshakes and connections, so that no set-up waits for that, and a
+//! third ends the lanes of rails that failed and makes new ones, so that this waits for nobody.
 #![allow(clippy::disallowed_types, reason = "the control thread and its workers exchange jobs here")]
 
 use std::collections::{BTreeSet, VecDeque};
@@ -13,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mio::Waker;
+use railweave_transport::RailWork;
 use railweave_transport::progress::Step;
 
 use super::clock::nanoseconds;
@@ -155,6 +157,27 @@ pub(super) struct Done {
     pub(super) handshake: Option<Box<dyn AnyHandshake>>,
 }
 
+/// Work on a rail of an open connection.
+struct RailJob {
+    route: Route,
+    work: Box<dyn RailWork>,
+}
+
+/// Such work that is back. It goes on after the pause, if there is one; `None` if a bug ended it.
+pub(super) struct RailDone {
+    pub(super) route: Route,
+    pub(super) work: Option<Box<dyn RailWork>>,
+    pub(super) pause: Option<Duration>,
+}
+
+/// The thread for the rails of open connections.
+struct RailThread {
+    worker: Worker<RailJob>,
+    done: Receiver<RailDone>,
+    /// Work that goes on at these times.
+    paused: Vec<(u64, RailJob)>,
+}
+
 /// The set-up thread.
 struct SetupThread {
     worker: Worker<Task>,
@@ -166,7 +189,7 @@ struct SetupThread {
     since_ns: u64,
 }
 
-/// Both threads, each started when it is first needed. Dropping this ends and joins them; one that finishes no job for
+/// The threads, each started when it is first needed. Dropping this ends and joins them; one that finishes no job for
 /// [`PATIENCE`] is left running.
 pub(super) struct Workers {
     epoch: Instant,
@@ -178,6 +201,7 @@ pub(super) struct Workers {
     outstanding_tasks: BTreeSet<u64>,
     setup_thread: Option<SetupThread>,
     freeing_thread: Option<Worker<Box<dyn Send>>>,
+    rail_thread: Option<RailThread>,
 }
 
 impl Workers {
@@ -191,6 +215,7 @@ impl Workers {
             outstanding_tasks: BTreeSet::new(),
             setup_thread: None,
             freeing_thread: None,
+            rail_thread: None,
         }
     }
 
@@ -258,6 +283,57 @@ impl Workers {
         Some(done)
     }
 
+    /// Returns the thread for rails, and starts it when it is first needed.
+    fn rail_thread(&mut self) -> io::Result<&mut RailThread> {
+        if self.rail_thread.is_none() {
+            let (back, done) = mpsc::channel();
+            let (waker, epoch) = (Arc::clone(&self.waker), self.epoch);
+            let worker = Worker::start(
+                "railweave-rail",
+                |_| false,
+                move |job: RailJob| {
+                    // If the receiver is gone, this drops the work.
+                    let _ = back.send(job.run(epoch));
+                    let _ = waker.wake();
+                },
+            )?;
+            self.rail_thread = Some(RailThread { worker, done, paused: Vec::new() });
+        }
+        Ok(self.rail_thread.as_mut().expect("it was just made"))
+    }
+
+    /// Has work on a rail done. If no thread can be started, it is done here.
+    pub(super) fn give_rail(&mut self, route: Route, work: Box<dyn RailWork>) {
+        let job = RailJob { route, work };
+        match self.rail_thread() {
+            Ok(thread) => drop(thread.worker.give(job)),
+            Err(error) => log::warn(&format!("a thread for rails cannot be started, so one stays down: {error}")),
+        }
+    }
+
+    /// Has work on a rail go on after a pause.
+    pub(super) fn give_rail_again(&mut self, route: Route, work: Box<dyn RailWork>, pause: Duration) {
+        let at_ns = nanoseconds(self.epoch.elapsed() + pause);
+        if let Some(thread) = &mut self.rail_thread {
+            thread.paused.push((at_ns, RailJob { route, work }));
+        }
+    }
+
+    /// Returns the time at which paused work on a rail goes on.
+    pub(super) fn next_rail_ns(&self) -> Option<u64> {
+        self.rail_thread.as_ref()?.paused.iter().map(|(at_ns, _)| *at_ns).min()
+    }
+
+    /// Returns the next work on a rail that is back. Lets paused work go on whose time has come.
+    pub(super) fn take_rail_done(&mut self) -> Option<RailDone> {
+        let now_ns = nanoseconds(self.epoch.elapsed());
+        let thread = self.rail_thread.as_mut()?;
+        for (_, job) in thread.paused.extract_if(.., |(at_ns, _)| *at_ns <= now_ns) {
+            thread.worker.give(job);
+        }
+        thread.done.try_recv().ok()
+    }
+
     /// Drops `over`, on the freeing thread if its fabric may block.
     pub(super) fn free(&mut self, over: Box<dyn Send>) {
         // Without a set-up thread no fabric blocks.
@@ -286,6 +362,15 @@ impl Drop for Workers {
                 ));
             }
         }
+        if let Some(thread) = &mut self.rail_thread {
+            thread.paused.clear();
+            if let Err(left) = thread.worker.finish(PATIENCE) {
+                log::warn(&format!(
+                    "finalize no longer waits for the kernel, which has not ended or made the queue pairs of a rail \
+                     for 5 s; such work left to it: {left}; look at the kernel log, and at the port's link"
+                ));
+            }
+        }
         while let Some(done) = self.take_done() {
             if let Some(handshake) = done.handshake {
                 self.free(Box::new(handshake));
@@ -298,6 +383,23 @@ impl Drop for Workers {
                 "finalize no longer waits for the kernel, which has not destroyed a connection's queue pairs for 5 s; \
                  closed ends of connections left to it: {left}; look at the kernel log, and at the port's link"
             ));
+        }
+    }
+}
+
+impl RailJob {
+    fn run(self, epoch: Instant) -> RailDone {
+        let Self { route, mut work } = self;
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            let pause = work.run(nanoseconds(epoch.elapsed()));
+            (work, pause)
+        }));
+        match ran {
+            Ok((work, pause)) => RailDone { route, work: Some(work), pause },
+            Err(_) => {
+                log::warn("a bug in Railweave ended the work on a rail, which stays down; please report it");
+                RailDone { route, work: None, pause: None }
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ use railweave_transport::{
 };
 
 use super::guard::{failed, guard, null, put};
-use crate::comm::{Calls, Comm, End, MemoryHandle, Request};
+use crate::comm::{Calls, Comm, End, MemoryHandle, Request, no_connection};
 use crate::log;
 
 /// Returns the calls of a [`SendConnection<F>`].
@@ -52,9 +52,9 @@ pub(crate) unsafe fn isend(
 ) -> NcclResult {
     // SAFETY: the caller's promises; the calls are the connection's own.
     unsafe {
-        match Comm::from_raw(comm) {
-            Ok(comm) => (comm.calls.isend)(comm, data, size, tag, memory, request),
-            Err(error) => failed("isend", error),
+        match Comm::known(comm) {
+            Some(comm) => (comm.calls.isend)(comm, data, size, tag, memory, request),
+            None => refuse_isend(comm),
         }
     }
 }
@@ -84,9 +84,9 @@ pub(crate) unsafe fn irecv(
     let Buffers { count, data, sizes, tags, memory } = buffers;
     // SAFETY: the caller's promises; the calls are the connection's own.
     unsafe {
-        match Comm::from_raw(comm) {
-            Ok(comm) => (comm.calls.irecv)(comm, count, data, sizes, tags, memory, profiler, request),
-            Err(error) => failed("irecv", error),
+        match Comm::known(comm) {
+            Some(comm) => (comm.calls.irecv)(comm, count, data, sizes, tags, memory, profiler, request),
+            None => refuse_irecv(comm),
         }
     }
 }
@@ -100,11 +100,32 @@ pub(crate) unsafe fn irecv(
 pub(crate) unsafe fn test(request: *mut c_void, done: *mut c_int, sizes: *mut c_int) -> NcclResult {
     // SAFETY: the caller's promises; the calls are the connection's own.
     unsafe {
-        match Request::from_raw(request) {
-            Ok(request) => (request.comm().calls.test)(request, done, sizes),
-            Err(error) => failed("test", error),
+        match Request::known(request) {
+            Some(request) => (request.comm().calls.test)(request, done, sizes),
+            None => refuse_test(),
         }
     }
+}
+
+// The next three are functions of C, which do not unwind, so that their callers can jump there: a call would cost each
+// message 8 instructions, because these callers would need stack frames.
+
+/// Refuses an `isend`.
+#[cold]
+extern "C" fn refuse_isend(comm: *mut c_void) -> NcclResult {
+    failed("isend", no_connection(comm))
+}
+
+/// Refuses an `irecv`.
+#[cold]
+extern "C" fn refuse_irecv(comm: *mut c_void) -> NcclResult {
+    failed("irecv", no_connection(comm))
+}
+
+/// Refuses a `test`.
+#[cold]
+extern "C" fn refuse_test() -> NcclResult {
+    failed("test", Error::protocol("test was called with NULL for the request"))
 }
 
 /// `iflush`. A request of NULL means that there is nothing to wait for.

@@ -14,6 +14,10 @@ where
         calls_of_sender::<F>()
     }
 
+    fn owes(&mut self) -> bool {
+        false
+    }
+
     fn acknowledge(&mut self) -> bool {
         true
     }
@@ -25,6 +29,10 @@ where
 {
     fn calls(&self) -> Calls {
         calls_of_receiver::<F>()
+    }
+
+    fn owes(&mut self) -> bool {
+        Self::owes(self)
     }
 
     fn acknowledge(&mut self) -> bool {

@@ -13,6 +13,7 @@ mod ladder;
 mod lasting;
 mod machine;
 mod promises;
+mod recovery;
 mod setup;
 mod strangers;
 mod traffic;

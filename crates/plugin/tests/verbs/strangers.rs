@@ -254,7 +254,7 @@ fn messages_that_wait_for_the_set_up_thread_are_handled_in_their_order() {
 #[test]
 fn whoever_says_more_than_a_set_up_takes_while_an_end_is_made_is_closed() {
     // The most messages of a connection that may wait while the set-up thread works on it; a correct peer sends fewer.
-    const MOST_WAITING: usize = 4;
+    const MOST_WAITING: usize = 12;
     alone(&with(&[PLAIN, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600")]), || {
         let fake = machine(&format!("faults = ['create_qp:1:3000ms']\n{ROCE}"));
         let (_plugin, net) = start();

@@ -6,8 +6,7 @@ use std::fmt;
 
 use railweave_fabric::{LaneEndpoint, MAX_LANES, MAX_RAILS, RailId, RailSet};
 
-use super::count;
-use crate::codec::{DecodeError, Reader, Writer};
+use crate::codec::{DecodeError, Reader, Writer, count};
 use crate::preface::Token;
 use crate::{MAX_MESSAGE_BYTES, SLOTS};
 
@@ -81,6 +80,8 @@ pub struct Listed {
     pub placed: RailSet,
     /// The exact size of the message; `None` if the completion record has the sizes.
     pub size: Option<u32>,
+    /// True if an adapter refused a part of it: its buffer is no longer registered.
+    pub is_refused: bool,
 }
 
 /// The parts of one slot that have come.
@@ -196,7 +197,7 @@ impl RailNews {
 impl Listed {
     fn write(&self, out: &mut Writer) {
         out.u32(self.sequence).u8(self.mask.bits()).u8(self.unsure.bits()).u8(self.placed.bits());
-        out.u8(u8::from(self.size.is_none())).u32(self.size.unwrap_or(0));
+        out.u8(u8::from(self.size.is_none()) | u8::from(self.is_refused) << 1).u32(self.size.unwrap_or(0));
     }
 
     fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
@@ -204,10 +205,10 @@ impl Listed {
         let [mask, unsure, placed] = reader.array()?.map(RailSet::from_bits);
         let (form, size) = (reader.u8()?, reader.u32()?);
         let size = match form {
-            0 => Some(size),
-            1 if size == 0 => None,
+            0 | 2 => Some(size),
+            1 | 3 if size == 0 => None,
             _ => {
-                let (what, allowed) = ("the form of a slot's size", "0, or 1 without a size");
+                let (what, allowed) = ("the form of a slot's entry", "0 or 2, or 1 or 3 without a size");
                 return Err(DecodeError::Value { what, value: form.into(), allowed });
             }
         };
@@ -219,7 +220,7 @@ impl Listed {
             let (what, allowed) = ("the parts of a slot", "some of its rails, each either unsure or placed");
             return Err(DecodeError::Value { what, value: (unsure | placed).bits().into(), allowed });
         }
-        Ok(Self { sequence, mask, unsure, placed, size })
+        Ok(Self { sequence, mask, unsure, placed, size, is_refused: form & 2 != 0 })
     }
 }
 
@@ -268,7 +269,7 @@ mod tests {
             (3, 3, 1, 0, 9),
             (1, 2, 0, 0, 9),
             (3, 0, 0, 0, 9),
-            (3, 1, 0, 2, 0),
+            (3, 1, 0, 4, 0),
             (3, 1, 0, 1, 1),
             (3, 1, 0, 0, u32::MAX),
         ] {

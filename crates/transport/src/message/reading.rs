@@ -4,21 +4,57 @@ use std::net::Ipv6Addr;
 
 use railweave_fabric::{Fault, LaneEndpoint, MAX_LANES, MAX_RAILS, Route, Step};
 
+use super::rail::RailNews;
+use super::resume::{Pulse, Resume, read_resumed};
 use super::{
     Lanes, MAX_OFFERED_PORTS, MAX_TARGETS, MOST_REASON, MOST_TEXT, Message, Offer, PortOffer, RailAnswer, RailLanes,
-    Ways, count, fault_code,
+    Ways, fault_code,
 };
-use crate::codec::{DecodeError, Reader};
+use crate::codec::{DecodeError, Reader, count};
 use crate::preface::Token;
+use crate::received::Received;
 
-pub(super) fn read_mask(message: &'static str, bytes: &[u8]) -> Result<u8, DecodeError> {
+impl Message {
+    pub(super) fn read(kind: u16, bytes: &[u8]) -> Result<Self, DecodeError> {
+        match kind {
+            1 => Ok(Self::Hello(bytes.to_vec())),
+            2 => read_offer(bytes),
+            3 => read_answer(bytes),
+            4 => read_lanes(bytes),
+            5 => read_mask("READY", bytes).map(|usable| Self::Ready { usable }),
+            6 => read_refuse(bytes),
+            7 if bytes.is_empty() => Ok(Self::Bye(None)),
+            7 => Received::decode(bytes).map(|received| Self::Bye(Some(received))),
+            8 => {
+                let mut reader = Reader::new("PROOF", bytes);
+                let proof = reader.array()?;
+                reader.end().map(|()| Self::Proof(proof))
+            }
+            9 => Pulse::read("PING", bytes).map(Self::Ping),
+            10 => Pulse::read("PONG", bytes).map(Self::Pong),
+            11 => Reader::new("WAIT", bytes).end().map(|()| Self::Wait),
+            12 => read_mask("PROBE", bytes).map(|rails| Self::Probe { rails }),
+            13 => Resume::read(bytes).map(Self::Resume),
+            14 => read_resumed(bytes).map(Self::Resumed),
+            15 => {
+                let mut reader = Reader::new("HAVE", bytes);
+                let received = reader.u64()?;
+                reader.end().map(|()| Self::Have(received))
+            }
+            kind @ 16..=21 => RailNews::read(kind, bytes).map(Self::Rail),
+            kind => Err(DecodeError::Value { what: "a frame's kind", value: kind.into(), allowed: "1 to 21" }),
+        }
+    }
+}
+
+fn read_mask(message: &'static str, bytes: &[u8]) -> Result<u8, DecodeError> {
     let mut reader = Reader::new(message, bytes);
     let mask = reader.u8()?;
     reader.zeros(3)?;
     reader.end().map(|()| mask)
 }
 
-pub(super) fn read_offer(bytes: &[u8]) -> Result<Message, DecodeError> {
+fn read_offer(bytes: &[u8]) -> Result<Message, DecodeError> {
     let mut reader = Reader::new("OFFER", bytes);
     let nonce = reader.u64()?;
     let flags = reader.u16()?;
@@ -66,7 +102,7 @@ fn read_step(reader: &mut Reader<'_>, what: &'static str) -> Result<Step, Decode
     Step::from_code(code).ok_or(DecodeError::Value { what, value: code.into(), allowed: "1 to 5" })
 }
 
-pub(super) fn read_answer(bytes: &[u8]) -> Result<Message, DecodeError> {
+fn read_answer(bytes: &[u8]) -> Result<Message, DecodeError> {
     let mut reader = Reader::new("ANSWER", bytes);
     let token = Token(reader.array()?);
     let rails = count("ANSWER's number of rails", reader.u8()?, MAX_RAILS, "1 to 8")?;
@@ -83,7 +119,7 @@ pub(super) fn read_answer(bytes: &[u8]) -> Result<Message, DecodeError> {
     Ok(Message::Answer { token, step, rails: answers })
 }
 
-pub(super) fn read_lanes(bytes: &[u8]) -> Result<Message, DecodeError> {
+fn read_lanes(bytes: &[u8]) -> Result<Message, DecodeError> {
     let mut reader = Reader::new("LANES", bytes);
     let flags = reader.u8()?;
     if flags > 1 {
@@ -116,7 +152,7 @@ pub(super) fn read_lanes(bytes: &[u8]) -> Result<Message, DecodeError> {
     Ok(Message::Lanes(Lanes { byte_counts: flags == 1, stream, rails: lanes }))
 }
 
-pub(super) fn read_refuse(bytes: &[u8]) -> Result<Message, DecodeError> {
+fn read_refuse(bytes: &[u8]) -> Result<Message, DecodeError> {
     let mut reader = Reader::new("REFUSE", bytes);
     let code = reader.u8()?;
     let fault = [Fault::Local, Fault::Peer, Fault::Protocol, Fault::Configuration]

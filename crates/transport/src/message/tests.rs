@@ -26,7 +26,7 @@ fn rail(message: RailMessage) -> Message {
 
 fn listed(size: Option<u32>) -> Listed {
     let of = RailSet::from_bits;
-    Listed { sequence: u32::MAX, mask: of(7), unsure: of(3), placed: of(4), size }
+    Listed { sequence: u32::MAX, mask: of(7), unsure: of(3), placed: of(4), size, is_refused: size.is_none() }
 }
 
 fn messages() -> Vec<Message> {

@@ -1,9 +1,9 @@
 //! The places of the CTS ring that must not be used again yet, because an old write to them may still land.
 //!
-//! CTS entries that went out once have landed when their slot is complete: its sender had them. Entries that are written
-//! again over another rail exist twice, and only the adapters know when the second copy has landed. Each rewriting
-//! therefore holds the ring where it is, until each copy is known to have landed or to be lost: a signalled write behind
-//! it on its rail has completed, or the sender has said that the rail's lanes are gone.
+//! CTS entries that went out once have landed when their slot is complete: its sender had them. Entries that are
+//! written again over another rail exist twice, and only the adapters know when the second copy has landed. Each
+//! rewriting therefore holds the ring where it is, until each copy is known to have landed or to be lost: a signalled
+//! write behind it on its rail has completed, or the sender has said that the rail's lanes are gone.
 
 use railweave_fabric::{RailId, RailSet};
 

@@ -116,7 +116,7 @@ impl Reports for Arrivals<'_> {
     }
 
     #[inline(always)]
-    fn handle_failed(&mut self, lane: LaneId, _id: Option<WorkId>, error: Box<RailError>) {
-        Fatal::keep(&mut self.inbox.fatal, || Fatal::Failed { lane, error });
+    fn handle_failed(&mut self, lane: LaneId, id: Option<WorkId>, error: Box<RailError>) {
+        Fatal::keep(&mut self.inbox.fatal, || Fatal::Failed { lane, id, error });
     }
 }

@@ -1,98 +1,28 @@
 //! The recovery of rails at the receiving end: it ends its lanes, says what they have brought, and opens new ones.
 
 use std::any::Any;
-use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use railweave_fabric::{
     Fabric, Joining, LaneEndpoint, LaneId, MAX_RAILS, PendingRail, Rail, RailId, RailSet, RemoteSlice, Write,
 };
 
 use super::RecvConnection;
+use super::rail_stages::Stage;
 use crate::connection::Outstanding;
 use crate::handshake::LaneRefused;
 use crate::message::{Incarnation, Listed, RailMessage, RailNews, Seen};
 use crate::rails::{ConnectedRail, TakenRail};
-use crate::recovery::{Attempt, Fence, Fenced, GivenUp, Made, NewLanes, Pauses, RailWork, RecoveryAction};
+use crate::recovery::{Attempt, Fence, Fenced, GivenUp, Made, NewLanes, RecoveryAction};
 use crate::sequence::Sequence;
-use crate::slots::{Judged, State};
+use crate::slots::{Judged, Receive, State};
 use crate::violation::RailFault;
 use crate::work::WorkKind;
-use crate::{Cause, Dial, Event, Message, SLOTS, Slot, Token};
+use crate::{Dial, Event, SLOTS, Slot};
 
 /// The most pieces of GPU memory that a fence makes visible: as many as receives may be out.
 const MOST_FLUSHES: usize = SLOTS;
-
-/// The recovery of all rails of a receiving connection.
-pub(super) struct Recovery<F: Fabric> {
-    rails: [OneRail<F>; MAX_RAILS],
-    pub(super) actions: VecDeque<RecoveryAction>,
-    /// The token that lanes present if they are sockets.
-    token: Token,
-    /// True while CTS entries have to be written again, because a rail was given up that may have lost some.
-    repeats_cts: bool,
-}
-
-/// The recovery of one rail.
-struct OneRail<F: Fabric> {
-    incarnation: Incarnation,
-    stage: Stage<F>,
-    /// The entries of RAIL_DOWN that wait for the answer.
-    question: Option<Vec<Listed>>,
-    /// True if everything that its last lanes placed in GPU memory is visible there.
-    is_visible: bool,
-    pauses: Pauses,
-}
-
-/// The stage of a rail.
-enum Stage<F: Fabric> {
-    /// It carries data, or it never came up.
-    Up,
-    /// Its lanes are on their way to their end.
-    Fencing,
-    /// Its lanes are gone, and the sender has not said that its own are.
-    Fenced,
-    /// The sender has been answered.
-    Answered,
-    /// New lanes are being opened and connected.
-    Opening,
-    /// The sockets of new lanes are awaited.
-    Awaiting(F::PendingRail),
-    /// New lanes are connected, and the sender has not said that they are up.
-    Ready(F::Rail),
-}
-
-impl<F: Fabric> Recovery<F> {
-    /// Returns the recovery of a connection whose lanes have presented this token, and whose sender brings rails up again
-    /// after this first pause.
-    pub(super) fn new(token: Token, pause: Duration) -> Self {
-        let rails = std::array::from_fn(|_| OneRail {
-            incarnation: Incarnation::default(),
-            stage: Stage::Up,
-            question: None,
-            is_visible: true,
-            pauses: Pauses::new(pause),
-        });
-        Self { rails, actions: VecDeque::new(), token, repeats_cts: false }
-    }
-
-    fn say(&mut self, rail: RailId, message: RailMessage) {
-        let incarnation = self.rails[rail].incarnation;
-        self.actions.push_back(RecoveryAction::Send(Message::Rail(RailNews { rail, incarnation, message })));
-    }
-
-    fn work(&mut self, work: impl RailWork + 'static) {
-        self.actions.push_back(RecoveryAction::Work(Box::new(work)));
-    }
-
-    /// Gives new lanes up that are gone already.
-    fn give_up_new(&mut self, rail: RailId) {
-        self.rails[rail].stage = Stage::Fenced;
-        self.say(rail, RailMessage::Suspect);
-    }
-}
 
 impl<F: Fabric> RecvConnection<F> {
     /// Does what is due: ends the lanes of rails that were given up, and writes CTS again.
@@ -101,12 +31,12 @@ impl<F: Fabric> RecvConnection<F> {
             self.begin_fence(rail, why, now_ns);
         }
         self.repeat_cts();
-        self.core.check_outage(now_ns);
+        self.core.check_outage(&mut self.inbox, now_ns);
     }
 
     /// Returns the time at which there is something to do.
     pub(super) fn recovery_next_ns(&self) -> Option<u64> {
-        let repeats = self.recovery.repeats_cts && !self.core.rails.usable().is_empty();
+        let repeats = self.recovery.repeats_cts && !self.core.postable().is_empty();
         let due = (repeats || self.core.has_given_up()).then_some(0);
         due.into_iter().chain(self.core.outage_ns()).min()
     }
@@ -133,21 +63,26 @@ impl<F: Fabric> RecvConnection<F> {
         self.recovery.work(Fence::new(rail, taken, flushes));
     }
 
-    /// Returns the pieces of GPU memory in which a rail may have placed something that is not flushed.
+    /// Returns pieces of GPU memory to read back, so that everything that a rail has placed there becomes visible. They
+    /// are those of receives and flushes in progress, whose memory is registered for sure. Only if there are none, it
+    /// is the last receive that was tested: it may have to be flushed yet, or its memory may be gone by now.
     fn placed_by(&self, rail: RailId) -> Vec<RemoteSlice> {
         if !self.core.rails.find(rail).is_some_and(|connected| connected.rail.flushes()) {
             return Vec::new();
         }
-        let mut placed = Vec::new();
-        for number in 0..=u8::MAX {
-            let receive = self.inbox.slots.get(Slot::new(number));
-            if !receive.flushable {
-                continue;
-            }
-            let entries = self.cts.entries(receive.first_entry, receive.count);
-            let is_gpu = |index: usize| receive.addresses[index] != 0;
-            let of_slot = entries.enumerate().filter(|(index, entry)| is_gpu(*index) && entry.size > 0);
-            placed.extend(of_slot.map(|(_, entry)| RemoteSlice { address: entry.address, key: entry.keys[rail] }));
+        let pieces = |receive: &Receive| {
+            let entries = self.cts.entries(receive.first_entry, receive.count).enumerate();
+            let addresses = receive.addresses;
+            let of_gpu = entries.filter(move |(index, entry)| addresses[*index] != 0 && entry.size > 0);
+            of_gpu.map(move |(_, entry)| RemoteSlice { address: entry.address, key: entry.keys[rail] })
+        };
+        let newest_first = (1..=SLOTS as u32).map(|count| self.inbox.slots.get(self.head.before(count).slot()));
+        let (tested, used): (Vec<_>, Vec<_>) =
+            newest_first.filter(|receive| receive.flushable).partition(|receive| receive.state == State::Free);
+        let in_use = used.into_iter().flat_map(pieces).chain(self.inbox.flushes.targets(rail));
+        let mut placed: Vec<RemoteSlice> = in_use.collect();
+        if placed.is_empty() {
+            return tested.into_iter().flat_map(pieces).take(1).collect();
         }
         placed.sort_unstable_by_key(|slice: &RemoteSlice| slice.address);
         placed.dedup();
@@ -177,26 +112,30 @@ impl<F: Fabric> RecvConnection<F> {
             return;
         };
         fenced.replay(&mut self.inbox.reports::<F>(&mut down.side));
+        if self.core.check_open().is_err() {
+            return;
+        }
         if let Some(fatal) = self.inbox.fatal.take() {
             return self.core.fail_by(rail, *fatal);
         }
         self.inbox.owing.remove(rail);
         self.inbox.flushes.handle_fenced(rail, fenced.is_visible);
-        if !fenced.is_visible && self.has_hidden(rail) {
-            let (name, peer) = (self.core.rails.name(rail), self.core.peer().to_owned());
-            self.core.fail(Cause::Unrepairable { rail, name, peer });
-            return;
+        if !fenced.is_visible {
+            if self.has_hidden(rail) {
+                self.core.fail_unrepairable(rail, &mut self.inbox);
+                return;
+            }
+            self.inbox.slots.hide(rail);
         }
         let one = &mut self.recovery.rails[rail];
-        one.is_visible = fenced.is_visible;
         one.stage = Stage::Fenced;
         if let Some(question) = one.question.take() {
             self.answer(rail, &question);
         }
     }
 
-    /// Returns true if a receive is complete that this rail has brought a part of, and whose application has yet to flush
-    /// it: that is impossible once the rail's adapter is gone.
+    /// Returns true if a receive is complete that this rail has brought a part of, and whose application has yet to
+    /// flush it: that is impossible once the rail's adapter is gone.
     fn has_hidden(&self, rail: RailId) -> bool {
         let receives = (0..=u8::MAX).map(|number| self.inbox.slots.get(Slot::new(number)));
         let mut complete = receives.filter(|receive| receive.state == State::Complete && receive.flushable);
@@ -239,13 +178,12 @@ impl<F: Fabric> RecvConnection<F> {
         if age > SLOTS as u32 || matches!(state, State::Free | State::Complete) {
             return Ok(RailSet::ALL);
         }
-        let is_hidden = self.inbox.slots.get(slot).flushable && !self.recovery.rails[rail].is_visible;
-        let overlapped = state == State::Early && self.is_taken_again(sequence);
-        let judged = self.inbox.slots.judge(slot, listed, is_hidden, overlapped)?;
+        // An application deregisters the buffer of an early receive only once it has all of its data.
+        let is_taken = state == State::Early && (listed.is_refused || self.is_taken_again(sequence));
+        let judged = self.inbox.slots.judge(slot, listed, is_taken)?;
         match judged {
             Judged::Lost => {
-                let (name, peer) = (self.core.rails.name(rail), self.core.peer().to_owned());
-                self.core.fail(Cause::Unrepairable { rail, name, peer });
+                self.core.fail_unrepairable(rail, &mut self.inbox);
                 Ok(RailSet::EMPTY)
             }
             Judged::Seen { parts, is_last } => {
@@ -307,9 +245,9 @@ impl<F: Fabric> RecvConnection<F> {
                 }
             }
             (Stage::Opening, Made::Ready(lanes, endpoints)) => {
-                one.stage = Stage::Ready(lanes);
                 let token = self.recovery.token;
                 self.recovery.say(rail, RailMessage::Lanes { token, endpoints });
+                self.install(rail, lanes);
             }
             (Stage::Opening, Made::Open(pending)) => {
                 one.stage = Stage::Awaiting(pending);
@@ -373,10 +311,6 @@ impl<F: Fabric> RecvConnection<F> {
                 drop(pending);
                 self.answer(rail, &question);
             }
-            Stage::Ready(lanes) => {
-                one.question = Some(question);
-                self.discard(rail, lanes);
-            }
             stage @ (Stage::Fencing | Stage::Opening) if one.question.is_none() => {
                 one.stage = stage;
                 one.question = Some(question);
@@ -413,25 +347,30 @@ impl<F: Fabric> RecvConnection<F> {
     /// The sender's new lanes are connected.
     fn take_up(&mut self, rail: RailId, now_ns: u64) -> Result<(), RailFault> {
         let one = &mut self.recovery.rails[rail];
-        match std::mem::replace(&mut one.stage, Stage::Up) {
-            Stage::Ready(lanes) => self.install(rail, lanes, now_ns),
-            Stage::Awaiting(pending) if pending.is_ready() => match pending.into_rail() {
-                Ok(lanes) => self.install(rail, lanes, now_ns),
-                Err(_) => self.recovery.give_up_new(rail),
-            },
-            Stage::Awaiting(_) => self.recovery.give_up_new(rail),
-            // The sender said it before it heard that this end has given the lanes up.
-            stage @ (Stage::Fenced | Stage::Fencing) => one.stage = stage,
-            stage => {
-                one.stage = stage;
-                return Err(RailFault::OutOfTurn);
+        match &one.stage {
+            Stage::Up if self.core.end_quiet(rail) => {
+                let after_ns = one.pauses.came_up(now_ns);
+                let name = self.core.rails.name(rail);
+                let event = Event::RailUp { rail, name, after_ns, repaired: None };
+                self.recovery.actions.push_back(RecoveryAction::Event(event));
+                self.repeat_cts();
             }
+            // The news that its sockets are here is late, or some are not.
+            Stage::Awaiting(_) => {
+                one.stage = Stage::Fenced;
+                self.recovery.give_up_new(rail);
+            }
+            // The sender said it before it heard that this end has given the lanes up.
+            Stage::Up if self.core.has_given_up() => {}
+            Stage::Fenced | Stage::Fencing => {}
+            _ => return Err(RailFault::OutOfTurn),
         }
         Ok(())
     }
 
-    /// Uses new lanes.
-    fn install(&mut self, rail: RailId, lanes: F::Rail, now_ns: u64) {
+    /// Uses new lanes: the sender may as soon as it has connected its own, and its RAIL_UP may come later than its
+    /// data.
+    fn install(&mut self, rail: RailId, lanes: F::Rail) {
         let Some(connected) = self.core.rails.put(rail, lanes) else {
             return;
         };
@@ -441,12 +380,10 @@ impl<F: Fabric> RecvConnection<F> {
         } else {
             receives.posted = connected.rail.post_receives(receives.depth).unwrap_or(0);
         }
-        self.core.use_again(rail);
-        let after_ns = self.recovery.rails[rail].pauses.came_up(now_ns);
-        let name = self.core.rails.name(rail);
-        let event = Event::RailUp { rail, name, after_ns, repaired: None };
-        self.recovery.actions.push_back(RecoveryAction::Event(event));
-        self.repeat_cts();
+        self.recovery.rails[rail].stage = Stage::Up;
+        self.core.use_again(rail, true);
+        // The fast path would post over it.
+        self.allowed = self.ordered & self.core.postable();
     }
 
     /// Returns the function that hands a socket over to a lane of a rail that is being brought up again.
@@ -484,11 +421,20 @@ impl<F: Fabric> RecvConnection<F> {
     /// # Errors
     /// If no such lane waits for a socket, or this one is unusable.
     pub(super) fn take_lane(&mut self, rail: u8, lane: u8, socket: OwnedFd) -> Result<(), LaneRefused> {
-        let (_, pending) = self.awaited(rail, lane)?;
+        let (id, pending) = self.awaited(rail, lane)?;
         let Joining::BySockets { attach, .. } = F::JOINING else {
             return Err(LaneRefused::NotAwaited(rail));
         };
-        Ok(attach(pending, LaneId(lane), socket)?)
+        attach(pending, LaneId(lane), socket)?;
+        if pending.is_ready()
+            && let Stage::Awaiting(pending) = std::mem::replace(&mut self.recovery.rails[id].stage, Stage::Fenced)
+        {
+            match pending.into_rail() {
+                Ok(lanes) => self.install(id, lanes),
+                Err(_) => self.recovery.give_up_new(id),
+            }
+        }
+        Ok(())
     }
 
     /// The sender dials.
@@ -502,7 +448,7 @@ impl<F: Fabric> RecvConnection<F> {
     /// Writes the CTS entries of all receives that are not complete again over a usable rail, if a rail was given up
     /// that may have lost some.
     fn repeat_cts(&mut self) {
-        let usable = self.core.rails.usable();
+        let usable = self.core.postable();
         let Some(on) = usable.first().filter(|_| self.recovery.repeats_cts) else {
             return;
         };

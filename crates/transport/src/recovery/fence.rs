@@ -56,6 +56,10 @@ impl<F: Fabric> RailWork for Fence<F> {
         None
     }
 
+    fn may_block(&self) -> bool {
+        F::JOINING.may_block()
+    }
+
     fn rail(&self) -> RailId {
         self.rail
     }

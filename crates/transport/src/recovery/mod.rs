@@ -50,6 +50,9 @@ pub trait RailWork: Send {
     /// before it is called again, `None` once the work is done.
     fn run(&mut self, now_ns: u64) -> Option<Duration>;
 
+    /// Returns true if it may block.
+    fn may_block(&self) -> bool;
+
     /// Returns the rail that it is for.
     fn rail(&self) -> RailId;
 
@@ -62,8 +65,8 @@ pub trait RailWork: Send {
 /// One thread at a time may use it, and no other call may be in progress on the end meanwhile.
 pub trait Recovers {
     /// Does what the recovery of its rails has due, at this time in nanoseconds of the caller's clock. Called when
-    /// [`crate::Fate::on_recovery`] says so, and at [`Self::recovery_timeout_ns`]. After this and the next five methods:
-    /// [`Self::poll_recovery`] until it returns `None`.
+    /// [`crate::Fate::on_recovery`] says so, and at [`Self::recovery_timeout_ns`]. After this and the next five
+    /// methods: [`Self::poll_recovery`] until it returns `None`.
     fn recover(&mut self, now_ns: u64);
 
     /// Handles a step of the peer in the recovery of a rail. A breach of the protocol breaks the connection.

@@ -199,6 +199,10 @@ impl<F: Fabric> RailWork for NewLanes<F> {
         })
     }
 
+    fn may_block(&self) -> bool {
+        F::JOINING.may_block()
+    }
+
     fn rail(&self) -> RailId {
         self.rail
     }

@@ -1,4 +1,5 @@
-//! The pauses between two attempts to bring a rail up again. All times are multiples of the first pause, which is 100 ms.
+//! The pauses between two attempts to bring a rail up again. All times are multiples of the first pause, which is 100
+//! ms.
 
 use std::time::Duration;
 

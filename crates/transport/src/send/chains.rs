@@ -202,6 +202,8 @@ impl<F: Fabric> SendConnection<F> {
                     },
                     remote: RemoteSlice { address: entry.address + offset, key: entry.keys[rail] },
                     host: part.host,
+                    // A write that is refused is named by its id.
+                    id: WorkKind::Data(self.head).id(),
                     ..Write::default()
                 });
                 offset += length;

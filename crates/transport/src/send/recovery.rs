@@ -1,98 +1,26 @@
-//! The recovery of rails at the sending end: it fences first, asks the receiver what has come, sends the rest again, and
-//! offers new lanes.
+//! The recovery of rails at the sending end: it fences first, asks the receiver what has come, sends the rest again,
+//! and offers new lanes.
 
 use std::any::Any;
-use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use railweave_fabric::{
-    Fabric, Joining, LaneEndpoint, LaneId, LocalSlice, MAX_RAILS, PendingRail, Rail, RailError, RailId, RailSet,
-    RemoteSlice, Write,
+    Fabric, Joining, LaneEndpoint, LaneId, LocalSlice, PendingRail, Rail, RailId, RailSet, RemoteSlice, Write,
 };
 
+use super::rail_stages::Stage;
 use super::refusals::{Refusals, Refused};
 use super::repairs::Repair;
 use super::{SendConnection, lane_of};
 use crate::connection::Outstanding;
 use crate::handshake::LaneRefused;
-use crate::message::{Incarnation, Listed, RailMessage, RailNews, Seen};
+use crate::message::{Listed, RailMessage, RailNews, Seen};
 use crate::rails::TakenRail;
-use crate::recovery::{Attempt, Fence, Fenced, GivenUp, Made, NewLanes, Pauses, RailWork, RecoveryAction, Remake};
+use crate::recovery::{Attempt, Fence, Fenced, GivenUp, Made, NewLanes, RecoveryAction, Remake};
 use crate::violation::{CtsViolation, RailFault};
 use crate::work::WorkKind;
-use crate::{Dial, Error, Event, Immediate, Message, Token, record};
-
-/// The recovery of all rails of a sending connection.
-pub(super) struct Recovery<F: Fabric> {
-    rails: [OneRail<F>; MAX_RAILS],
-    pub(super) actions: VecDeque<RecoveryAction>,
-    refusals: Refusals,
-    /// The first pause before a rail is brought up again, in nanoseconds.
-    pause_ns: u64,
-}
-
-/// The recovery of one rail.
-struct OneRail<F: Fabric> {
-    incarnation: Incarnation,
-    stage: Stage<F>,
-    pauses: Pauses,
-    /// The bytes that were sent again for it since it went down.
-    repaired: u64,
-    /// The refusal for which it was given up last, if one was the reason.
-    refused: Option<(LaneId, RailError)>,
-}
-
-/// The stage of a rail.
-enum Stage<F: Fabric> {
-    /// It carries data, or it never came up.
-    Up,
-    /// Its lanes are on their way to their end.
-    Fencing,
-    /// RAIL_DOWN with these entries is out.
-    Asked(Vec<Listed>),
-    /// The peer has answered; new lanes are opened at this time.
-    Resting { until_ns: u64 },
-    /// New lanes are being opened.
-    Opening,
-    /// New lanes are offered.
-    Offered(F::PendingRail),
-    /// The lanes are being connected. `is_wanted` is false once the peer has given them up.
-    Connecting { is_wanted: bool },
-    /// Their sockets are being dialled, with this token.
-    Dialling { pending: F::PendingRail, token: Token, missing: u32 },
-}
-
-impl<F: Fabric> Recovery<F> {
-    /// Returns the recovery of a connection that brings rails up again after this first pause.
-    pub(super) fn new(pause: Duration) -> Self {
-        let rails = std::array::from_fn(|_| OneRail {
-            incarnation: Incarnation::default(),
-            stage: Stage::Up,
-            pauses: Pauses::new(pause),
-            repaired: 0,
-            refused: None,
-        });
-        let pause_ns = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
-        Self { rails, actions: VecDeque::new(), refusals: Refusals::default(), pause_ns }
-    }
-
-    fn say(&mut self, rail: RailId, message: RailMessage) {
-        let incarnation = self.rails[rail].incarnation;
-        self.actions.push_back(RecoveryAction::Send(Message::Rail(RailNews { rail, incarnation, message })));
-    }
-
-    fn work(&mut self, work: impl RailWork + 'static) {
-        self.actions.push_back(RecoveryAction::Work(Box::new(work)));
-    }
-
-    /// Says that the lanes of an incarnation are gone that never carried anything.
-    fn say_never_up(&mut self, rail: RailId) {
-        self.rails[rail].stage = Stage::Asked(Vec::new());
-        self.say(rail, RailMessage::Down(Vec::new()));
-    }
-}
+use crate::{Dial, Error, Event, Immediate, Token, record};
 
 impl<F: Fabric> SendConnection<F> {
     /// Does what is due: fences rails that were given up, opens new lanes, and sends again what rails have lost.
@@ -111,7 +39,7 @@ impl<F: Fabric> SendConnection<F> {
             }
         }
         self.post_repairs(now_ns);
-        self.core.check_outage(now_ns);
+        self.core.check_outage(&mut self.progress, now_ns);
     }
 
     /// Returns the time of the next attempt to open new lanes.
@@ -168,10 +96,17 @@ impl<F: Fabric> SendConnection<F> {
         };
         fenced.replay(&mut self.progress.reports::<F>(&mut down.side));
         self.progress.meter.forget(&down.side);
+        if self.core.check_open().is_err() {
+            return;
+        }
         if let Some(fatal) = self.progress.fatal().take() {
             self.core.fail_by(rail, *fatal);
             return;
         }
+        let refused = match self.core.refused().and_then(WorkKind::from_id) {
+            Some(WorkKind::Data(sequence) | WorkKind::Repair { sequence, .. }) => Some(sequence),
+            _ => None,
+        };
         let listed = |slot: crate::requests::Carried| {
             let carried = self.progress.repairs.carried_by(rail, slot.sequence, slot.mask);
             Listed {
@@ -180,6 +115,7 @@ impl<F: Fabric> SendConnection<F> {
                 unsure: carried & slot.owed,
                 placed: carried.except(slot.owed),
                 size: slot.size,
+                is_refused: refused == Some(slot.sequence),
             }
         };
         let listed = self.progress.requests.carried().map(listed);
@@ -243,7 +179,7 @@ impl<F: Fabric> SendConnection<F> {
         if self.core.rails.put(rail, lanes).is_none() {
             return;
         }
-        self.core.use_again(rail);
+        self.core.use_again(rail, false);
         let one = &mut self.recovery.rails[rail];
         one.stage = Stage::Up;
         let (after_ns, repaired) = (one.pauses.came_up(now_ns), one.repaired);
@@ -445,6 +381,8 @@ impl<F: Fabric> SendConnection<F> {
             return Err(CtsViolation::Gone { slot }.into());
         };
         let most = u64::from(self.core.rails.get(on).rail.max_write());
+        // A write that is refused is named by its id.
+        let id = WorkKind::Repair { sequence: repair.sequence, part: repair.part }.id();
         self.chain.clear();
         let mut total = 0;
         for (buffer, (source, entry)) in posted.sources.iter().zip(&entries).enumerate() {
@@ -458,6 +396,7 @@ impl<F: Fabric> SendConnection<F> {
                 self.chain.push(Write {
                     local: LocalSlice { address, length: length as u32, key: source.keys[on] },
                     remote: RemoteSlice { address: entry.address.wrapping_add(offset), key: entry.keys[on] },
+                    id,
                     ..Write::default()
                 });
                 offset += length;
@@ -479,7 +418,7 @@ impl<F: Fabric> SendConnection<F> {
         let size_q = repair.part.index() as u32;
         last.immediate = Some(self.layout.encode(Immediate { slot, mask: RailSet::EMPTY, size_q }));
         last.signalled = true;
-        last.id = WorkKind::Repair { sequence: repair.sequence, part: repair.part }.id();
+        last.id = id;
         Ok(Some(total))
     }
 

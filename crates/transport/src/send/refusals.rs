@@ -1,8 +1,8 @@
 //! Work that the receiver's adapter refuses, because its memory is gone.
 //!
-//! An application that closes may deregister its memory before its BYE is here, and then nothing is lost. One that still
-//! waits for the data, and has deregistered its buffers all the same, would be sent the refused parts over one rail after
-//! the other. So they wait longer each time, and after a few times the connection ends.
+//! An application that closes may deregister its memory before its BYE is here, and then nothing is lost. One that
+//! still waits for the data, and has deregistered its buffers all the same, would be sent the refused parts over one
+//! rail after the other. So they wait longer each time, and after a few times the connection ends.
 
 use railweave_fabric::{LaneId, RailError};
 
@@ -37,8 +37,8 @@ impl Refusals {
         }
     }
 
-    /// Counts a refusal after which the receiver calls parts unseen. The first pause is `pause_ns`, and each is twice as
-    /// long as the one before.
+    /// Counts a refusal after which the receiver calls parts unseen. The first pause is `pause_ns`, and each is twice
+    /// as long as the one before.
     pub(super) fn count(&mut self, pause_ns: u64, now_ns: u64) -> Refused {
         self.count += 1;
         if self.count > MOST {

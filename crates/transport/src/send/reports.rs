@@ -66,8 +66,8 @@ impl<C: Clock> Reports for Completions<'_, C> {
     }
 
     #[inline(always)]
-    fn handle_failed(&mut self, lane: LaneId, _id: Option<WorkId>, error: Box<RailError>) {
-        Fatal::keep(&mut self.progress.requests.fatal, || Fatal::Failed { lane, error });
+    fn handle_failed(&mut self, lane: LaneId, id: Option<WorkId>, error: Box<RailError>) {
+        Fatal::keep(&mut self.progress.requests.fatal, || Fatal::Failed { lane, id, error });
     }
 }
 

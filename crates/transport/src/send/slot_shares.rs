@@ -15,7 +15,7 @@ pub(super) struct SlotShares {
     /// By slot, then by rail, with a power of two of places for each slot: bytes of the only buffer, or the first.
     first: Box<[u32]>,
     rail_bits: u32,
-    /// The other buffers of slots, once a slot has some.
+    /// The other buffers of slots; empty with one rail, which carries everything.
     others: Vec<Others>,
 }
 
@@ -23,7 +23,8 @@ impl SlotShares {
     /// Returns the splits of a connection of `count` rails.
     pub(super) fn new(count: usize) -> Self {
         let rail_bits = count.next_power_of_two().trailing_zeros();
-        Self { first: vec![0; SLOTS << rail_bits].into(), rail_bits, others: Vec::new() }
+        let others = vec![Others::default(); if count > 1 { SLOTS } else { 0 }];
+        Self { first: vec![0; SLOTS << rail_bits].into(), rail_bits, others }
     }
 
     #[inline(always)]
@@ -46,10 +47,7 @@ impl SlotShares {
         if shares.len() == 1 {
             return;
         }
-        if self.others.is_empty() {
-            self.others = vec![Others::default(); SLOTS];
-        }
-        let others = &mut self.others[sequence.slot().index()];
+        let Some(others) = self.others.get_mut(sequence.slot().index()) else { return };
         for (place, share) in others.iter_mut().zip(&shares[1..]) {
             *place = share.bytes.map(|bytes| bytes as u32);
         }

@@ -42,7 +42,7 @@ impl<O: Observer> State<O> {
         let Some(end) = self.ends[id].as_ref() else { return false };
         let (lanes, peer) = (end.lanes.len(), end.peer.filter(|_| !end.one_sided));
         if let Some(peer) = peer {
-            // What has arrived in a socket is placed before it is closed.
+            // A socket places everything that has arrived before it is closed.
             self.acknowledge(id);
             self.land_unread(id);
             (0..lanes).for_each(|lane| self.land_arrived(peer, LaneId::at(lane)));
@@ -62,12 +62,19 @@ impl<O: Observer> State<O> {
         if flushes.is_empty() {
             return true;
         }
-        if self.ports[port].is_gone || self.ports[port].loops_nothing {
+        if !flushes.iter().all(|target| self.can_flush(port, *target)) {
             return false;
         }
         let landed = self.landed;
         self.see(place, &Event::Flushed { id: WorkId(0), port, landed });
         true
+    }
+
+    /// Returns true if a port can read a byte of this place back.
+    fn can_flush(&self, port: usize, target: RemoteSlice) -> bool {
+        let found = self.keys.target(port, target.key, target.address, 1);
+        let works = !self.ports[port].is_gone && !self.ports[port].loops_nothing;
+        works && found.is_ok_and(|(registered, _)| registered.access.remote_read)
     }
 
     /// Reports everything in the completion queue of an end whose lanes end, but no failures.

@@ -170,8 +170,8 @@ impl<O: Observer> State<O> {
         *dead_from_ns = (*dead_from_ns).min(self.now_ns);
     }
 
-    /// Lets a port that was [silenced](Self::silence_port) carry packets again, over rails that are opened from this call
-    /// on. Those that were open meanwhile stay silent.
+    /// Lets a port that was [silenced](Self::silence_port) carry packets again, over rails that are opened from this
+    /// call on. Those that were open meanwhile stay silent.
     pub fn heal_port(&mut self, port: usize) {
         let dead_from_ns = std::mem::replace(&mut self.ports[port].dead_from_ns, u64::MAX);
         for end in self.ends.iter_mut().flatten().filter(|end| end.port == port) {

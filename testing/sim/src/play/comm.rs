@@ -11,7 +11,7 @@ use railweave_fabric::Part;
 use railweave_transport::call::{self, Callable};
 use railweave_transport::{
     ConnectionEnd, Debt, Debtors, Error, Event, Fate, Flushed, Incoming, Indebted, LOOK_INTERVAL, LastDebtor, Outgoing,
-    RailInfo, RecvConnection, RecvRequest, SendConnection, SendRequest, Steering,
+    RailInfo, RecvConnection, RecvRequest, SendConnection, SendRequest, Steering, Turn,
 };
 
 use super::net::Net;
@@ -123,6 +123,7 @@ impl<const O: bool> End<O> for RecvConnection<Net<O>> {
 pub(crate) struct Comm<E, const O: bool> {
     who: Who,
     debt: Debt,
+    turn: Turn,
     /// `None` once closed. To use it while another thread does would be a panic.
     end: RefCell<Option<Box<E>>>,
     /// The event of the last message that its thread sent.
@@ -136,6 +137,7 @@ impl<E: ConnectionEnd, const O: bool> Comm<E, O> {
         Rc::new_cyclic(|itself| Self {
             who,
             debt: Debt::new(),
+            turn: Turn::new(true),
             end: RefCell::new(Some(Box::new(made))),
             event: Cell::new(None),
             threads: Rc::clone(threads),
@@ -182,7 +184,7 @@ impl<E: ConnectionEnd, const O: bool> Comm<E, O> {
 impl<E: End<O>, const O: bool> Comm<E, O> {
     /// Takes the end out of the connection, which is closed from now on.
     pub(super) fn close(&self) -> Option<Box<E>> {
-        call::close(self, || self.end.borrow_mut().take()).expect("no settling is in progress")
+        call::close(self, || self.end.borrow_mut().take()).expect("no other thread uses it")
     }
 
     /// Sends the debt, unless there is none. Returns as [`Debt::settle`] does.
@@ -215,6 +217,10 @@ impl<E: End<O>, const O: bool> Indebted for Comm<E, O> {
 impl<E: End<O>, const O: bool> Callable for Comm<E, O> {
     type Name = Weak<RecvComm<O>>;
 
+    fn turn(&self) -> &Turn {
+        &self.turn
+    }
+
     fn name(&self) -> Self::Name {
         E::debtor(self)
     }
@@ -229,8 +235,8 @@ impl<E: End<O>, const O: bool> Callable for Comm<E, O> {
         }
     }
 
-    fn wait_for_settling(&self, _checks: u32) -> Result<(), Error> {
-        panic!("{}: its debt is settled during a call", self.who);
+    fn wait_for_others(&self, _checks: u32) -> Result<(), Error> {
+        panic!("{}: another thread uses it during a call", self.who);
     }
 
     fn with_last_debtor(&self, _owes: bool, leave: impl FnOnce(&LastDebtor<Self::Name>)) {

@@ -234,11 +234,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                 }
             }
             SessionAction::Withdrawn(number) => self.handle_withdrawn(end, number),
-            SessionAction::Waits(number) => {
-                if let Some(side) = side_of(number, self) {
-                    self.handle_waits(side);
-                }
-            }
+            SessionAction::Waits(number) => side_of(number, self).into_iter().for_each(|side| self.handle_waits(side)),
         }
     }
 

@@ -3,12 +3,39 @@
 
 use super::game::{Game, Side};
 use super::stage::Stage;
+use crate::Seen;
+use crate::history::Kind;
 use crate::task::Task;
+use crate::watch::Strike;
+use crate::witness::Note;
 
 /// The longest time that the freeing thread takes to destroy the lanes of an end, once they are in error.
 const FREEING_NS: u64 = 50_000;
 
 impl<const O: bool> Game<O> {
+    /// Drops an end, with everything that it has.
+    pub(super) fn over(&mut self, side: Side) {
+        let pair = &mut self.connections[side.connection];
+        let failed = if side.sender { pair.sender.failed } else { pair.receiver.failed };
+        if side.sender {
+            let stage = std::mem::replace(&mut pair.sender.stage, Stage::Over);
+            self.destroy(side, stage);
+        } else {
+            let stage = std::mem::replace(&mut pair.receiver.stage, Stage::Over);
+            self.destroy(side, stage);
+        }
+        let mut state = self.world.lock();
+        let now_ns = state.now_ns;
+        state.record(Kind::Gone, side.who(), [0; 4]);
+        let blame = &mut state.observer.watch.connections[side.connection].blame;
+        if blame.may_interrupt(side.sender) {
+            blame.strike(now_ns, !side.sender, Strike::PeerGone);
+        }
+        if !failed && !blame.is_struck() {
+            state.saw(Seen::Clean);
+        }
+    }
+
     /// Destroys an end at the last stage that it has reached. Over a one-sided fabric the freeing thread destroys one
     /// that has lingered; sockets are closed at once.
     pub(super) fn destroy<H: 'static, C: 'static, A>(&mut self, side: Side, stage: Stage<H, C, A, O>) {

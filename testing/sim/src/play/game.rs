@@ -15,8 +15,8 @@ use super::injection::Injection;
 use super::memory::SharedBuffers;
 use super::net::Net;
 use super::plan::{ConnectionPlan, Plan};
+use super::rail_work::Recovery;
 use super::receiver::RecvApp;
-use super::recovery::Recovery;
 use super::sender::SendApp;
 use super::sessions::Sessions;
 use super::stage::Stage;
@@ -546,29 +546,6 @@ impl<const O: bool> Game<O> {
                 is_done
             }
             _ => false,
-        }
-    }
-
-    /// Drops an end, with everything that it has.
-    pub(super) fn over(&mut self, side: Side) {
-        let pair = &mut self.connections[side.connection];
-        let failed = if side.sender { pair.sender.failed } else { pair.receiver.failed };
-        if side.sender {
-            let stage = std::mem::replace(&mut pair.sender.stage, Stage::Over);
-            self.destroy(side, stage);
-        } else {
-            let stage = std::mem::replace(&mut pair.receiver.stage, Stage::Over);
-            self.destroy(side, stage);
-        }
-        let mut state = self.world.lock();
-        let now_ns = state.now_ns;
-        state.record(Kind::Gone, side.who(), [0; 4]);
-        let blame = &mut state.observer.watch.connections[side.connection].blame;
-        if blame.may_interrupt(side.sender) {
-            blame.strike(now_ns, !side.sender, Strike::PeerGone);
-        }
-        if !failed && !blame.is_struck() {
-            state.saw(Seen::Clean);
         }
     }
 

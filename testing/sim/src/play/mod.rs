@@ -16,6 +16,7 @@ mod memory;
 mod net;
 mod orders;
 mod plan;
+mod rail_work;
 mod receiver;
 mod recovery;
 mod scenario;

@@ -1,15 +1,14 @@
 //! The recovery of rails, as the control thread of a process looks after it: messages over the session, and work on
 //! lanes on threads that take their time.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use railweave_fabric::{Part, Piece};
 use railweave_fabric_sim::Opening;
-use railweave_transport::{Event, Fate, Message, RailNews, RailWork, Recovers, RecoveryAction};
+use railweave_transport::{Event, Message, RailNews, Recovers, RecoveryAction};
 
 use super::game::{Game, Side};
+use super::rail_work::Recovery;
 use super::stage::Stage;
 use crate::Seen;
 use crate::history::Kind;
@@ -20,35 +19,17 @@ use crate::witness::{Note, Witness};
 const WAKE_NS: u64 = 5_000;
 const AGAIN_NS: u64 = 20_000;
 
-/// The recovery of one end.
-#[derive(Default)]
-pub(super) struct Recovery {
-    /// True once the end has asked for the control thread.
-    is_called: Arc<AtomicBool>,
-    /// The work that threads do, by its numbers.
-    works: BTreeMap<u32, Box<dyn RailWork>>,
-    last_work: u32,
-    /// The time for which the next look is scheduled.
-    timer_ns: Option<u64>,
-}
-
-impl Recovery {
-    /// Lets an end call the control thread.
-    pub(super) fn listen(&self, fate: &Fate) {
-        let is_called = Arc::clone(&self.is_called);
-        fate.on_recovery(move || is_called.store(true, Ordering::Relaxed));
-    }
-
-    /// Forgets all work: the process has ended.
-    pub(super) fn end(&mut self) {
-        self.works.clear();
-    }
-}
-
 impl<const O: bool> Game<O> {
     fn recovery(&mut self, side: Side) -> &mut Recovery {
         let pair = &mut self.connections[side.connection];
         if side.sender { &mut pair.sender.recovery } else { &mut pair.receiver.recovery }
+    }
+
+    /// Returns true if threads work on the rails of an end.
+    pub(super) fn is_working(&self, side: Side) -> bool {
+        let pair = &self.connections[side.connection];
+        let recovery = if side.sender { &pair.sender.recovery } else { &pair.receiver.recovery };
+        !recovery.works.is_empty()
     }
 
     /// Lets the control thread use an end that is up; `None` if it is not.
@@ -133,6 +114,11 @@ impl<const O: bool> Game<O> {
             }
         }
         self.look_after_recovery(side);
+        if self.fate(side).is_some_and(|fate| fate.broken().is_some()) {
+            let mut state = self.world.lock();
+            let now_ns = state.now_ns;
+            state.observer.watch.broke(now_ns, side.connection, side.sender);
+        }
         let due_ns = self.with_recovering(side, |end| end.recovery_timeout_ns()).flatten();
         if let Some(due_ns) = due_ns {
             let after_ns = due_ns.saturating_sub(self.now_ns()).max(AGAIN_NS);

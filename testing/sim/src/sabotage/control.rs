@@ -29,7 +29,7 @@ impl Plot {
 
     /// Returns the number of times that a frame is sent.
     pub(crate) fn copies(&self, frame: &Frame) -> usize {
-        if matches!(frame.message, Message::Lanes(_)) && self.is(Sabotage::LanesAgain) { 6 } else { 1 }
+        if matches!(frame.message, Message::Lanes(_)) && self.is(Sabotage::LanesAgain) { 14 } else { 1 }
     }
 
     /// Returns the time, in nanoseconds, for which a connection outlives its peer's BYE or its session: `grace_ns`,

@@ -99,7 +99,7 @@ sabotages! {
     ByteSumTrusted = "byte counts of ports that do not count are summed" => Wire("does not count bytes");
     LanesForgotten = "nobody sends LANES" => Errors("no connection was made");
     RailDropped = "LANES says that its last rail could not be opened" => Errors("did not open");
-    LanesAgain = "LANES is sent six times" => Errors("too many messages");
+    LanesAgain = "LANES is sent 14 times" => Errors("too many messages");
     ReadyLacksRail = "READY lacks a rail" => Wire("usable rails are");
     LeftOutUnreported = "nobody is told of the rails that are left out" => Errors("it lacks rails");
     ProofAgain = "PROOF comes in place of LANES" => Errors("its session ended during set-up");

@@ -215,6 +215,11 @@ impl Blame {
         self.end(sender).hits.iter().any(|hit| which.contains(&hit.strike))
     }
 
+    /// Returns true if an application has deregistered the buffers of a receive in progress.
+    pub(crate) fn has_no_target(&self) -> bool {
+        [true, false].iter().any(|end| self.has(*end, &[Strike::NoTarget]))
+    }
+
     /// Returns true if a set-up may have ended before this end took part in it.
     pub(crate) fn may_never_begin(&self, sender: bool) -> bool {
         use Strike::{KeysDiffer, PeerClosed, PeerDied, PeerFailed, SessionBroke};
@@ -247,7 +252,10 @@ impl Blame {
         // A peer that closes says what it has received, unless its connection has failed.
         let is_bye = matches!(&**error, Cause::Lost(lost) if lost.cause == LostCause::Bye);
         let is_told = sender && is_bye && !self.has(!sender, &[Strike::Forged]);
-        let is_excused = is_settling(now_ns) || !is_told && end.hits.iter().any(is_unheard);
+        // A sender whose rail has failed asks its peer what has come, over the session.
+        let is_unanswered = recovers && sender && self.has(sender, &[Strike::SessionBroke]);
+        let is_unsure = is_unanswered && end.hits.iter().any(|hit| hit.strike.loses_acknowledgements());
+        let is_excused = is_settling(now_ns) || !is_told && end.hits.iter().any(is_unheard) || is_unsure;
         if matches!(**error, Cause::Lost(_)) && !needs_peer && !is_excused {
             return blamed("the connection is called lost, but it needs nothing more from its peer".to_owned());
         }
@@ -283,11 +291,15 @@ impl Blame {
             },
             Cause::Other { .. } => hit.strike == Strike::DeviceFailed && is_due(end.device_event_ns, 0),
             Cause::Unrepairable { .. } => {
-                hit.strike == Strike::DeviceFailed || !sender && matches!(hit.strike, Strike::LoopBackFailed(_))
+                let is_of_flush = matches!(hit.strike, Strike::LoopBackFailed(_) | Strike::NoTarget);
+                hit.strike == Strike::DeviceFailed || !sender && is_of_flush
             }
-            // A device that has failed never comes back.
+            // A device that has failed never comes back. Nor does a peer that has closed or died, but the session that
+            // would say so may be away.
             Cause::Outage { .. } => {
-                may_not_open || [true, false].iter().any(|end| self.has(*end, &[Strike::DeviceFailed]))
+                let is_unheard_of = matches!(hit.strike, Strike::PeerClosed | Strike::PeerDied)
+                    && self.has(sender, &[Strike::SessionBroke]);
+                may_not_open || is_unheard_of || [true, false].iter().any(|end| self.has(*end, &[Strike::DeviceFailed]))
             }
             Cause::Violation { .. } => hit.strike == Strike::Forged,
             Cause::Lost(lost) => match (&lost.cause, hit.strike) {
@@ -299,6 +311,10 @@ impl Blame {
                 // The peer has no such connection.
                 (LostCause::Session(_) | LostCause::Gone(_), Strike::CameUpLate | Strike::PeerFailed) => true,
                 (LostCause::Gone(_), Strike::PeerDied) => true,
+                // Refused parts are sent again a few times, and the rails rest in between.
+                (LostCause::Gone(_) | LostCause::Session(_), Strike::NoTarget | Strike::NoSource) if recovers => {
+                    self.has(sender, &[Strike::SessionBroke])
+                }
                 // It closed while the session was away, and its BYE never came.
                 (LostCause::Session(_) | LostCause::Gone(_), Strike::PeerClosed | Strike::PeerDied) => {
                     self.has(sender, &[Strike::SessionBroke])

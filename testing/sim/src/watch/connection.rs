@@ -7,7 +7,7 @@ use railweave_transport::{Listed, RailMessage, RailNews};
 use super::blame::Blame;
 use super::checker::{Checked, Checker};
 use super::cts::Ring;
-use super::groups::{Group, Piece};
+use super::groups::{Buffer, Group, Piece};
 use super::split::Split;
 use super::traffic::Traffic;
 use super::wire::{Landing, Wire};
@@ -85,12 +85,15 @@ impl Connection {
         buffers.any(|buffer| buffer.is_whole() && buffer.message.is_some_and(|(number, _)| number == message))
     }
 
-    /// Returns true if a message was for a receive with an optional completion, and its receiver has closed.
+    /// Returns true if a message was for a receive with an optional completion, and its receiver has closed, or has
+    /// deregistered a buffer.
     pub(super) fn is_left(&self, message: u64) -> bool {
         let is_its = |group: &&Group| {
             group.buffers.iter().any(|buffer| buffer.message.is_some_and(|(number, _)| number == message))
         };
-        self.blame.has_bye(true) && self.groups.iter().rev().find(is_its).is_some_and(|group| group.hinted)
+        // One that deregisters the buffer has the data too, if it keeps to the rules.
+        let is_gone = self.blame.has_bye(true) || self.recovers && self.blame.has_no_target();
+        is_gone && self.groups.iter().rev().find(is_its).is_some_and(|group| group.hinted)
     }
 
     /// Returns true if all of a receive has landed, and with it the immediates that say so.
@@ -116,9 +119,20 @@ impl Connection {
         }
     }
 
+    /// Returns true if these bytes are of an early receive of which a part was lost. Its application may have seen all
+    /// of it, but posts no other receive to its buffers before the part has come again.
+    pub(super) fn is_early_again(&self, address: u64, length: u64) -> bool {
+        let holds = |buffer: &Buffer| buffer.address <= address && address + length <= buffer.address + buffer.capacity;
+        let newest = self.groups.iter().rev().find(|group| group.buffers.iter().any(holds));
+        newest.is_some_and(|group| group.hinted && group.is_repaired)
+    }
+
     fn data_landed(&mut self, landing: &Landing, counts: &mut Counts) -> Checked {
         let (address, length) = (landing.address, landing.length);
         let Some((group, number, offset)) = self.window(address, length) else {
+            if self.is_early_again(address, length) {
+                return Ok(());
+            }
             return Err((Checker::Window, format!("{length} bytes at {address:#x} landed outside any open buffer")));
         };
         let receive = &mut self.groups[group];
@@ -142,7 +156,7 @@ impl Connection {
             return Err((Checker::Pieces, format!("message {message} of {size} bytes has a piece {offset}..{end}")));
         }
         let is_again = buffer.pieces.iter().any(|piece| offset < piece.end && piece.start < end);
-        // What its receiver has called unseen comes again.
+        // The parts that its receiver has called unseen come again.
         if is_again && !receive.is_repaired {
             return Err((Checker::Window, format!("bytes {offset}..{end} of message {message} were written twice")));
         }
@@ -214,10 +228,11 @@ impl Connection {
                     let unseen = listed.unsure.bits() & !seen.parts.bits();
                     counts.add(Seen::RailSeen, (listed.unsure & seen.parts).len().into());
                     let said = (listed.mask.bits(), listed.size);
-                    if let Some(group) = self.wire.called_unseen(listed.sequence, said, unseen, counts)
-                        && let Some(group) = self.groups.get_mut(group)
-                    {
-                        group.is_repaired = true;
+                    self.wire.called_seen(listed.sequence, said.0, (listed.unsure & seen.parts).bits());
+                    let is_done = |group: usize| self.groups.get(group).is_none_or(|group| group.done && !group.hinted);
+                    let group = self.wire.called_unseen(listed.sequence, said, unseen, is_done, counts);
+                    if let Some(group) = group.and_then(|group| self.groups.get_mut(group)) {
+                        group.lose(unseen);
                     }
                 }
             }
@@ -226,8 +241,10 @@ impl Connection {
     }
 
     /// Checks CTS entries that have landed at this offset in the sender's ring.
-    pub(super) fn cts_landed(&mut self, offset: u64, bytes: &[u8]) -> Checked {
-        self.ring.landed(&self.groups, offset, bytes)
+    pub(super) fn cts_landed(&mut self, offset: u64, bytes: &[u8], counts: &mut Counts) -> Checked {
+        let landed = self.ring.landed(&self.groups, offset, bytes);
+        counts.add(Seen::CtsRepeated, self.ring.take_repeated());
+        landed
     }
 
     /// Handles writes that an end posts. Returns true if they are first packets, by which a set-up tries its rails.

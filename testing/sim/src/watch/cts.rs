@@ -18,11 +18,13 @@ pub(super) struct Ring {
     held: Vec<u64>,
     /// The receive of each entry, and the buffer's number in it.
     buffers: Vec<(usize, usize)>,
+    /// The entries that have landed again.
+    repeated: u64,
 }
 
 impl Default for Ring {
     fn default() -> Self {
-        Self { first_number: 0, held: vec![0; ENTRIES as usize], buffers: Vec::new() }
+        Self { first_number: 0, held: vec![0; ENTRIES as usize], buffers: Vec::new(), repeated: 0 }
     }
 }
 
@@ -46,12 +48,18 @@ impl Ring {
         (first..).zip(bytes.chunks_exact(ENTRY_BYTES)).try_for_each(|(place, entry)| self.take(groups, place, entry))
     }
 
+    /// Returns the number of entries that have landed again since the last call.
+    pub(super) fn take_repeated(&mut self) -> u64 {
+        std::mem::take(&mut self.repeated)
+    }
+
     fn take(&mut self, groups: &[Group], place: u64, entry: &[u8]) -> Checked {
         let number = word(entry, 56);
         if number == 0 || (number - 1) % ENTRIES != place {
             return wrong(format!("CTS entry {} landed at place {place} of the ring", number.wrapping_sub(1)));
         }
         let held = std::mem::replace(&mut self.held[place as usize], number);
+        self.repeated += u64::from(held == number);
         if held > number {
             return wrong(format!("CTS entry {} overwrote the newer entry {}", number - 1, held - 1));
         }

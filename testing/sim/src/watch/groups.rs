@@ -21,8 +21,9 @@ pub(crate) struct Buffer {
     pub(crate) landed: u64,
     /// The pieces that have landed.
     pub(super) pieces: Vec<Piece>,
-    /// Writes that are not visible to a GPU yet: the port that they came through, and their number in order of landing.
-    pub(super) staged: Vec<(usize, u64)>,
+    /// Writes that are not visible to a GPU yet: the port and the rail that they came through, and their number in
+    /// order of landing.
+    pub(super) staged: Vec<(usize, u8, u64)>,
 }
 
 impl Buffer {
@@ -67,6 +68,14 @@ pub(crate) struct Group {
 impl Group {
     pub(crate) fn new(buffers: Vec<Buffer>, hinted: bool) -> Self {
         Self { buffers, hinted, done: false, carriers: 0, is_repaired: false, split: None }
+    }
+
+    /// Notes that these parts of it, by the rails that were to bring them, come again.
+    pub(super) fn lose(&mut self, parts: u8) {
+        self.is_repaired = true;
+        for buffer in &mut self.buffers {
+            buffer.staged.retain(|(_, rail, _)| parts & 1 << rail == 0);
+        }
     }
 
     /// Returns true if all of its messages have landed.

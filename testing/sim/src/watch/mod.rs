@@ -111,9 +111,15 @@ impl Watch {
     }
 
     /// Checks CTS entries that have landed at this offset in the sender's ring.
-    pub(crate) fn cts_landed(&mut self, at_ns: u64, connection: usize, offset: u64, bytes: &[u8]) {
+    pub(crate) fn cts_landed(
+        &mut self,
+        at_ns: u64,
+        connection: usize,
+        (offset, bytes): (u64, &[u8]),
+        counts: &mut Counts,
+    ) {
         let Some(watched) = self.connections.get_mut(connection) else { return };
-        if let Err((checker, message)) = watched.cts_landed(offset, bytes) {
+        if let Err((checker, message)) = watched.cts_landed(offset, bytes, counts) {
             self.violate(at_ns, checker, format!("c{connection}: {message}"));
         }
     }
@@ -126,7 +132,7 @@ impl Watch {
         if sender && (watched.discards || watched.blame.has_bye(true)) {
             return;
         }
-        // What was lost was counted too.
+        // Lost bytes were counted too.
         if watched.recovers && watched.blame.is_struck() {
             return;
         }
@@ -160,7 +166,8 @@ impl Watch {
 
     /// Checks that the part of a write that has landed is inside an open buffer.
     pub(crate) fn touched(&mut self, at_ns: u64, connection: usize, address: u64, length: u64) {
-        if self.connections[connection].window(address, length).is_none() {
+        let watched = &self.connections[connection];
+        if watched.window(address, length).is_none() && !watched.is_early_again(address, length) {
             let message =
                 format!("c{connection}: {length} bytes at {address:#x} were written outside any open receive buffer");
             self.violate(at_ns, Checker::Window, message);
@@ -292,10 +299,10 @@ impl Watch {
     }
 
     /// Adds a rail's write into GPU memory, which is visible to the GPU only after a flush through that port.
-    pub(crate) fn staged(&mut self, connection: usize, address: u64, port: usize, landed: u64) {
+    pub(crate) fn staged(&mut self, connection: usize, address: u64, (port, rail): (usize, u8), landed: u64) {
         let Some(watched) = self.connections.get_mut(connection) else { return };
         if let Some((group, number, _)) = watched.window(address, 0) {
-            watched.groups[group].buffers[number].staged.push((port, landed));
+            watched.groups[group].buffers[number].staged.push((port, rail, landed));
         }
     }
 
@@ -303,7 +310,7 @@ impl Watch {
     pub(crate) fn flushed(&mut self, connection: usize, port: usize, landed: u64) {
         let Some(watched) = self.connections.get_mut(connection) else { return };
         for buffer in watched.groups.iter_mut().rev().take(4096).flat_map(|group| &mut group.buffers) {
-            buffer.staged.retain(|(through, when)| *through != port || *when >= landed);
+            buffer.staged.retain(|(through, _, when)| *through != port || *when >= landed);
         }
     }
 

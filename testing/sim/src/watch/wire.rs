@@ -64,6 +64,8 @@ pub(crate) struct Wire {
     /// The number of the first receive.
     first_number: u32,
     uses: Vec<Use>,
+    /// The last use of each slot that is over.
+    over: Vec<Use>,
     /// The receive that each slot belongs to at present.
     group_of: Vec<usize>,
 }
@@ -79,6 +81,7 @@ impl Default for Wire {
             adaptive_above: None,
             first_number: 0,
             uses: vec![Use::default(); SLOTS],
+            over: vec![Use::default(); SLOTS],
             group_of: (0..SLOTS).collect(),
         }
     }
@@ -169,8 +172,7 @@ impl Wire {
             Ok(false) => return Ok(()),
             Err(text) => return wrong(text),
         }
-        let done = std::mem::take(&mut self.uses[slot]);
-        self.group_of[slot] += SLOTS;
+        let done = self.end_use(slot).clone();
         let (mask, in_record) = match done.lost {
             0 => (mask, in_record),
             // A repair does not say them.
@@ -281,18 +283,50 @@ impl Wire {
         Ok(found.reported == found.mask)
     }
 
+    /// Notes that the receiver calls parts of a receive seen. Those of a buffer that is in use again need not have
+    /// come.
+    pub(super) fn called_seen(&mut self, number: u32, mask: u8, seen: u8) {
+        let slot = (number & 0xff) as usize;
+        let group = self.group_of[slot];
+        if self.first_number.wrapping_add(group as u32) != number {
+            return;
+        }
+        let found = &mut self.uses[slot];
+        found.mask = mask;
+        found.reported |= seen & mask;
+        if found.reported == mask {
+            self.end_use(slot);
+        }
+    }
+
+    /// Ends the use of a slot; returns it.
+    fn end_use(&mut self, slot: usize) -> &Use {
+        self.over[slot] = std::mem::take(&mut self.uses[slot]);
+        self.group_of[slot] += SLOTS;
+        &self.over[slot]
+    }
+
     /// Notes that the receiver calls parts of a receive unseen, of which its sender has said this mask and size, `None`
-    /// for a record. Returns false if the receive has had everything.
+    /// for a record. Returns the receive's group; `None` if it has had everything. `is_done` says if its application
+    /// has: a device that fails keeps the reports of what has landed.
     pub(super) fn called_unseen(
         &mut self,
         number: u32,
         (mask, size): (u8, Option<u32>),
         unseen: u8,
+        is_done: impl FnOnce(usize) -> bool,
         counts: &mut Counts,
     ) -> Option<usize> {
         let slot = (number & 0xff) as usize;
-        let group = self.group_of[slot];
-        if self.first_number.wrapping_add(group as u32) != number || unseen == 0 {
+        let group = number.wrapping_sub(self.first_number) as usize;
+        if unseen == 0 || is_done(group) {
+            return None;
+        }
+        if self.group_of[slot] == group + SLOTS {
+            self.group_of[slot] = group;
+            self.uses[slot] = std::mem::take(&mut self.over[slot]);
+        }
+        if self.group_of[slot] != group {
             return None;
         }
         let all_ones = (1 << (24 - self.rails)) - 1;

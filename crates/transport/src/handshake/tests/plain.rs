@@ -298,6 +298,10 @@ impl Rail for Open {
         vec![self.part.clone()]
     }
 
+    fn end(self, _flushes: &[RemoteSlice], _reports: &mut impl Reports) -> bool {
+        true
+    }
+
     fn describe(&self) -> String {
         "plain".to_owned()
     }

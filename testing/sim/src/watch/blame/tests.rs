@@ -33,6 +33,7 @@ const CALL: Call = Call {
     is_flush: false,
     settling_ns: HELD_BACK_NS,
     recovers: false,
+    may_not_open: false,
 };
 
 /// Returns the checker that an error of the sending end at this time falls foul of.

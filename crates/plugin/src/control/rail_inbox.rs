@@ -1,0 +1,79 @@
+//! Things that wait for the recovery of an end until the control thread may use the end.
+#![allow(clippy::disallowed_types, reason = "a call hands a connection whose rail failed to the control thread here")]
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+
+use mio::Waker;
+use railweave_fabric::Part;
+use railweave_transport::{Dial, RailNews, RailWork, Token};
+
+use super::command::lock;
+use crate::comm::{End, Route};
+
+/// The connections whose calls have found that a rail failed.
+pub(super) struct Called {
+    routes: Mutex<Vec<Route>>,
+    waker: Arc<Waker>,
+}
+
+impl Called {
+    pub(super) fn new(waker: Arc<Waker>) -> Arc<Self> {
+        Arc::new(Self { routes: Mutex::default(), waker })
+    }
+
+    /// Has the control thread look after a connection. Called on the application's threads, when a rail has failed.
+    pub(super) fn call(&self, route: Route) {
+        lock(&self.routes).push(route);
+        let _ = self.waker.wake();
+    }
+
+    pub(super) fn take(&self) -> Vec<Route> {
+        std::mem::take(&mut *lock(&self.routes))
+    }
+}
+
+/// Something for the recovery of an end.
+pub(super) enum Input {
+    /// Something is due.
+    Due,
+    /// A step of the peer.
+    News(RailNews),
+    /// Work that is done.
+    Worked(Box<dyn RailWork>),
+    /// The socket of a lane that was dialled, or the reason why there is none.
+    Dialled(Dial, Result<OwnedFd, String>),
+    /// A part of this host has failed, with this message.
+    PartFailed(Part, String),
+    /// The paths of rails that are down may be back.
+    Hurry,
+}
+
+/// The recovery of an open connection.
+#[derive(Default)]
+pub(super) struct Recovery {
+    pub(super) inbox: VecDeque<Input>,
+    /// The token with which the peer dials lanes again, once it may.
+    pub(super) token: Option<Token>,
+}
+
+impl Input {
+    /// Gives it to the recovery of an end.
+    pub(super) fn give(self, end: &mut (dyn End + 'static), now_ns: u64) {
+        match self {
+            Self::Due => end.recover(now_ns),
+            Self::News(news) => end.handle_rail_news(news, now_ns),
+            Self::Worked(work) => end.handle_worked(work, now_ns),
+            Self::Dialled(dial, socket) => end.handle_lane_dialled(&dial, socket, now_ns),
+            Self::PartFailed(part, message) => {
+                end.handle_part_failed(&part, &message);
+                end.recover(now_ns);
+            }
+            Self::Hurry => {
+                end.hurry_recovery(now_ns);
+                end.recover(now_ns);
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Rails that fail, and connections that go on: the control thread hands the recovery of each end what it needs, and
+//! does what it asks for.
+//!
+//! The control thread uses an end between two of the application's calls ([`Comm::with_end`]). Whatever comes for an
+//! end waits in its inbox until then, in order.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+
+use railweave_fabric::Part;
+use railweave_transport::{Dial, Event, RecoveryAction};
+
+use super::connection::Connection;
+use super::control_loop::ControlLoop;
+use super::rail_inbox::{Input, Recovery};
+use super::worker::RailDone;
+use crate::comm::{Comm, End, NoTurn, Route};
+use crate::log;
+
+/// The pause before the next attempt if the application is in a call, and before an end is asked again that has
+/// something due now.
+const AGAIN_NS: u64 = 1_000_000;
+
+impl ControlLoop {
+    /// Lets an open connection call this thread when a rail fails.
+    pub(super) fn listen_to_rails(&self, route: Route, fate: &railweave_transport::Fate) {
+        let called = Arc::clone(&self.called);
+        fate.on_recovery(move || called.call(route));
+    }
+
+    /// Notes that NCCL has an open connection. What has come for its recovery before has waited for this.
+    pub(super) fn handle_opened(&mut self, route: Route, new: Weak<Comm>) {
+        let connection = self.session(route.session).and_then(|it| it.connections.get_mut(&route.connection));
+        if let Some(Connection::Open { comm, .. }) = connection {
+            *comm = Some(new);
+            self.serve_recovery(route);
+        }
+    }
+
+    /// Looks after the connections that have called, and those that have something due.
+    pub(super) fn look_after_rails(&mut self) {
+        for route in self.called.take() {
+            self.recover(route, Input::Due);
+        }
+        while let Some(RailDone { route, work, pause }) = self.workers.take_rail_done() {
+            match (work, pause) {
+                (Some(work), None) => self.recover(route, Input::Worked(work)),
+                (Some(work), Some(pause)) => self.workers.give_rail_again(route, work, pause),
+                (None, _) => {}
+            }
+        }
+        let now = self.now_ns();
+        while let Some((_, route)) = self.recoveries.first().filter(|(at, _)| *at <= now) {
+            self.recoveries.set(route, None);
+            self.recover(route, Input::Due);
+        }
+    }
+
+    /// Hands the recovery of a connection something. A connection that is not open needs none.
+    pub(super) fn recover(&mut self, route: Route, input: Input) {
+        if let Some(recovery) = self.recovery(route) {
+            // One look finds everything that is due.
+            if !matches!((&input, recovery.inbox.back()), (Input::Due, Some(Input::Due))) {
+                recovery.inbox.push_back(input);
+            }
+            self.serve_recovery(route);
+        }
+    }
+
+    fn recovery(&mut self, route: Route) -> Option<&mut Recovery> {
+        match self.session(route.session)?.connections.get_mut(&route.connection)? {
+            Connection::Open { recovery, .. } => Some(recovery),
+            _ => None,
+        }
+    }
+
+    /// Uses the end of an open connection between two calls of its application.
+    pub(super) fn with_open_end<R>(
+        &mut self,
+        route: Route,
+        use_end: impl FnOnce(&mut (dyn End + 'static)) -> R,
+    ) -> Result<R, NoTurn> {
+        let session = self.session(route.session).ok_or(NoTurn::Closed)?;
+        let Some(Connection::Open { comm, .. }) = session.connections.get(&route.connection) else {
+            return Err(NoTurn::Closed);
+        };
+        let comm: Arc<Comm> = comm.as_ref().ok_or(NoTurn::Busy)?.upgrade().ok_or(NoTurn::Closed)?;
+        comm.with_end(use_end)
+    }
+
+    /// Hands an end everything that waits for it, and carries out its actions.
+    fn serve_recovery(&mut self, route: Route) {
+        while let Some(recovery) = self.recovery(route).filter(|recovery| !recovery.inbox.is_empty()) {
+            let mut inbox = std::mem::take(&mut recovery.inbox);
+            let now = self.now_ns();
+            let served = self.with_open_end(route, |end| {
+                for input in inbox.drain(..) {
+                    input.give(end, now);
+                }
+                let actions: Vec<_> = std::iter::from_fn(|| end.poll_recovery()).collect();
+                (actions, end.recovery_timeout_ns(), end.parts())
+            });
+            match served {
+                Ok((actions, due_ns, parts)) => {
+                    let due_ns = due_ns.map(|due_ns| due_ns.max(now.saturating_add(AGAIN_NS)));
+                    self.recoveries.set(route, due_ns);
+                    self.set_parts(route, parts);
+                    for action in actions {
+                        self.carry_out_recovery_action(route, action);
+                    }
+                }
+                Err(NoTurn::Busy) => {
+                    // It keeps its place before everything that has come meanwhile.
+                    if let Some(recovery) = self.recovery(route) {
+                        inbox.append(&mut recovery.inbox);
+                        recovery.inbox = inbox;
+                    }
+                    return self.recoveries.set(route, Some(now.saturating_add(AGAIN_NS)));
+                }
+                Err(NoTurn::Closed) => return,
+            }
+        }
+    }
+
+    fn set_parts(&mut self, route: Route, new: Vec<Part>) {
+        let connection = self.session(route.session).and_then(|it| it.connections.get_mut(&route.connection));
+        if let Some(Connection::Open { parts, .. }) = connection {
+            *parts = new;
+        }
+    }
+
+    fn carry_out_recovery_action(&mut self, route: Route, action: RecoveryAction) {
+        match action {
+            RecoveryAction::Send(message) => self.send(route, message),
+            RecoveryAction::Work(mut work) => {
+                if work.may_block() {
+                    self.workers.give_rail(route, work);
+                } else {
+                    // It only opens or closes sockets.
+                    work.run(self.now_ns());
+                    self.leave_input(route, Input::Worked(work));
+                }
+            }
+            RecoveryAction::Dial(dial) => {
+                let port = self.session(route.session).map_or(0, |session| session.protocol.address().port());
+                if let Err(reason) = self.dial_lane(route, dial, port) {
+                    self.leave_input(route, Input::Dialled(dial, Err(reason)));
+                }
+            }
+            RecoveryAction::Await(token) => {
+                self.lane_routes.insert(token, route);
+                if let Some(recovery) = self.recovery(route) {
+                    recovery.token = Some(token);
+                }
+            }
+            RecoveryAction::Event(event) => self.report_rail(route, &event),
+        }
+    }
+
+    /// Leaves something in an end's inbox, while its actions are being carried out.
+    fn leave_input(&mut self, route: Route, input: Input) {
+        if let Some(recovery) = self.recovery(route) {
+            recovery.inbox.push_back(input);
+        }
+    }
+
+    fn report_rail(&mut self, route: Route, event: &Event) {
+        let Some(session) = self.session(route.session) else {
+            return;
+        };
+        let line = log::line(event, &session.protocol.peer_name());
+        match event {
+            Event::RailUp { .. } => log::info(&line),
+            _ => log::warn(&line),
+        }
+        self.note_event(event, Some(route), line);
+    }
+
+    /// Hands the socket of a lane that was dialled, or the reason why there is none, to its handshake or its
+    /// connection.
+    pub(super) fn hand_dialled(&mut self, route: Route, dial: Dial, socket: Result<OwnedFd, String>) {
+        if self.recovery(route).is_some() {
+            self.recover(route, Input::Dialled(dial, socket));
+        } else {
+            self.with_handshake(route, |handshake| handshake.handle_dialled(dial.rail, dial.lane, socket));
+        }
+    }
+
+    /// Forgets the recovery of a connection that its application closes.
+    pub(super) fn end_recovery(&mut self, route: Route) {
+        self.recoveries.set(route, None);
+        if let Some(token) = self.recovery(route).and_then(|recovery| recovery.token.take()) {
+            self.lane_routes.remove(&token);
+        }
+    }
+
+    /// Has rails that are down opened again soon: something says that paths may be back.
+    pub(super) fn hurry_rails(&mut self) {
+        for route in self.open_routes() {
+            self.recover(route, Input::Hurry);
+        }
+    }
+
+    /// Returns all open connections.
+    pub(super) fn open_routes(&self) -> Vec<Route> {
+        let sessions = self.entries.iter().filter_map(|(token, entry)| match entry {
+            super::control_loop::Entry::Session(session) => Some((*token, session)),
+            _ => None,
+        });
+        let routes = sessions.flat_map(|(session, state)| {
+            let open = state.connections.iter().filter(|(_, it)| matches!(it, Connection::Open { .. }));
+            open.map(move |(connection, _)| Route { session, connection: *connection })
+        });
+        routes.collect()
+    }
+}

@@ -1,0 +1,136 @@
+//! The part of the core that gives rails up and takes them back.
+
+use railweave_fabric::{Fabric, Fault, LaneId, Part, Rail, RailError, RailId, RailSet, WorkId};
+
+use super::{Core, Fatal, Outstanding};
+use crate::recovery::GivenUp;
+use crate::violation::{RailFault, Violation};
+use crate::{Cause, Error};
+
+impl<F: Fabric> Core<F> {
+    /// Returns true if the connection goes on without the rail of a lane that failed for this reason. A peer that
+    /// breaks the protocol ends its connection.
+    pub(super) fn may_recover(&self, error: &RailError) -> bool {
+        self.recovers && error.fault() != Fault::Protocol
+    }
+
+    /// Gives a rail up: no call uses it any more. The recovery takes its lanes, and asks the peer what has come.
+    #[cold]
+    pub(crate) fn give_up(&mut self, rail: RailId, why: GivenUp) {
+        if !self.rails.usable().contains(rail) {
+            return;
+        }
+        self.rails.give_up(rail);
+        self.quiet.remove(rail);
+        if self.recent == rail {
+            self.recent = self.rails.usable().first().unwrap_or(rail);
+        }
+        self.fast.set_rails(!self.rails.usable().is_empty());
+        self.given_up.push((rail, why));
+        self.fate.call_recovery();
+    }
+
+    /// Gives up the rails that use a part of this host that has failed. Returns false if there are none, or the
+    /// connection does not go on without them.
+    pub(crate) fn give_up_part(&mut self, part: &Part, message: &str) -> bool {
+        if !self.recovers {
+            return false;
+        }
+        let uses = |rail: &RailId| {
+            let parts = self.rails.get(*rail).rail.parts();
+            parts.iter().any(|used| used.fails_with(part))
+        };
+        let hit: Vec<_> = self.rails.usable().iter().filter(uses).collect();
+        hit.iter().for_each(|rail| self.give_up(*rail, GivenUp::Part(message.to_owned())));
+        !hit.is_empty()
+    }
+
+    /// Returns the next rail that was given up and whose lanes are still there, and why.
+    pub(crate) fn take_given_up(&mut self) -> Option<(RailId, GivenUp)> {
+        if self.given_up.is_empty() { None } else { Some(self.given_up.remove(0)) }
+    }
+
+    /// Returns true if rails were given up whose lanes are still there.
+    pub(crate) fn has_given_up(&self) -> bool {
+        !self.given_up.is_empty()
+    }
+
+    /// Returns the last work that was refused.
+    pub(crate) fn refused(&self) -> Option<WorkId> {
+        self.refused
+    }
+
+    /// Breaks the connection because the peer refuses what this rail has carried.
+    pub(crate) fn fail_by_refusal(&mut self, rail: RailId, lane: LaneId, error: RailError) {
+        self.fail_by(rail, Fatal::Failed { lane, id: None, error: Box::new(error) });
+    }
+
+    /// Breaks the connection because of a report of this rail.
+    pub(crate) fn fail_by(&mut self, rail: RailId, fatal: Fatal) {
+        self.fail(self.cause_of(rail, fatal));
+    }
+
+    /// Breaks the connection because of what the peer says of this rail.
+    pub(crate) fn fail_by_peer(&mut self, rail: RailId, fault: RailFault) {
+        let (name, peer) = (self.rails.name(rail), self.peer.clone());
+        self.fail(Cause::Violation { rail, name, peer, violation: Violation::Rail(fault) });
+    }
+
+    /// Returns the rails over which this end may post.
+    pub(crate) fn postable(&self) -> RailSet {
+        self.rails.usable().except(self.quiet)
+    }
+
+    /// Notes that this end may post over a rail whose new lanes the peer has connected. Returns false if it could
+    /// already.
+    pub(crate) fn end_quiet(&mut self, rail: RailId) -> bool {
+        let was_quiet = self.quiet.contains(rail);
+        self.quiet.remove(rail);
+        was_quiet
+    }
+
+    /// Uses a rail again that has new lanes. If it `is_quiet`, this end posts nothing on them before
+    /// [`Self::end_quiet`].
+    pub(crate) fn use_again(&mut self, rail: RailId, is_quiet: bool) {
+        self.rails.use_again(rail);
+        if is_quiet {
+            self.quiet.insert(rail);
+        }
+        if !self.rails.usable().contains(self.recent) {
+            self.recent = rail;
+        }
+        self.fast.set_rails(true);
+    }
+
+    /// Ends the connection if it has been without any rail for too long. Called whenever its recovery has something to
+    /// do.
+    pub(crate) fn check_outage(&mut self, outstanding: &mut impl Outstanding, now_ns: u64) {
+        if let Some(for_ns) = self.outage.check(!self.rails.usable().is_empty(), now_ns) {
+            let (peer, history) = (self.peer.clone(), self.outage.history());
+            self.drain(outstanding);
+            self.fail(Cause::Outage { peer, for_ns, history });
+        }
+    }
+
+    /// Breaks the connection because data is lost that came over this rail.
+    pub(crate) fn fail_unrepairable(&mut self, rail: RailId, outstanding: &mut impl Outstanding) -> Error {
+        let (name, peer) = (self.rails.name(rail), self.peer.clone());
+        self.drain(outstanding);
+        self.fail(Cause::Unrepairable { rail, name, peer })
+    }
+
+    /// Notes that a rail went down, and why.
+    pub(crate) fn note_down(&mut self, rail: RailId, text: String) {
+        self.outage.note_down(rail, text);
+    }
+
+    /// Returns the time at which [`Self::check_outage`] ends the connection, unless a rail comes back.
+    pub(crate) fn outage_ns(&self) -> Option<u64> {
+        self.outage.until_ns()
+    }
+
+    /// Returns true if the connection goes on without rails that fail.
+    pub(crate) fn recovers(&self) -> bool {
+        self.recovers
+    }
+}

@@ -1,0 +1,74 @@
+//! The stages of a receiving connection's rails, from their failure until they are back.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use railweave_fabric::{Fabric, MAX_RAILS, RailId};
+
+use crate::message::{Incarnation, Listed, RailMessage, RailNews};
+use crate::recovery::{Pauses, RailWork, RecoveryAction};
+use crate::{Message, Token};
+
+/// The recovery of all rails of a receiving connection.
+pub(super) struct Recovery<F: Fabric> {
+    pub(super) rails: [OneRail<F>; MAX_RAILS],
+    pub(super) actions: VecDeque<RecoveryAction>,
+    /// The token that lanes present if they are sockets.
+    pub(super) token: Token,
+    /// True while CTS entries have to be written again, because a rail was given up that may have lost some.
+    pub(super) repeats_cts: bool,
+}
+
+/// The recovery of one rail.
+pub(super) struct OneRail<F: Fabric> {
+    pub(super) incarnation: Incarnation,
+    pub(super) stage: Stage<F>,
+    /// The entries of RAIL_DOWN that wait for the answer.
+    pub(super) question: Option<Vec<Listed>>,
+    pub(super) pauses: Pauses,
+}
+
+/// The stage of a rail.
+pub(super) enum Stage<F: Fabric> {
+    /// It may bring data, or it never came up.
+    Up,
+    /// Its lanes are on their way to their end.
+    Fencing,
+    /// Its lanes are gone, and the sender has not said that its own are.
+    Fenced,
+    /// The sender has been answered.
+    Answered,
+    /// New lanes are being opened and connected.
+    Opening,
+    /// The sockets of new lanes are awaited.
+    Awaiting(F::PendingRail),
+}
+
+impl<F: Fabric> Recovery<F> {
+    /// Returns the recovery of a connection whose lanes have presented this token, and whose sender brings rails up
+    /// again after this first pause.
+    pub(super) fn new(token: Token, pause: Duration) -> Self {
+        let rails = std::array::from_fn(|_| OneRail {
+            incarnation: Incarnation::default(),
+            stage: Stage::Up,
+            question: None,
+            pauses: Pauses::new(pause),
+        });
+        Self { rails, actions: VecDeque::new(), token, repeats_cts: false }
+    }
+
+    pub(super) fn say(&mut self, rail: RailId, message: RailMessage) {
+        let incarnation = self.rails[rail].incarnation;
+        self.actions.push_back(RecoveryAction::Send(Message::Rail(RailNews { rail, incarnation, message })));
+    }
+
+    pub(super) fn work(&mut self, work: impl RailWork + 'static) {
+        self.actions.push_back(RecoveryAction::Work(Box::new(work)));
+    }
+
+    /// Gives new lanes up that are gone already.
+    pub(super) fn give_up_new(&mut self, rail: RailId) {
+        self.rails[rail].stage = Stage::Fenced;
+        self.say(rail, RailMessage::Suspect);
+    }
+}

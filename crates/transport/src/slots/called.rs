@@ -1,0 +1,145 @@
+//! The receives of which a rail has lost a part: the judgement on what has come, and the parts that come again.
+
+use railweave_fabric::{MAX_RAILS, RailId, RailSet};
+
+use super::lost::{Called, Judged};
+use super::{Slots, Source, State};
+use crate::message::Listed;
+use crate::violation::{ImmediateFault, RailFault};
+use crate::{Immediate, Slot};
+
+impl Slots {
+    pub(super) fn called(&mut self, slot: Slot) -> Option<&mut Called> {
+        self.called.iter_mut().find(|called| called.slot == slot)
+    }
+
+    /// Handles the immediate of a part that another rail has lost: its mask is empty, and size_q names the part.
+    pub(super) fn handle_repair(&mut self, from: Source, immediate: Immediate) -> Result<bool, Box<ImmediateFault>> {
+        let slot = immediate.slot;
+        let part = RailId::new(immediate.size_q as usize);
+        let called = self.called.iter_mut().find(|called| called.slot == slot);
+        let Some((called, part)) = called.zip(part).filter(|(called, part)| called.missing.contains(*part)) else {
+            return Err(Box::new(ImmediateFault::NotMissing));
+        };
+        called.missing.remove(part);
+        called.through.insert(from.rail);
+        let receive = &mut self.slots[slot];
+        receive.seen.insert(part);
+        if receive.seen == receive.expected { self.complete(slot) } else { Ok(false) }
+    }
+
+    /// Forgets the parts of open receives that a rail has brought into GPU memory, because they can no longer be made
+    /// visible there.
+    pub(crate) fn hide(&mut self, rail: RailId) {
+        for number in 0..=u8::MAX {
+            let slot = Slot::new(number);
+            let called = self.called.iter_mut().find(|called| called.slot == slot);
+            let receive = &mut self.slots[slot];
+            if receive.state != State::Open || !receive.flushable || receive.expected.is_empty() {
+                continue;
+            }
+            let repaired = match &called {
+                Some(called) if called.through.contains(rail) => called.lost.except(called.missing),
+                _ => RailSet::EMPTY,
+            };
+            let hidden = receive.seen & (RailSet::only(rail) | repaired);
+            if hidden.is_empty() {
+                continue;
+            }
+            receive.seen = receive.seen.except(hidden);
+            receive.bits = u32::from(!slot.number());
+            match called {
+                Some(called) => {
+                    called.lost |= hidden;
+                    called.missing |= hidden;
+                }
+                None => {
+                    let through = RailSet::EMPTY;
+                    self.called.push(Called {
+                        slot,
+                        lost: hidden,
+                        missing: hidden,
+                        through,
+                        size: None,
+                        is_taken: false,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Judges the parts of an open receive that a rail was to bring, now that it can bring nothing more. Those that
+    /// have not come will be sent again, unless the receive `is_taken` again: then the application has its data.
+    ///
+    /// # Errors
+    /// If the sender contradicts what the immediates have said, or says what cannot be.
+    pub(crate) fn judge(&mut self, slot: Slot, listed: &Listed, is_taken: bool) -> Result<Judged, RailFault> {
+        let size_q = listed.size.map_or(self.layout.all_ones(), |size| self.layout.size_q(size.into()));
+        let receive = &mut self.slots[slot];
+        let is_new = receive.expected.is_empty();
+        // The sender knows no size any more of a message that is done for it.
+        let fits_size = listed.unsure.is_empty() || receive.size_q == size_q;
+        let fits = is_new || receive.expected == listed.mask && fits_size;
+        if !fits || !listed.mask.is_within(self.came_up) {
+            let Listed { sequence, mask, size, .. } = *listed;
+            return Err(RailFault::Contradiction { sequence, mask: mask.bits(), size });
+        }
+        let mut seen = if is_new { RailSet::EMPTY } else { receive.seen };
+        if !listed.placed.is_within(seen) {
+            return Ok(Judged::Lost);
+        }
+        let missing = listed.unsure.except(seen);
+        if missing.is_empty() {
+            return Ok(Judged::Seen { parts: seen, is_last: false });
+        }
+        if is_new {
+            (receive.expected, receive.size_q) = (listed.mask, size_q);
+            (receive.bytes, receive.lanes_seen) = (0, [0; MAX_RAILS]);
+        }
+        // These are the bits of another slot: none of this receive takes the short way from now on.
+        receive.bits = u32::from(!slot.number());
+        if is_taken {
+            seen |= missing;
+        }
+        receive.seen = seen;
+        let is_complete = seen == receive.expected;
+        let (size, missing) = (listed.size, if is_taken { RailSet::EMPTY } else { missing });
+        match self.called(slot) {
+            Some(called) => {
+                called.lost |= missing;
+                called.missing |= missing;
+                called.size = size;
+                called.is_taken |= is_taken;
+            }
+            None => {
+                let through = RailSet::EMPTY;
+                self.called.push(Called { slot, lost: missing, missing, through, size, is_taken });
+            }
+        }
+        if is_complete {
+            self.forget(slot);
+            self.free_taken(slot);
+        }
+        Ok(Judged::Seen { parts: seen, is_last: is_complete })
+    }
+
+    /// Returns the slots of receives that were reported early, and of which a part has to come again.
+    pub(crate) fn called_early(&self) -> impl Iterator<Item = Slot> {
+        let missing = self.called.iter().filter(|called| !called.missing.is_empty()).map(|called| called.slot);
+        missing.filter(|slot| self.get(*slot).state == State::Early)
+    }
+
+    /// Forgets what was lost of a receive that is complete. Returns it.
+    pub(super) fn forget(&mut self, slot: Slot) -> Option<Called> {
+        let place = self.called.iter().position(|called| called.slot == slot)?;
+        Some(self.called.swap_remove(place))
+    }
+
+    /// Frees a slot whose application has its data already.
+    pub(super) fn free_taken(&mut self, slot: Slot) {
+        // The slot's next use must not find a record of this one.
+        self.records.take(slot, 0);
+        self.slots[slot].state = State::Free;
+        self.completed = self.completed.wrapping_add(1);
+    }
+}
