@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use railweave_fabric::Part;
-use railweave_transport::{Dial, Event, RecoveryAction};
+use railweave_transport::{Dial, Error, Event, RecoveryAction};
 
 use super::connection::Connection;
 use super::control_loop::ControlLoop;
@@ -46,7 +46,7 @@ impl ControlLoop {
             match (work, pause) {
                 (Some(work), None) => self.recover(route, Input::Worked(work)),
                 (Some(work), Some(pause)) => self.workers.give_rail_again(route, work, pause),
-                (None, _) => {}
+                (None, _) => self.fail_recovery(route, "a bug in Railweave ended the work on a rail; please report it"),
             }
         }
         let now = self.now_ns();
@@ -134,7 +134,9 @@ impl ControlLoop {
             RecoveryAction::Send(message) => self.send(route, message),
             RecoveryAction::Work(mut work) => {
                 if work.may_block() {
-                    self.workers.give_rail(route, work);
+                    if let Err(reason) = self.workers.give_rail(route, work) {
+                        self.fail_recovery(route, &reason);
+                    }
                 } else {
                     // It only opens or closes sockets.
                     work.run(self.now_ns());
@@ -154,6 +156,14 @@ impl ControlLoop {
                 }
             }
             RecoveryAction::Event(event) => self.report_rail(route, &event),
+        }
+    }
+
+    /// Fails a connection whose recovery cannot go on: both ends would wait for it.
+    fn fail_recovery(&mut self, route: Route, reason: &str) {
+        log::warn(reason);
+        if let Some(fate) = self.fate(route) {
+            fate.set_failed(Error::local(format!("{reason}; this connection is lost")));
         }
     }
 

@@ -302,13 +302,17 @@ impl Workers {
         Ok(self.rail_thread.as_mut().expect("it was just made"))
     }
 
-    /// Has work on a rail done. If no thread can be started, it is done here.
-    pub(super) fn give_rail(&mut self, route: Route, work: Box<dyn RailWork>) {
+    /// Has work on a rail done.
+    ///
+    /// # Errors
+    /// If there is no thread that would do it: the reason.
+    pub(super) fn give_rail(&mut self, route: Route, work: Box<dyn RailWork>) -> Result<(), String> {
         let job = RailJob { route, work };
-        match self.rail_thread() {
-            Ok(thread) => drop(thread.worker.give(job)),
-            Err(error) => log::warn(&format!("a thread for rails cannot be started, so one stays down: {error}")),
+        let thread = self.rail_thread().map_err(|error| format!("the rail thread cannot be started: {error}"))?;
+        if !thread.worker.give(job) {
+            return Err("a bug in Railweave ended the rail thread; please report it".to_owned());
         }
+        Ok(())
     }
 
     /// Has work on a rail go on after a pause.
@@ -396,10 +400,7 @@ impl RailJob {
         }));
         match ran {
             Ok((work, pause)) => RailDone { route, work: Some(work), pause },
-            Err(_) => {
-                log::warn("a bug in Railweave ended the work on a rail, which stays down; please report it");
-                RailDone { route, work: None, pause: None }
-            }
+            Err(_) => RailDone { route, work: None, pause: None },
         }
     }
 }
