@@ -3,9 +3,10 @@
 //! between these calls.
 //!
 //! Every call first takes the connection over ([`Turn::enter`]), so that no other thread uses the end until it returns.
-//! Every call but one that posts a message, or a receive without leaving a debt, also settles the debt of the
-//! connection that the thread left before ([`LastDebtor`]). If the thread leaves a debt here, and the control thread
-//! does not know the connection, it hands the connection over to that thread ([`Debt::incur`]).
+//! Every call also settles the debt of the connection that the thread left before ([`LastDebtor`]), except for those
+//! that post a message, that post a receive without leaving a debt, or that find a request of a one-sided fabric done.
+//! The control thread settles it within a millisecond in any case. If the thread leaves a debt here, and the control
+//! thread does not know the connection, it hands the connection over to that thread ([`Debt::incur`]).
 //!
 //! A caller hands in how to get at its end exclusively. Each function here does so at most once, after the take-over,
 //! and gives the end up before another thread may settle the debt or take the turn. Unsafe code of callers rests on

@@ -200,7 +200,7 @@ impl<F: Fabric> Core<F> {
         let fatal = outstanding.fatal().take().expect("called when there is one");
         let fatal = match *fatal {
             Fatal::Failed { lane, id, error } if self.may_recover(&error) => {
-                self.refused = id.filter(|_| error.is_refusal()).or(self.refused);
+                self.refused = id.filter(|_| error.is_refused_there()).or(self.refused);
                 self.give_up(rail, GivenUp::Lane { lane, error: *error });
                 return Ok(true);
             }

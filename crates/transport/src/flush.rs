@@ -137,6 +137,11 @@ impl Flushes {
         self.requests.iter().filter(on_rail).map(move |flush| flush.targets[rail])
     }
 
+    /// Returns true if the lanes of a rail are being ended, which reads memory back.
+    pub(crate) fn is_fencing(&self) -> bool {
+        !self.fencing.is_empty()
+    }
+
     /// Notes that the lanes of a rail are being ended.
     pub(crate) fn begin_fence(&mut self, rail: RailId) {
         self.fencing.insert(rail);

@@ -315,7 +315,7 @@ impl<F: Fabric> RecvConnection<F> {
             return Err(Misuse::ReceiveTooLong(long.size).into());
         }
         self.note_called();
-        if self.is_awaited_there(buffers) {
+        if self.holds_receives() || self.is_awaited_there(buffers) {
             return self.no_room();
         }
         let Some(rail) = self.find_room(count) else {
@@ -377,7 +377,8 @@ impl<F: Fabric> RecvConnection<F> {
         if self.inbox.slots.get(slot).state == State::Complete { Ok(slot) } else { Err(moved) }
     }
 
-    /// Ends a receive that is complete. Returns `None` if its acknowledgement must be on its way first and is not yet.
+    /// Ends a receive that is complete. Returns `None` if its acknowledgement must be on its way first and is not yet,
+    /// or if its memory may be read back just now for the fence of a rail, until when it must stay registered.
     #[inline(always)]
     fn take_sizes(&mut self, slot: Slot) -> Option<&[u64]> {
         // While other receives wait, the caller usually calls again at once; a caller with nothing left to wait for
@@ -387,10 +388,13 @@ impl<F: Fabric> RecvConnection<F> {
             return None;
         }
         let receive = self.inbox.slots.get_mut(slot);
-        receive.state = State::Free;
         if receive.flushable {
+            if self.inbox.flushes.is_fencing() && self.core.check_open().is_ok() {
+                return None;
+            }
             self.remember_rails(slot);
         }
+        self.inbox.slots.get_mut(slot).state = State::Free;
         let receive = self.inbox.slots.get(slot);
         Some(&receive.sizes[..usize::from(receive.count)])
     }

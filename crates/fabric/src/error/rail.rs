@@ -146,6 +146,12 @@ impl RailError {
         ))
     }
 
+    /// Returns true if the peer refused the memory that the work names, as after it was deregistered there.
+    pub fn is_refused_there(&self) -> bool {
+        let statuses = [WorkStatus::RemoteAccess, WorkStatus::RemoteInvalidRequest];
+        matches!(self, Self::Work(failure) if statuses.contains(&failure.status))
+    }
+
     /// Returns true if the peer did not answer: packets may not come through.
     pub fn is_unanswered(&self) -> bool {
         matches!(self, Self::Silence(_))

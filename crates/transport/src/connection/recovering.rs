@@ -55,7 +55,7 @@ impl<F: Fabric> Core<F> {
         !self.given_up.is_empty()
     }
 
-    /// Returns the last work that was refused.
+    /// Returns the last work that the peer refused.
     pub(crate) fn refused(&self) -> Option<WorkId> {
         self.refused
     }

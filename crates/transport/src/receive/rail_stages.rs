@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use railweave_fabric::{Fabric, MAX_RAILS, RailId};
+use railweave_fabric::{Fabric, MAX_RAILS, RailId, RailSet};
 
 use crate::message::{Incarnation, Listed, RailMessage, RailNews};
 use crate::recovery::{Pauses, RailWork, RecoveryAction};
@@ -17,6 +17,8 @@ pub(super) struct Recovery<F: Fabric> {
     pub(super) token: Token,
     /// True while CTS entries have to be written again, because a rail was given up that may have lost some.
     pub(super) repeats_cts: bool,
+    /// The rails during whose fences no receive may be posted.
+    pub(super) holds_receives: RailSet,
 }
 
 /// The recovery of one rail.
@@ -54,7 +56,7 @@ impl<F: Fabric> Recovery<F> {
             question: None,
             pauses: Pauses::new(pause),
         });
-        Self { rails, actions: VecDeque::new(), token, repeats_cts: false }
+        Self { rails, actions: VecDeque::new(), token, repeats_cts: false, holds_receives: RailSet::EMPTY }
     }
 
     pub(super) fn say(&mut self, rail: RailId, message: RailMessage) {

@@ -24,6 +24,14 @@ use crate::{Dial, Event, SLOTS, Slot};
 /// The most pieces of GPU memory that a fence makes visible: as many as receives may be out.
 const MOST_FLUSHES: usize = SLOTS;
 
+/// Pieces of GPU memory for a fence to read back.
+struct Places {
+    places: Vec<RemoteSlice>,
+    /// True if they are registered until the fence has ended. Then all receives that are posted meanwhile become
+    /// visible too.
+    is_sure: bool,
+}
+
 impl<F: Fabric> RecvConnection<F> {
     /// Does what is due: ends the lanes of rails that were given up, and writes CTS again.
     pub(super) fn recover_now(&mut self, now_ns: u64) {
@@ -43,10 +51,14 @@ impl<F: Fabric> RecvConnection<F> {
 
     fn begin_fence(&mut self, rail: RailId, why: GivenUp, now_ns: u64) {
         let name = self.core.rails.name(rail);
-        let flushes = self.placed_by(rail);
+        let Places { places: flushes, is_sure } = self.placed_by(rail);
         let Some(taken) = self.core.rails.take(rail) else {
             return;
         };
+        if !is_sure {
+            self.recovery.holds_receives.insert(rail);
+            self.core.fast.close();
+        }
         self.inbox.owing.remove(rail);
         self.inbox.holds.handle_given_up(rail);
         self.inbox.flushes.begin_fence(rail);
@@ -64,30 +76,35 @@ impl<F: Fabric> RecvConnection<F> {
     }
 
     /// Returns pieces of GPU memory to read back, so that everything that a rail has placed there becomes visible. They
-    /// are those of receives and flushes in progress, whose memory is registered for sure. Only if there are none, it
-    /// is the last receive that was tested: it may have to be flushed yet, or its memory may be gone by now.
-    fn placed_by(&self, rail: RailId) -> Vec<RemoteSlice> {
+    /// are those of receives and flushes in progress, which stay registered: these do not end before the fence does.
+    /// Only if there are none, it is the last receive that was tested: it may have to be flushed yet, or its memory may
+    /// be gone by now. Early receives are never flushed, and their memory may be gone too.
+    fn placed_by(&self, rail: RailId) -> Places {
         if !self.core.rails.find(rail).is_some_and(|connected| connected.rail.flushes()) {
-            return Vec::new();
+            return Places { places: Vec::new(), is_sure: true };
         }
         let pieces = |receive: &Receive| {
             let entries = self.cts.entries(receive.first_entry, receive.count).enumerate();
             let addresses = receive.addresses;
-            let of_gpu = entries.filter(move |(index, entry)| addresses[*index] != 0 && entry.size > 0);
+            // The entries of a receive that is complete may have been overwritten.
+            let is_its = move |index: usize, address: u64| address != 0 && addresses[index] == address;
+            let of_gpu = entries.filter(move |(index, entry)| is_its(*index, entry.address) && entry.size > 0);
             of_gpu.map(move |(_, entry)| RemoteSlice { address: entry.address, key: entry.keys[rail] })
         };
         let newest_first = (1..=SLOTS as u32).map(|count| self.inbox.slots.get(self.head.before(count).slot()));
+        let may_need = |receive: &&Receive| receive.flushable && receive.state != State::Early;
         let (tested, used): (Vec<_>, Vec<_>) =
-            newest_first.filter(|receive| receive.flushable).partition(|receive| receive.state == State::Free);
+            newest_first.filter(may_need).partition(|receive| receive.state == State::Free);
         let in_use = used.into_iter().flat_map(pieces).chain(self.inbox.flushes.targets(rail));
         let mut placed: Vec<RemoteSlice> = in_use.collect();
         if placed.is_empty() {
-            return tested.into_iter().flat_map(pieces).take(1).collect();
+            let places: Vec<_> = tested.into_iter().flat_map(pieces).take(1).collect();
+            return Places { is_sure: places.is_empty(), places };
         }
         placed.sort_unstable_by_key(|slice: &RemoteSlice| slice.address);
         placed.dedup();
         placed.truncate(MOST_FLUSHES);
-        placed
+        Places { places: placed, is_sure: true }
     }
 
     /// Handles work on a rail that is done.
@@ -99,7 +116,7 @@ impl<F: Fabric> RecvConnection<F> {
             }
             Err(work) => {
                 if let Ok(lanes) = work.downcast::<NewLanes<F>>() {
-                    let (rail, _, made) = lanes.into_made();
+                    let (rail, made) = lanes.into_made();
                     self.take_made(rail, made);
                 }
             }
@@ -119,6 +136,7 @@ impl<F: Fabric> RecvConnection<F> {
             return self.core.fail_by(rail, *fatal);
         }
         self.inbox.owing.remove(rail);
+        self.recovery.holds_receives.remove(rail);
         self.inbox.flushes.handle_fenced(rail, fenced.is_visible);
         if !fenced.is_visible {
             if self.has_hidden(rail) {
@@ -145,7 +163,8 @@ impl<F: Fabric> RecvConnection<F> {
     /// Says what has come of the parts that the sender asks about. Nothing of this incarnation can come any more.
     fn answer(&mut self, rail: RailId, question: &[Listed]) {
         self.recovery.rails[rail].stage = Stage::Answered;
-        self.free_ring(rail);
+        // The sender's lanes are gone, so no CTS can land over them.
+        self.inbox.holds.handle_down(rail);
         let mut seen = Vec::new();
         for listed in question {
             match self.judge(rail, listed) {
@@ -158,11 +177,6 @@ impl<F: Fabric> RecvConnection<F> {
             self.recovery.say(rail, RailMessage::State(seen));
         }
         self.note_called();
-    }
-
-    /// Notes that the sender's lanes of a rail are gone: no CTS can land over it.
-    fn free_ring(&mut self, rail: RailId) {
-        self.inbox.holds.handle_down(rail);
     }
 
     /// Returns the parts of a receive that have come. Notes that the others will be sent again.
@@ -219,9 +233,14 @@ impl<F: Fabric> RecvConnection<F> {
         })
     }
 
-    /// Keeps receives off the fast path while parts of early ones are on their way again.
+    /// Returns true if no receive may be posted: a fence runs that may be unable to make it visible.
+    pub(super) fn holds_receives(&self) -> bool {
+        !self.recovery.holds_receives.is_empty()
+    }
+
+    /// Keeps receives off the fast path while none may be posted, or parts of early ones are on their way again.
     pub(super) fn note_called(&mut self) {
-        if self.inbox.slots.called_early().next().is_some() {
+        if self.holds_receives() || self.inbox.slots.called_early().next().is_some() {
             self.core.fast.close();
         } else {
             self.core.fast.open();
@@ -339,7 +358,7 @@ impl<F: Fabric> RecvConnection<F> {
             return Err(RailFault::WrongLanes { lanes: peer.len(), agreed: lanes });
         }
         (one.incarnation, one.stage) = (incarnation, Stage::Opening);
-        let attempt = Attempt { rail, incarnation, timeout_ns: one.pauses.attempt_ns() };
+        let attempt = Attempt { rail, timeout_ns: one.pauses.attempt_ns() };
         self.recovery.work(NewLanes::answer(attempt, &remake, peer, receives));
         Ok(())
     }

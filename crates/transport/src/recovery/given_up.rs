@@ -18,11 +18,6 @@ pub enum GivenUp {
     Post(PostError),
     /// A part of this host that it uses failed, with this message.
     Part(String),
-    /// Its work has not moved for this time, in nanoseconds, although the peer is there.
-    Silent {
-        /// The time.
-        for_ns: u64,
-    },
     /// The peer has given it up.
     Peer,
 }
@@ -33,10 +28,6 @@ impl fmt::Display for GivenUp {
             Self::Lane { lane, error } => write!(out, "lane {lane}: {error}"),
             Self::Post(error) => error.fmt(out),
             Self::Part(message) => out.write_str(message),
-            Self::Silent { for_ns } => {
-                let seconds = *for_ns as f64 / 1e9;
-                write!(out, "its work has not moved for {seconds:.1} s although the peer is there")
-            }
             Self::Peer => out.write_str("the peer has given it up; its log says why"),
         }
     }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Connecting, Domain, Fabric, Joining, LaneEndpoint, LocalSlice, PendingRail, Rail, RailId, RailSpec, RemoteSlice,
+    Connecting, Domain, Fabric, Joining, LaneEndpoint, LocalSlice, PendingRail, PostError, Rail, RailId, RailSpec,
+    RemoteSlice,
 };
 
 use super::RailWork;
 use crate::handshake::{Probe, repeat_ns};
-use crate::message::Incarnation;
 
-/// The pause between two looks at the first writes.
+/// The pause between two looks at the first writes, and before more receives are posted if there was no room.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
 
 /// The facts from which lanes of a rail are made again.
@@ -40,13 +40,12 @@ pub(crate) enum Made<F: Fabric> {
 /// The making of lanes.
 pub(crate) struct NewLanes<F: Fabric> {
     rail: RailId,
-    incarnation: Incarnation,
     remake: Arc<Remake<F>>,
     /// The peer's end points, once they are known.
     peer: Option<Vec<LaneEndpoint>>,
     /// True if this end proves that the lanes carry packets.
     proves: bool,
-    /// The receives to post.
+    /// The receives that are still to be posted.
     receives: u32,
     state: State<F>,
     endpoints: Vec<LaneEndpoint>,
@@ -55,11 +54,10 @@ pub(crate) struct NewLanes<F: Fabric> {
     until_ns: Option<u64>,
 }
 
-/// The incarnation of a rail whose lanes are made.
+/// An attempt to make the lanes of a rail.
 #[derive(Clone, Copy)]
 pub(crate) struct Attempt {
     pub(crate) rail: RailId,
-    pub(crate) incarnation: Incarnation,
     /// The time that it has.
     pub(crate) timeout_ns: u64,
 }
@@ -67,6 +65,7 @@ pub(crate) struct Attempt {
 enum State<F: Fabric> {
     Begun,
     Pending(F::PendingRail),
+    Filling(F::Rail),
     Proving { probe: Probe<F::Rail>, repeat_at_ns: u64 },
     Done(Made<F>),
 }
@@ -95,7 +94,6 @@ impl<F: Fabric> NewLanes<F> {
     fn new(attempt: Attempt, remake: &Arc<Remake<F>>, state: State<F>, peer: Option<Vec<LaneEndpoint>>) -> Self {
         Self {
             rail: attempt.rail,
-            incarnation: attempt.incarnation,
             timeout_ns: attempt.timeout_ns,
             remake: Arc::clone(remake),
             peer,
@@ -107,13 +105,13 @@ impl<F: Fabric> NewLanes<F> {
         }
     }
 
-    /// Returns the rail, its incarnation, and the lanes as far as they were made, once the work is done.
-    pub(crate) fn into_made(self) -> (RailId, Incarnation, Made<F>) {
+    /// Returns the rail, and the lanes as far as they were made, once the work is done.
+    pub(crate) fn into_made(self) -> (RailId, Made<F>) {
         let made = match self.state {
             State::Done(made) => made,
             _ => Made::Failed("the work on it was not finished".to_owned()),
         };
-        (self.rail, self.incarnation, made)
+        (self.rail, made)
     }
 
     /// Takes one step. Returns the pause before the next, `None` once the work is done.
@@ -143,8 +141,18 @@ impl<F: Fabric> NewLanes<F> {
                         }
                     }
                 }
-                let mut rail = pending.into_rail().map_err(|error| error.to_string())?;
+                self.state = State::Filling(pending.into_rail().map_err(|error| error.to_string())?);
+                Ok(Some(Duration::ZERO))
+            }
+            State::Filling(mut rail) => {
                 self.post_receives(&mut rail)?;
+                if self.receives > 0 {
+                    if now_ns >= until_ns {
+                        return Err("its lanes take too few receives".to_owned());
+                    }
+                    self.state = State::Filling(rail);
+                    return Ok(Some(LOOK_PAUSE));
+                }
                 if !self.proves {
                     self.state = State::Done(Made::Ready(rail, std::mem::take(&mut self.endpoints)));
                     return Ok(None);
@@ -177,13 +185,12 @@ impl<F: Fabric> NewLanes<F> {
         }
     }
 
-    /// Posts all receives: the peer may use each of them as soon as the lanes are up.
-    fn post_receives(&self, rail: &mut F::Rail) -> Result<(), String> {
-        let mut missing = self.receives;
-        while missing > 0 {
-            match rail.post_receives(missing) {
-                Ok(0) => return Err("its lanes take too few receives".to_owned()),
-                Ok(posted) => missing = missing.saturating_sub(posted),
+    /// Posts the receives, as far as there is room. The peer may use each of them as soon as the lanes are up.
+    fn post_receives(&mut self, rail: &mut F::Rail) -> Result<(), String> {
+        while self.receives > 0 {
+            match rail.post_receives(self.receives) {
+                Ok(0) | Err(PostError::Full) => break,
+                Ok(posted) => self.receives = self.receives.saturating_sub(posted),
                 Err(error) => return Err(error.to_string()),
             }
         }

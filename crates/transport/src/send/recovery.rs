@@ -34,8 +34,8 @@ impl<F: Fabric> SendConnection<F> {
             {
                 let one = &mut self.recovery.rails[rail];
                 one.stage = Stage::Opening;
-                let (incarnation, timeout_ns) = (one.incarnation.next(), one.pauses.attempt_ns());
-                self.recovery.work(NewLanes::open(Attempt { rail, incarnation, timeout_ns }, &remake));
+                let timeout_ns = one.pauses.attempt_ns();
+                self.recovery.work(NewLanes::open(Attempt { rail, timeout_ns }, &remake));
             }
         }
         self.post_repairs(now_ns);
@@ -81,7 +81,7 @@ impl<F: Fabric> SendConnection<F> {
             }
             Err(work) => {
                 if let Ok(lanes) = work.downcast::<NewLanes<F>>() {
-                    let (rail, _, made) = lanes.into_made();
+                    let (rail, made) = lanes.into_made();
                     self.take_made(rail, made, now_ns);
                 }
             }
@@ -286,8 +286,7 @@ impl<F: Fabric> SendConnection<F> {
         match F::JOINING {
             Joining::ByExchange { .. } => {
                 one.stage = Stage::Connecting { is_wanted: true };
-                let (incarnation, timeout_ns) = (one.incarnation, one.pauses.attempt_ns());
-                let attempt = Attempt { rail, incarnation, timeout_ns };
+                let attempt = Attempt { rail, timeout_ns: one.pauses.attempt_ns() };
                 self.recovery.work(NewLanes::connect(attempt, &remake, pending, peer));
             }
             Joining::BySockets { .. } => {

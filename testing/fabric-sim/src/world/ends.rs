@@ -163,9 +163,9 @@ impl<O: Observer> State<O> {
         }
     }
 
-    /// Kills a lane because its work was refused.
-    pub(super) fn refuse(&mut self, id: usize, lane: LaneId, why: &str) {
-        let error = self.work_failed(id, lane, WorkStatus::RemoteAccess, why);
+    /// Kills a lane because its work was refused, and reports this status.
+    pub(super) fn refuse(&mut self, id: usize, lane: LaneId, status: WorkStatus, why: &str) {
+        let error = self.work_failed(id, lane, status, why);
         self.fail_lane(id, lane, error);
     }
 

@@ -1,7 +1,7 @@
 //! Writes that reach the other end: they land, are held back, refused or lost, and are acknowledged.
 
 use railweave_fabric::conformance::Completion;
-use railweave_fabric::{Access, LaneId, MemoryKind};
+use railweave_fabric::{Access, LaneId, MemoryKind, WorkStatus};
 
 use super::flight::Flight;
 use super::link::Span;
@@ -33,6 +33,8 @@ pub(super) enum Landed {
     NoReceive,
     /// It must not land, for this reason.
     Refused(&'static str),
+    /// It cannot be read any more where it comes from.
+    SourceGone,
 }
 
 impl<O: Observer> State<O> {
@@ -126,19 +128,25 @@ impl<O: Observer> State<O> {
                     return;
                 }
                 // The bytes left the device before it failed, or did not.
-                Landed::Refused(_) if self.ports[route.port].is_gone => {
+                Landed::Refused(_) | Landed::SourceGone if self.ports[route.port].is_gone => {
                     state.flights.push_front(flight);
                     return self.lose(id, lane);
                 }
-                Landed::Refused(why) => {
-                    let peer = self.ends[id].as_ref().and_then(|end| end.peer.filter(|_| !end.one_sided));
-                    self.refuse(id, lane, why);
-                    if let Some(peer) = peer {
-                        self.refuse(peer, lane, why);
-                    }
-                    return;
+                Landed::Refused(why) => return self.refuse_both(id, lane, WorkStatus::RemoteAccess, why),
+                Landed::SourceGone => {
+                    let why = "its source was deregistered while it was in flight";
+                    return self.refuse_both(id, lane, WorkStatus::LocalProtection, why);
                 }
             }
+        }
+    }
+
+    /// Fails a lane with this status because of a write that must not land. Over sockets the other end fails too.
+    fn refuse_both(&mut self, id: usize, lane: LaneId, status: WorkStatus, why: &str) {
+        let peer = self.ends[id].as_ref().and_then(|end| end.peer.filter(|_| !end.one_sided));
+        self.refuse(id, lane, status, why);
+        if let Some(peer) = peer {
+            self.refuse(peer, lane, WorkStatus::RemoteAccess, why);
         }
     }
 
@@ -301,7 +309,7 @@ impl<O: Observer> State<O> {
             bytes.resize(length as usize, 0);
             if region.is_some() && !self.load(flight, source_port, &mut bytes) {
                 self.scratch = bytes;
-                return Landed::Refused("its source was deregistered while it was in flight");
+                return Landed::SourceGone;
             }
             if !flight.torn && length > 64 && self.chance.permille(self.faults.torn_permille) {
                 // Control memory is written in the order of addresses, other memory in any order.

@@ -119,7 +119,7 @@ impl<O: Observer> State<O> {
                 }
                 false
             }
-            Landed::Refused(_) => {
+            Landed::Refused(_) | Landed::SourceGone => {
                 self.suffer(Mishap::Fenced);
                 false
             }

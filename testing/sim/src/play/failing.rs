@@ -22,7 +22,7 @@ impl<const O: bool> Game<O> {
         let recovers = self.faults.recovers;
         let may_not_open = self.faults.fabric.open_fails_permille > 0;
         let call = Call { sender: side.sender, grace_ns, needs_peer, is_flush, settling_ns, recovers, may_not_open };
-        let is_ending = self.is_working(side);
+        let is_recovering = self.is_recovering(side);
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
         let watched = &mut state.observer.watch.connections[side.connection];
@@ -35,8 +35,8 @@ impl<const O: bool> Game<O> {
         }
         // A peer that breaks the protocol is not listened to any more.
         let is_heard = !matches!(**error, Cause::Violation { .. } | Cause::Cts(_));
-        // The queues of rails that are being ended are read by other threads.
-        if is_heard && !is_ending && state.has_unreported(side.connection, side.sender, broke_ns) {
+        // The queues of rails that are ended or made are read by other threads, or by nobody yet.
+        if is_heard && !is_recovering && state.has_unreported(side.connection, side.sender, broke_ns) {
             let text = format!("{}: it fails although its rails have more to report: {error}", side.who());
             state.observer.watch.violate(now_ns, Checker::Errors, text);
         }

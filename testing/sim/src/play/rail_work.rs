@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use railweave_fabric::RailSet;
 use railweave_transport::{Fate, RailWork};
 
 /// The recovery of one end.
@@ -14,6 +15,8 @@ pub(super) struct Recovery {
     /// The work that threads do, by its numbers.
     pub(super) works: BTreeMap<u32, Box<dyn RailWork>>,
     pub(super) last_work: u32,
+    /// The rails that are down.
+    pub(super) down: RailSet,
     /// The time for which the next look is scheduled.
     pub(super) timer_ns: Option<u64>,
 }

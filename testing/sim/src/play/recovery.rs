@@ -25,11 +25,11 @@ impl<const O: bool> Game<O> {
         if side.sender { &mut pair.sender.recovery } else { &mut pair.receiver.recovery }
     }
 
-    /// Returns true if threads work on the rails of an end.
-    pub(super) fn is_working(&self, side: Side) -> bool {
+    /// Returns true if rails of an end are down, or threads work on them: then nobody polls some of its lanes.
+    pub(super) fn is_recovering(&self, side: Side) -> bool {
         let pair = &self.connections[side.connection];
         let recovery = if side.sender { &pair.sender.recovery } else { &pair.receiver.recovery };
-        !recovery.works.is_empty()
+        !recovery.works.is_empty() || !recovery.down.is_empty()
     }
 
     /// Lets the control thread use an end that is up; `None` if it is not.
@@ -126,7 +126,12 @@ impl<const O: bool> Game<O> {
         }
     }
 
-    fn note_event(&self, side: Side, event: &Event) {
+    fn note_event(&mut self, side: Side, event: &Event) {
+        match event {
+            Event::RailDown { rail, .. } => self.recovery(side).down.insert(*rail),
+            Event::RailUp { rail, .. } => self.recovery(side).down.remove(*rail),
+            _ => {}
+        }
         let mut state = self.world.lock();
         let (seen, numbers) = match event {
             Event::RailDown { rail, left, .. } => {

@@ -437,6 +437,7 @@ impl Strike {
             (_, WorkStatus::RetriesExceeded) if is_gone => true,
             // Writes may still be on their way when the memory at either end is the application's again.
             (Self::NoSource | Self::NoTarget | Self::PeerClosed, WorkStatus::RemoteAccess) => true,
+            (Self::NoSource, WorkStatus::LocalProtection) => true,
             // The lane is dead at the other end, which refused a write or was told so.
             (Self::NoSource | Self::NoTarget, WorkStatus::RetriesExceeded) => true,
             _ => false,
@@ -449,6 +450,7 @@ impl Strike {
         match self {
             // Work that was posted before the memory was gone is refused by the other end, or by the adapter.
             Self::NoSource | Self::NoTarget if error_is_own(error) => Fault::Protocol,
+            Self::NoSource if error_is_of_source(error) => Fault::Local,
             Self::Forged => Fault::Protocol,
             Self::KeysDiffer => Fault::Configuration,
             _ if matches!(**error, Cause::Unrepairable { .. }) => Fault::Local,
@@ -461,6 +463,13 @@ impl Strike {
 /// Returns true if an error says that the call itself named memory that is not registered.
 fn error_is_own(error: &Error) -> bool {
     matches!(**error, Cause::Post { error: PostError::Invalid(_), .. })
+}
+
+/// Returns true if an adapter could not read the memory that a write came from.
+fn error_is_of_source(error: &Error) -> bool {
+    let is_it =
+        |error: &RailError| matches!(error, RailError::Work(failure) if failure.status == WorkStatus::LocalProtection);
+    matches!(&**error, Cause::Lane { error, .. } if is_it(error))
 }
 
 /// Checks that an error has a text.
