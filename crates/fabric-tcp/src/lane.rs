@@ -198,6 +198,14 @@ impl Lane {
         }
     }
 
+    /// Returns the time for which the peer's host has acknowledged nothing of what is on its way.
+    pub(crate) fn silence(&mut self) -> Duration {
+        match self.state {
+            State::Open => self.silence.listen(Instant::now(), self.socket.heard_ago()),
+            State::Closed | State::Failed(_) => Duration::ZERO,
+        }
+    }
+
     #[cold]
     fn look_for_silence(&mut self) {
         if let State::Open = self.state

@@ -94,6 +94,10 @@ impl Rail for TcpRail {
         self.lanes.iter_mut().fold(true, |all, lane| lane.acknowledge(&self.keys) & all)
     }
 
+    fn silence(&mut self) -> Duration {
+        self.lanes.iter_mut().map(Lane::silence).max().unwrap_or_default()
+    }
+
     fn describe(&self) -> String {
         self.descriptions.first().cloned().unwrap_or_default()
     }

@@ -37,16 +37,21 @@ impl Silence {
     /// Records a look at `now`: the time since the peer's host was heard, or `None` if no bytes are in flight to it.
     /// Returns the length of the silence once it reaches the timeout.
     pub(crate) fn look(&mut self, now: Instant, heard_ago: Option<Duration>) -> Option<Duration> {
+        let silent = self.listen(now, heard_ago);
+        self.timeout.is_some_and(|timeout| silent >= timeout).then_some(silent)
+    }
+
+    /// Records a look as [`Self::look`] does. Returns the length of the silence so far.
+    pub(crate) fn listen(&mut self, now: Instant, heard_ago: Option<Duration>) -> Duration {
         let Some(heard_ago) = heard_ago else {
             self.since = None;
-            return None;
+            return Duration::ZERO;
         };
         // If nothing was heard since the first look, the bytes that it found are still in flight. Otherwise the bytes
         // in flight may have just been sent.
         let since = self.since.filter(|since| heard_ago >= now.duration_since(*since) + GRAIN);
         let since = *self.since.insert(since.unwrap_or(now));
-        let silent = now.duration_since(since);
-        self.timeout.is_some_and(|timeout| silent >= timeout).then_some(silent)
+        now.duration_since(since)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::net::Ipv6Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::{Access, Clock, Joining, LaneId, Memory, Part, PostError, RailError, RegisterError, SetupError};
 
@@ -268,6 +269,13 @@ pub trait Rail: Send + 'static {
     /// repeat this call until it returns true; otherwise the peer might wait forever.
     fn acknowledge(&mut self) -> bool {
         true
+    }
+
+    /// Looks at the lanes, and returns the longest time for which the peer's host has acknowledged nothing although
+    /// something was on its way to it all the time, as far as the looks so far have shown. Zero on a one-sided fabric,
+    /// where nobody knows more than the completions tell. May take a system call per lane.
+    fn silence(&mut self) -> Duration {
+        Duration::ZERO
     }
 
     /// Ends the rail for good, whether its lanes have failed or not: its fence. Dropping a rail also frees it, but

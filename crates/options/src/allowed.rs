@@ -40,6 +40,12 @@ pub(crate) const PEER_SECONDS: &str = "seconds from 1 to 3600, or milliseconds w
 /// The time of an outage.
 pub(crate) const OUTAGE: &str = "seconds from 1 to 86400, or milliseconds with the unit ms; 0 for no limit";
 
+/// The allowed sizes of NCCL's threshold for adaptive routing.
+pub(crate) const THRESHOLD: &str = "a number of bytes, or -2 for the default";
+
+/// The time for which a rail may be silent.
+pub(crate) const RAIL_TIMEOUT: &str = "seconds from 0.05 to 60, or milliseconds with the unit ms; 0 for any";
+
 /// The shortest and the longest time of a step of the handshake.
 pub(crate) const HANDSHAKE_TIMEOUT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3600));
 /// The shortest and the longest silence of a peer.

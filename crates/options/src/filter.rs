@@ -285,6 +285,11 @@ fn whole<T: FromStr>(text: &str) -> Option<T> {
     Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
 }
 
+/// Parses a list of ports as [`RailFilter::parse`] does, for a setting that may have none.
+pub(crate) fn filter(text: &str) -> Result<Option<RailFilter>, String> {
+    RailFilter::parse(text).map(Some)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

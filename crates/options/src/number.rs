@@ -89,6 +89,15 @@ pub(crate) fn outage(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
+/// Parses the time for which a rail may be silent as [`seconds`] does: 50 ms to 60 s, or 0 for any.
+pub(crate) fn rail_timeout(text: &str) -> Result<Duration, String> {
+    let time = seconds(text, Duration::ZERO, Duration::from_secs(60))?;
+    if !time.is_zero() && time < Duration::from_millis(50) {
+        return Err("is less than 0.05 s and not 0".to_owned());
+    }
+    Ok(time)
+}
+
 /// Parses a time from `low` to `high`, written as a whole number of milliseconds.
 pub(crate) fn milliseconds(text: &str, low: Duration, high: Duration) -> Result<Duration, String> {
     let millis = decimal(text.trim(), 0).ok_or("is not a whole number of milliseconds")?;

@@ -2,11 +2,11 @@
 
 use crate::allowed::{
     BYTES, FILTER, FOLDER, GID_INDEX, GROUPS, HANDSHAKE_SECONDS, HANDSHAKE_TIMEOUT, LIBRARY, MESH_TIMEOUT, OUTAGE,
-    PEER_SECONDS, PREFIX_LENGTH, RANGE,
+    PEER_SECONDS, PREFIX_LENGTH, RAIL_TIMEOUT, RANGE, THRESHOLD,
 };
 use crate::entry::{Entry, Row};
 use crate::error::{OptionErrors, Warning};
-use crate::filter::RailFilter;
+use crate::filter::{RailFilter, filter};
 use crate::nccl;
 use crate::number;
 use crate::rdma::{self, AdaptiveRouting, GidIndices, traffic_class};
@@ -366,6 +366,14 @@ options! {
                rail is opened again until it carries messages once more. Set it on all hosts. With 0, a connection \
                fails with its first rail.",
     }
+    /// The time for which a rail may be silent: 50 ms to 60 s, 0 for any.
+    rail_timeout: Duration {
+        variables: [variable("RAILWEAVE_RAIL_TIMEOUT", RAIL_TIMEOUT, "500ms", number::rail_timeout)],
+        default: Duration::from_millis(500), "500 ms",
+        help: "The time for which a rail may answer nothing of what is on its way while the peer is alive, if \
+               `RAILWEAVE_RECOVERY` is 1. Then it is given up, long before its adapter or kernel would report it; 0 \
+               leaves it to them. A false alarm costs new lanes, and doubles the time of its rail for a while.",
+    }
     /// The time for which a connection without any rail waits for one: 1 to 86400 s, 0 for as long as it takes.
     outage_timeout: Duration {
         variables: [variable("RAILWEAVE_OUTAGE_TIMEOUT", OUTAGE, "300", number::outage)],
@@ -552,12 +560,7 @@ options! {
     adaptive_routing_threshold: u64 {
         variables: [
             variable("RAILWEAVE_ADAPTIVE_ROUTING_THRESHOLD", BYTES, "8K", |text| number::bytes(text, 1 << 30)),
-            nccls(
-                "NCCL_IB_AR_THRESHOLD",
-                "a number of bytes, or -2 for the default",
-                "8192",
-                nccl::adaptive_routing_threshold,
-            ),
+            nccls("NCCL_IB_AR_THRESHOLD", THRESHOLD, "8192", nccl::adaptive_routing_threshold),
         ],
         default: 8192, "8K",
         help: "RDMA only: the size above which a message is large for `RAILWEAVE_ADAPTIVE_ROUTING`.",
@@ -592,8 +595,4 @@ options! {
         help: "RDMA only: the flushing of received data into GPU memory. With 1, data is flushed when NCCL asks for \
                it; with 0, never. `NCCL_GDR_FLUSH_DISABLE=1` means 0.",
     }
-}
-
-fn filter(text: &str) -> Result<Option<RailFilter>, String> {
-    RailFilter::parse(text).map(Some)
 }

@@ -126,6 +126,7 @@ impl Process {
             handshake_timeout: self.options.handshake_timeout.value,
             peer_timeout: self.options.peer_timeout.value,
             recovers: self.options.recovery.value,
+            rail_timeout: self.options.rail_timeout.value,
             congestion: self.congestion.clone(),
             events: self.events.clone(),
             return_events: self.options.return_events.value,
@@ -195,6 +196,7 @@ impl Process {
             probe_timeout: self.options.probe_timeout.value,
             recovers: self.options.recovery.value,
             outage: self.options.outage_timeout.value,
+            rail_timeout: self.options.rail_timeout.value,
             ..ConnectionConfig::default()
         }
     }

@@ -57,6 +57,7 @@ const WRONG: &[(&str, &str)] = &[
     ("RAILWEAVE_ROUTES", "yes"),
     ("RAILWEAVE_PROBE_TIMEOUT", "0"),
     ("RAILWEAVE_RECOVERY", "maybe"),
+    ("RAILWEAVE_RAIL_TIMEOUT", "0.04"),
     ("RAILWEAVE_OUTAGE_TIMEOUT", "0.5"),
     ("RAILWEAVE_ROCE_VERSION", "0"),
     ("RAILWEAVE_ADDRESS_FAMILY", "inet"),

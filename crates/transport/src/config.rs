@@ -24,6 +24,9 @@ pub struct ConnectionConfig {
     pub recovers: bool,
     /// The time for which a connection without any rail waits for one; zero for as long as it takes.
     pub outage: Duration,
+    /// The time for which a rail may answer nothing while the peer is alive; zero for as long as its adapter or kernel
+    /// lets it.
+    pub rail_timeout: Duration,
     /// The pause before the first attempt to bring a rail up again; all other times of such attempts are multiples of
     /// it. The simulation has shorter ones.
     pub rail_pause: Duration,
@@ -45,6 +48,7 @@ impl Default for ConnectionConfig {
             traffic_class: None,
             recovers: true,
             outage: Duration::from_secs(300),
+            rail_timeout: Duration::from_millis(500),
             rail_pause: Duration::from_millis(100),
             first_number: 0,
             probe_timeout: Duration::from_secs(10),

@@ -11,7 +11,7 @@ pub(crate) use self::fast_path::FastPath;
 use crate::fate::Fate;
 use crate::rail_info::RailInfo;
 use crate::rails::{ConnectedRail, POLL_BATCH, RailSide, Rails};
-use crate::recovery::{GivenUp, Outage};
+use crate::recovery::{GivenUp, Outage, Silences};
 use crate::steering::Steering;
 use crate::violation::Violation;
 use crate::work::WorkKind;
@@ -41,6 +41,8 @@ pub(crate) struct Core<F: Fabric> {
     /// The rails with new lanes over which this end posts nothing yet, because the peer's may not be connected.
     quiet: RailSet,
     outage: Outage,
+    /// The silences of its rails.
+    pub(crate) silences: Silences,
     /// The rails that were given up, and why, until the recovery takes their lanes.
     given_up: Vec<(RailId, GivenUp)>,
     /// The last work that was refused.
@@ -131,6 +133,7 @@ impl<F: Fabric> Core<F> {
             recovers: config.recovers,
             quiet: RailSet::EMPTY,
             outage: Outage::new(config.outage),
+            silences: Silences::new(config.rail_timeout),
             given_up: Vec::new(),
             refused: None,
         }
@@ -516,6 +519,15 @@ macro_rules! both_ends {
 
             fn handle_part_failed(&mut self, part: &Part, message: &str) -> bool {
                 self.core.give_up_part(part, message)
+            }
+
+            fn look_for_silence(&mut self, hearing: crate::Hearing) -> crate::Hush {
+                if !self.core.listens() {
+                    return crate::Hush::Idle;
+                }
+                let hush = self.listen(hearing);
+                self.recover_now(hearing.now_ns);
+                hush
             }
 
             fn hurry_recovery(&mut self, now_ns: u64) {

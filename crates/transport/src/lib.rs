@@ -82,7 +82,7 @@ pub use preface::{LANE_PROOF_BYTES, LanePreface, PREFACE_BYTES, Preface, Token};
 pub use rail_info::{LATENCIES, RailCounters, RailInfo, RailName};
 pub use receive::{Flushed, RecvConnection, RecvRequest};
 pub use received::Received;
-pub use recovery::{GivenUp, RailWork, Recovers, RecoveryAction};
+pub use recovery::{GivenUp, Hearing, Hush, RailWork, Recovers, RecoveryAction};
 pub use send::{SendConnection, SendRequest};
 pub use sequence::Slot;
 pub use session::{

@@ -2,6 +2,7 @@
 
 mod holds;
 mod inbox;
+mod listening;
 mod rail_stages;
 mod recovery;
 
@@ -222,6 +223,7 @@ impl<F: Fabric> RecvConnection<F> {
                 credits: ReceiveCredits::new(&mut parts.rails, &parts.config),
                 flushes: Flushes::new(number),
                 holds: Holds::default(),
+                checked: RailSet::EMPTY,
                 owing: RailSet::EMPTY,
                 fatal: None,
                 fate: Arc::clone(&parts.fate),

@@ -2,6 +2,7 @@
 
 mod chains;
 mod filling;
+mod listening;
 mod meter;
 mod rail_stages;
 mod recovery;

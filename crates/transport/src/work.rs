@@ -4,10 +4,11 @@ use railweave_fabric::{RailId, WorkId};
 
 use crate::sequence::Sequence;
 
-/// Mark the ids of a repair and of a hold, which are else those of CTS.
+/// Mark the ids of a repair, of a hold and of a check, which are else those of CTS.
 const REPAIR: u64 = 1 << 37;
 const HOLD: u64 = 1 << 38;
-const _: () = assert!(HOLD >> WorkId::BITS == 0);
+const CHECK: u64 = 1 << 39;
+const _: () = assert!(CHECK >> WorkId::BITS == 0);
 
 /// The kind of a piece of work, encoded in its [`WorkId`]: the report that it is done carries nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub(crate) enum WorkKind {
     Repair { sequence: Sequence, part: RailId },
     /// A write behind CTS entries that went out twice: the number of their hold.
     Hold(u32),
+    /// An empty write of a receiver, which shows if its rail carries anything.
+    Check,
     /// A flush: its request, and the generation of that request modulo 2^24.
     Flush { request: u8, generation: u32 },
 }
@@ -38,6 +41,7 @@ impl WorkKind {
                 REPAIR | u64::from(sequence.number()) << 5 | (part.index() as u64) << 2 | 2
             }
             Self::Hold(number) => HOLD | u64::from(number) << 2 | 2,
+            Self::Check => CHECK | 2,
             Self::Ping => 4,
             Self::Probe(number) => (u64::from(number) + 1) << 2,
             Self::Flush { request, generation } => u64::from(generation) << 10 | u64::from(request) << 2 | 3,
@@ -54,6 +58,7 @@ impl WorkKind {
     pub(crate) fn from_id(id: WorkId) -> Option<Self> {
         let number = (id.0 >> 2) as u32;
         match id.0 & 3 {
+            2 if id.0 & CHECK != 0 => Some(Self::Check),
             2 if id.0 & HOLD != 0 => Some(Self::Hold(number)),
             2 if id.0 & REPAIR != 0 => {
                 let part = RailId::new((id.0 >> 2 & 7) as usize)?;
@@ -86,6 +91,7 @@ mod tests {
             data(0),
             WorkKind::Repair { sequence: Sequence::new(u32::MAX), part: RailId::new(7).unwrap() },
             WorkKind::Repair { sequence: Sequence::new(0), part: RailId::default() },
+            WorkKind::Check,
             WorkKind::Hold(0),
             WorkKind::Hold(u32::MAX),
         ] {

@@ -28,6 +28,8 @@ pub(crate) struct ControlConfig {
     pub(crate) events: Vec<Arc<dyn EventSource>>,
     /// True if connections go on without rails that fail.
     pub(crate) recovers: bool,
+    /// The time for which a rail of these may be silent while its peer is alive; zero for any.
+    pub(crate) rail_timeout: Duration,
     /// True if events that say that a part of this host failed concern the connections that use it.
     pub(crate) return_events: bool,
     /// The telemetry and the policy files; `None` if the user wants none.

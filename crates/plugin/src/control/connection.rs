@@ -8,6 +8,7 @@ use railweave_transport::progress::Progress;
 use railweave_transport::{Fate, Lingering, RailName, Side, Token};
 
 use super::command::ConnectRequest;
+use super::hearing::Heard;
 use super::rail_inbox::Recovery;
 use crate::comm::{Comm, End};
 use crate::listener::{Listener, Ready};
@@ -45,6 +46,7 @@ pub(super) enum Connection {
         /// NCCL's connection; `None` until NCCL has it.
         comm: Option<Weak<Comm>>,
         recovery: Recovery,
+        heard: Heard,
     },
     /// Closed by this side, and lingering: the peer may still need its lanes.
     Closed(Lingering<Box<dyn End>>),

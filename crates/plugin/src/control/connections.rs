@@ -14,6 +14,7 @@ use super::command::ConnectRequest;
 use super::connection::{Connection, ConnectionSetup, Place, Target};
 use super::control_loop::ControlLoop;
 use super::failures::Failure;
+use super::hearing::Heard;
 use super::numa;
 use super::offers::TOO_MANY_UNACCEPTED;
 use super::publishing::peer_of;
@@ -183,13 +184,20 @@ impl ControlLoop {
             Target::Accept(listener, _) => Arc::downgrade(listener),
             Target::Connect(_) => Weak::new(),
         };
-        let open =
-            Connection::Open { fate: Arc::clone(&fate), parts, listener, comm: None, recovery: Recovery::default() };
+        let open = Connection::Open {
+            fate: Arc::clone(&fate),
+            parts,
+            listener,
+            comm: None,
+            recovery: Recovery::default(),
+            heard: Heard::new(established.rails.iter().map(|rail| Arc::clone(&rail.counters))),
+        };
         session.connections.insert(route.connection, open);
         let peer = session.protocol.peer().map(peer_of).unwrap_or_default();
         let is_known = session.protocol.opened(route.connection, now);
         debug_assert!(is_known, "what was being set up here was being set up there");
         self.listen_to_rails(route, &fate);
+        self.listening.begin(now);
         let recovers = self.recovers;
         for Failure { part, message, .. } in failures.into_iter().filter(|_| recovers) {
             self.recover(route, Input::PartFailed(part, message));

@@ -18,6 +18,7 @@ use super::clock::nanoseconds;
 use super::command::{Command, Listeners};
 use super::config::ControlConfig;
 use super::failures::Failures;
+use super::hearing::Listening;
 use super::lane_socket::{Inbound, LaneDial, LaneRedial};
 use super::left_queue::LeftQueue;
 use super::pending::UnclaimedConnect;
@@ -154,6 +155,7 @@ pub(super) struct ControlLoop {
     /// True if connections go on without rails that fail.
     pub(super) recovers: bool,
     pub(super) log_lanes: bool,
+    pub(super) listening: Listening,
     pub(super) failures: Failures,
     /// In the order of their times.
     pub(super) unclaimed_connects: VecDeque<UnclaimedConnect>,
@@ -231,6 +233,7 @@ impl ControlLoop {
             return_events: config.return_events,
             recovers: config.recovers,
             log_lanes: config.log_lanes,
+            listening: Listening::new(if config.recovers { nanoseconds(config.rail_timeout) } else { 0 }),
             failures: Failures::default(),
             unclaimed_connects: VecDeque::new(),
             settling: Settling::new(owing),
@@ -309,6 +312,7 @@ impl ControlLoop {
         }
         self.take_handshakes();
         self.look_after_rails();
+        self.listen_to_peers();
         self.handle_deadlines();
         self.begin_waiting_setups();
         self.look_at_telemetry();
@@ -487,6 +491,7 @@ impl ControlLoop {
         let again = again.chain((!self.more_events.is_empty()).then_some(0));
         let unclaimed = unclaimed.into_iter().chain(self.left_queue.next_ns());
         let again = again.chain(self.recoveries.first().map(|(at, _)| at)).chain(self.workers.next_rail_ns());
+        let again = again.chain(self.listening.next_ns);
         let again = again.chain(self.publish.as_ref().map(Publish::next_ns));
         unclaimed.chain(entries).chain(stopping).chain(again).min()
     }
@@ -542,6 +547,7 @@ mod tests {
             handshake_timeout: Duration::from_secs(60),
             peer_timeout: Duration::from_secs(60),
             recovers: true,
+            rail_timeout: Duration::from_millis(500),
             congestion: LaneCongestion::new(&options.tcp_congestion).expect("the default is there"),
             events: Vec::new(),
             return_events: true,

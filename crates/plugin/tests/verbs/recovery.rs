@@ -105,3 +105,80 @@ fn a_port_that_is_down_loses_its_rails_at_once() {
         finish(&fake, net);
     });
 }
+
+#[test]
+fn a_rail_that_falls_silent_is_given_up_although_its_adapter_reports_nothing() {
+    alone(&with(&[FUSED, EVEN, RECOVERS]), || {
+        let fake = machine(ROCE);
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        exchange(&pair);
+        for (count, device) in ["mlx5_1", "mlx5_0"].into_iter().enumerate() {
+            fake.cut(device, 1).unwrap();
+            exchange(&pair);
+            let said = warnings_with(&["is down", "although the peer is alive"]);
+            assert!(!said.is_empty(), "nobody said why {device} is not used");
+            fake.mend(device, 1).unwrap();
+            until_back(2 * (count + 1));
+            exchange(&pair);
+        }
+        pair.close();
+        finish(&fake, net);
+    });
+}
+
+#[test]
+fn the_only_rail_that_fell_silent_is_back_once_its_cable_is() {
+    alone(&with(&[RECOVERS]), || {
+        let fake = machine(ONE_PORT);
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        exchange(&pair);
+        // A receive whose CTS is lost: the sender has nothing on its way.
+        let to = pair.incoming(100_000);
+        fake.cut("mlx5_0", 1).unwrap();
+        let recv = pair.irecv(&[to.part(7)]);
+        until("the rail's failure", || {
+            assert!(pair.test_recv(&recv).unwrap().is_none());
+            (warnings_with(&["is down", "the connection waits until one is back"]).len() >= 2).then_some(())
+        });
+        fake.mend("mlx5_0", 1).unwrap();
+        let message = noise(3, 100_000);
+        let from = pair.outgoing(&message);
+        let send = pair.isend(&from, 100_000, 7);
+        assert_eq!(pair.finish(&[send], &[recv]).0, [100_000]);
+        to.assert_holds(&message);
+        until_back(2);
+        pair.release_outgoing(from);
+        pair.release_incoming(to);
+        exchange(&pair);
+        pair.close();
+        finish(&fake, net);
+    });
+}
+
+#[test]
+fn without_a_time_for_silence_the_adapter_decides() {
+    alone(&with(&[FUSED, EVEN, RECOVERS, ("RAILWEAVE_RAIL_TIMEOUT", "0")]), || {
+        let fake = machine(ROCE);
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        let message = noise(3, 1_000_000);
+        let (from, to) = (pair.outgoing(&message), pair.incoming(1_000_000));
+        let recv = pair.irecv(&[to.part(7)]);
+        fake.cut("mlx5_1", 1).unwrap();
+        let send = pair.isend(&from, 1_000_000, 7);
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < std::time::Duration::from_millis(1500) {
+            assert!(pair.test_send(&send).unwrap().is_none() && pair.test_recv(&recv).unwrap().is_none());
+        }
+        assert!(warnings_with(&["is down"]).is_empty());
+        fake.time_out("mlx5_1", 1).unwrap();
+        assert_eq!(pair.finish(&[send], &[recv]).0, [1_000_000]);
+        to.assert_holds(&message);
+        pair.release_outgoing(from);
+        pair.release_incoming(to);
+        pair.close();
+        finish(&fake, net);
+    });
+}

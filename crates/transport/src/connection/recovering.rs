@@ -1,9 +1,9 @@
 //! The part of the core that gives rails up and takes them back.
 
-use railweave_fabric::{Fabric, Fault, LaneId, Part, Rail, RailError, RailId, RailSet, WorkId};
+use railweave_fabric::{Fabric, Fault, LaneId, MAX_RAILS, Part, Rail, RailError, RailId, RailSet, WorkId};
 
 use super::{Core, Fatal, Outstanding};
-use crate::recovery::GivenUp;
+use crate::recovery::{GivenUp, Hearing, Hush, Oldest};
 use crate::violation::{RailFault, Violation};
 use crate::{Cause, Error};
 
@@ -21,6 +21,7 @@ impl<F: Fabric> Core<F> {
             return;
         }
         self.rails.give_up(rail);
+        self.silences.forget(rail);
         self.quiet.remove(rail);
         if self.recent == rail {
             self.recent = self.rails.usable().first().unwrap_or(rail);
@@ -127,6 +128,41 @@ impl<F: Fabric> Core<F> {
     /// Returns the time at which [`Self::check_outage`] ends the connection, unless a rail comes back.
     pub(crate) fn outage_ns(&self) -> Option<u64> {
         self.outage.until_ns()
+    }
+
+    /// Returns true if silent rails are given up.
+    pub(crate) fn listens(&self) -> bool {
+        self.recovers && !self.silences.are_ignored() && self.check_open().is_ok()
+    }
+
+    /// Judges each usable rail, whose oldest work `oldest` says, and gives it up if it is silent for too long. A fabric
+    /// whose writes need the peer's process is asked for its silences instead: that process may be busy.
+    pub(crate) fn judge_silences(&mut self, hearing: Hearing, oldest: impl Fn(RailId) -> Option<Oldest>) -> Hush {
+        let now_ns = hearing.now_ns;
+        let usable = self.rails.usable();
+        let mut bytes = [0; MAX_RAILS];
+        for rail in usable {
+            let oldest = oldest(rail);
+            self.silences.note_oldest(rail, oldest.map(|oldest| oldest.mark), now_ns);
+            if F::ONE_SIDED {
+                bytes[rail] = oldest.map_or(0, |oldest| oldest.bytes);
+            } else {
+                let silent = self.rails.get_mut(rail).rail.silence();
+                self.silences.note_silent_for(rail, silent, now_ns);
+            }
+        }
+        let mut hush = Hush::Idle;
+        for rail in usable {
+            let mbps = self.rails.get(rail).side.info.speed_mbps;
+            match self.silences.judge(rail, bytes[rail], mbps, hearing) {
+                Err(silent) => {
+                    self.give_up(rail, GivenUp::Silent(silent));
+                    hush = hush.max(Hush::Busy);
+                }
+                Ok(one) => hush = hush.max(one),
+            }
+        }
+        hush
     }
 
     /// Returns true if the connection goes on without rails that fail.

@@ -20,6 +20,8 @@ pub(super) struct Inbox {
     pub(super) credits: ReceiveCredits,
     pub(super) flushes: Flushes,
     pub(super) holds: Holds,
+    /// The rails with a check on its way.
+    pub(super) checked: RailSet,
     /// The rails that may still owe the peer an acknowledgement or a CTS; empty unless both ends must poll for anything
     /// to move.
     pub(super) owing: RailSet,
@@ -50,6 +52,7 @@ impl Inbox {
                 self.flushes.handle_sent(usize::from(request), generation, rail);
             }
             Some(WorkKind::Probe(probe)) => self.fate.set_probe_carried(probe),
+            Some(WorkKind::Check) => self.checked.remove(rail),
             Some(WorkKind::Hold(number)) => drop(self.holds.handle_sent(number, rail)),
             _ => panic!("a receiver got a completion of work that it never posts: {:#x}", id.0),
         }

@@ -7,6 +7,7 @@ use railweave_fabric::{Fabric, MAX_RAILS, RailId, RailSet};
 
 use crate::message::{Incarnation, Listed, RailMessage, RailNews};
 use crate::recovery::{Pauses, RailWork, RecoveryAction};
+use crate::sequence::Sequence;
 use crate::{Message, Token};
 
 /// The recovery of all rails of a receiving connection.
@@ -17,6 +18,11 @@ pub(super) struct Recovery<F: Fabric> {
     pub(super) token: Token,
     /// True while CTS entries have to be written again, because a rail was given up that may have lost some.
     pub(super) repeats_cts: bool,
+    /// The oldest receive that was not complete at the last look at the rails.
+    pub(super) stuck: Option<Sequence>,
+    /// The number of checks of each rail so far, and the bytes that it had brought at the last look.
+    pub(super) checks: [u64; MAX_RAILS],
+    pub(super) received: [u64; MAX_RAILS],
     /// The rails during whose fences no receive may be posted.
     pub(super) holds_receives: RailSet,
 }
@@ -56,7 +62,16 @@ impl<F: Fabric> Recovery<F> {
             question: None,
             pauses: Pauses::new(pause),
         });
-        Self { rails, actions: VecDeque::new(), token, repeats_cts: false, holds_receives: RailSet::EMPTY }
+        Self {
+            rails,
+            actions: VecDeque::new(),
+            token,
+            repeats_cts: false,
+            stuck: None,
+            checks: [0; MAX_RAILS],
+            received: [0; MAX_RAILS],
+            holds_receives: RailSet::EMPTY,
+        }
     }
 
     pub(super) fn say(&mut self, rail: RailId, message: RailMessage) {

@@ -61,6 +61,7 @@ impl<F: Fabric> RecvConnection<F> {
         }
         self.inbox.owing.remove(rail);
         self.inbox.holds.handle_given_up(rail);
+        self.inbox.checked.remove(rail);
         self.inbox.flushes.begin_fence(rail);
         self.recovery.repeats_cts = true;
         let one = &mut self.recovery.rails[rail];
@@ -136,6 +137,7 @@ impl<F: Fabric> RecvConnection<F> {
             return self.core.fail_by(rail, *fatal);
         }
         self.inbox.owing.remove(rail);
+        self.inbox.checked.remove(rail);
         self.recovery.holds_receives.remove(rail);
         self.inbox.flushes.handle_fenced(rail, fenced.is_visible);
         if !fenced.is_visible {

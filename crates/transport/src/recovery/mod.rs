@@ -13,6 +13,7 @@ mod given_up;
 mod new_lanes;
 mod outage;
 mod pauses;
+mod silence;
 
 use std::any::Any;
 use std::os::fd::OwnedFd;
@@ -25,6 +26,8 @@ pub use self::given_up::GivenUp;
 pub(crate) use self::new_lanes::{Attempt, Made, NewLanes, Remake};
 pub(crate) use self::outage::Outage;
 pub(crate) use self::pauses::Pauses;
+pub use self::silence::{Hearing, Hush};
+pub(crate) use self::silence::{Oldest, Silences};
 use crate::{Dial, Event, LaneRefused, Message, RailNews, Token};
 
 /// A task that the recovery of a connection hands to its caller.
@@ -97,6 +100,11 @@ pub trait Recovers {
 
     /// Has rails that are down opened again soon: something says that their path may be back.
     fn hurry_recovery(&mut self, now_ns: u64);
+
+    /// Looks for rails on which work is on its way that nothing answers, although the peer is alive, and gives them up
+    /// once their time is over ([`crate::ConnectionConfig::rail_timeout`]). Called a few times in that time, until it
+    /// says that nothing is on its way, and again once something was posted.
+    fn look_for_silence(&mut self, hearing: Hearing) -> Hush;
 
     /// Returns when [`Self::recover`] must be called, in nanoseconds of the caller's clock; 0 for soon.
     fn recovery_timeout_ns(&self) -> Option<u64>;

@@ -18,8 +18,8 @@ const ANSWER_PART: u64 = 4;
 pub(super) struct Heartbeat {
     timeout_ns: u64,
     heard_ns: u64,
-    /// The time at which it was asked, if it has not been heard since.
-    asked_ns: Option<u64>,
+    /// The time by which it must have answered, if it was asked and has not been heard since.
+    answer_by_ns: Option<u64>,
     /// The number of the last question, and its time.
     last: (u64, u64),
 }
@@ -38,14 +38,24 @@ pub(super) enum Beat {
 impl Heartbeat {
     /// Returns the heartbeat of a session whose peer may be silent for `timeout_ns`.
     pub(super) fn new(timeout_ns: u64, now_ns: u64) -> Self {
-        Self { timeout_ns, heard_ns: now_ns, asked_ns: None, last: (0, 0) }
+        Self { timeout_ns, heard_ns: now_ns, answer_by_ns: None, last: (0, 0) }
     }
 
     /// Notes that the peer is asked now. Returns the number of the question.
     pub(super) fn asked(&mut self, now_ns: u64) -> u64 {
-        self.asked_ns = Some(now_ns);
+        let by_ns = now_ns.saturating_add(self.timeout_ns / ANSWER_PART);
+        self.answer_by_ns = Some(self.answer_by_ns.map_or(by_ns, |known_ns| known_ns.min(by_ns)));
         self.last = (self.last.0 + 1, now_ns);
         self.last.0
+    }
+
+    /// Notes that something says that the socket's path may be gone: the peer has at most `answer_ns` from now to
+    /// answer. Returns true if it has to be asked: it was not, since it was last heard.
+    pub(super) fn doubt(&mut self, answer_ns: u64, now_ns: u64) -> bool {
+        let was_asked = self.answer_by_ns.is_some();
+        let by_ns = now_ns.saturating_add(answer_ns);
+        self.answer_by_ns = Some(self.answer_by_ns.map_or(by_ns, |known_ns| known_ns.min(by_ns)));
+        !was_asked
     }
 
     /// Returns the time of the question with this number, if it is the last one.
@@ -61,22 +71,22 @@ impl Heartbeat {
     /// Notes that something came from the peer, whatever it was.
     pub(super) fn heard(&mut self, now_ns: u64) {
         self.heard_ns = now_ns;
-        self.asked_ns = None;
+        self.answer_by_ns = None;
     }
 
     /// Returns when there is something to do. Peers are asked at full multiples of the quiet time, so that the caller
     /// wakes up once for all sessions.
     pub(super) fn next_ns(&self) -> u64 {
         let quiet_ns = (self.timeout_ns / QUIET_PART).max(1);
-        match self.asked_ns {
-            Some(asked_ns) => asked_ns.saturating_add(self.timeout_ns / ANSWER_PART),
+        match self.answer_by_ns {
+            Some(answer_by_ns) => answer_by_ns,
             None => self.heard_ns.saturating_add(quiet_ns).checked_next_multiple_of(quiet_ns).unwrap_or(u64::MAX),
         }
     }
 
     /// Returns the step that is due now.
     pub(super) fn beat(&self, now_ns: u64) -> Beat {
-        match self.asked_ns {
+        match self.answer_by_ns {
             _ if now_ns < self.next_ns() => Beat::Wait,
             None => Beat::Ask,
             Some(_) => Beat::Silent { for_ns: now_ns - self.heard_ns },
@@ -121,6 +131,22 @@ mod tests {
         assert_eq!(heartbeat.beat(asked + 2 * SECOND - 1), Beat::Wait);
         assert_eq!(heartbeat.beat(asked + 2 * SECOND), Beat::Silent { for_ns: 3 * SECOND }, "since it was heard");
         assert_eq!(heartbeat.beat(asked + 10 * SECOND), Beat::Silent { for_ns: 11 * SECOND });
+    }
+
+    #[test]
+    fn a_peer_that_is_doubted_has_little_time_to_answer() {
+        let mut heartbeat = Heartbeat::new(8 * SECOND, 0);
+        assert!(heartbeat.doubt(SECOND / 2, 100));
+        heartbeat.asked(100);
+        assert!(!heartbeat.doubt(SECOND / 2, 100));
+        assert_eq!(heartbeat.beat(99 + SECOND / 2), Beat::Wait);
+        assert!(!heartbeat.doubt(SECOND / 2, 200), "it was asked already");
+        assert_eq!(heartbeat.beat(100 + SECOND / 2), Beat::Silent { for_ns: 100 + SECOND / 2 });
+        heartbeat.heard(SECOND);
+        assert_eq!(heartbeat.next_ns(), 2 * SECOND, "it has answered");
+        ask(&mut heartbeat);
+        assert!(!heartbeat.doubt(SECOND, 2 * SECOND), "it has to answer sooner");
+        assert_eq!(heartbeat.next_ns(), 3 * SECOND);
     }
 
     #[test]

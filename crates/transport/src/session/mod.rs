@@ -297,6 +297,24 @@ impl Session {
         }
     }
 
+    fn ask(&mut self, now_ns: u64) {
+        let number = self.heartbeat.asked(now_ns);
+        self.send(0, Message::Ping(Pulse { number, clock_ns: now_ns }));
+    }
+
+    /// Notes that something says that the path of the session's socket may be gone, such as rails that are silent. The
+    /// peer is asked, and another socket is looked for unless it answers within `answer_ns`.
+    pub fn doubt(&mut self, answer_ns: u64, now_ns: u64) {
+        if self.is_up() && self.connections.need_peer() && self.heartbeat.doubt(answer_ns, now_ns) {
+            self.ask(now_ns);
+        }
+    }
+
+    /// Returns the time at which anything last came from the peer.
+    pub fn heard_ns(&self) -> u64 {
+        self.heartbeat.heard_ns()
+    }
+
     fn beat(&self, now_ns: u64) -> Beat {
         if self.is_up() && self.connections.need_peer() { self.heartbeat.beat(now_ns) } else { Beat::Wait }
     }
@@ -331,10 +349,7 @@ impl Session {
                 self.end(Ended::Late, now_ns);
             }
             Stage::Up => match self.beat(now_ns) {
-                Beat::Ask => {
-                    let number = self.heartbeat.asked(now_ns);
-                    self.send(0, Message::Ping(Pulse { number, clock_ns: now_ns }));
-                }
+                Beat::Ask => self.ask(now_ns),
                 Beat::Silent { for_ns } => self.end(Ended::Silent { for_ns }, now_ns),
                 Beat::Wait if self.idle_deadline_ns().is_some_and(|at_ns| at_ns <= now_ns) => {
                     self.end(Ended::Idle, now_ns);

@@ -52,6 +52,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             traffic_class: None,
             first_number: self.faults.first_number,
             probe_timeout: PROBE_TIMEOUT,
+            rail_timeout: Duration::ZERO,
             recovers: self.faults.recovers,
             outage: OUTAGE,
             rail_pause: RAIL_PAUSE,

@@ -1,0 +1,55 @@
+//! The listening for rails that fall silent: open connections are looked at a few times in the time that a rail may be
+//! silent, as long as they have something on its way.
+
+use railweave_transport::{Hearing, Hush};
+
+use super::connection::Connection;
+use super::control_loop::ControlLoop;
+use crate::comm::Route;
+
+/// The number of looks in the time for which a rail may be silent, while anything is on its way.
+const LOOKS: u64 = 2;
+
+impl ControlLoop {
+    /// Looks at the open connections with something on its way, if it is time to.
+    pub(super) fn listen_to_peers(&mut self) {
+        let now = self.now_ns();
+        if self.listening.next_ns.is_none_or(|at_ns| at_ns > now) {
+            return;
+        }
+        let routes = self.open_routes();
+        let is_needed = !routes.is_empty();
+        let mut is_any_busy = false;
+        for route in routes {
+            self.look_at_debts();
+            is_any_busy |= self.listen_to(route);
+        }
+        // After a look that found nothing, work may have been on its way for a whole pause before it is seen.
+        let pause_ns = self.listening.timeout_ns / if is_any_busy { LOOKS } else { 1 };
+        self.listening.next_ns = is_needed.then_some(now.saturating_add(pause_ns.max(1)));
+    }
+
+    /// Looks at a connection. Returns true if something is on its way.
+    fn listen_to(&mut self, route: Route) -> bool {
+        let Some(session) = self.session(route.session) else { return false };
+        let heard_ns = session.protocol.heard_ns();
+        let Some(Connection::Open { heard, .. }) = session.connections.get_mut(&route.connection) else { return false };
+        let posted = heard.posted();
+        if heard.idle_since == Some(posted) {
+            return false;
+        }
+        let hearing = Hearing { now_ns: self.now_ns(), heard_ns };
+        // An application that is in a call is looked at the next time.
+        let hush = self.with_open_end(route, |end| end.look_for_silence(hearing)).unwrap_or(Hush::Busy);
+        if let Some(session) = self.session(route.session)
+            && let Some(Connection::Open { heard, .. }) = session.connections.get_mut(&route.connection)
+        {
+            heard.idle_since = (hush == Hush::Idle).then_some(posted);
+        }
+        if hush == Hush::Doubtful {
+            let answer_ns = self.listening.timeout_ns;
+            self.with_session(route.session, |session, now| session.doubt(answer_ns, now));
+        }
+        hush != Hush::Idle
+    }
+}

@@ -1,0 +1,66 @@
+//! The receiving end's checks of its rails, by which their silence shows.
+//!
+//! A receiver posts little that completes: most CTS are unsignalled. So while its oldest receive stays the same from
+//! one look to the next, it posts an empty signalled write on each rail, at most one at a time.
+
+use railweave_fabric::{Fabric, LaneId, Rail, RailId, Write};
+
+use super::RecvConnection;
+use crate::SLOTS;
+use crate::recovery::{Hearing, Hush, Oldest};
+use crate::sequence::Sequence;
+use crate::slots::State;
+use crate::work::WorkKind;
+
+impl<F: Fabric> RecvConnection<F> {
+    /// Judges the silences of the rails.
+    pub(super) fn listen(&mut self, hearing: Hearing) -> Hush {
+        // The application may not have looked for long. The connection keeps an error.
+        let _ = self.core.poll(&mut self.inbox);
+        let open = self.oldest_open();
+        let is_stuck = open.is_some() && open == self.recovery.stuck;
+        self.recovery.stuck = open;
+        if F::ONE_SIDED && is_stuck {
+            self.post_checks();
+        }
+        for rail in self.core.rails.usable() {
+            let received = self.core.rails.get(rail).side.info.counters.received_bytes();
+            if std::mem::replace(&mut self.recovery.received[rail], received) != received {
+                self.core.silences.note_moved(rail, hearing.now_ns);
+            }
+        }
+        let (checked, checks) = (self.inbox.checked, self.recovery.checks);
+        let hush = self.core.judge_silences(hearing, |rail| {
+            let of_check = checked.contains(rail).then_some(checks[rail]);
+            let mark = if F::ONE_SIDED { of_check } else { open.map(|open| open.number().into()) };
+            mark.map(|mark| Oldest { mark, bytes: 0 })
+        });
+        hush.max(if open.is_some() { Hush::Busy } else { Hush::Idle })
+    }
+
+    /// Returns the oldest receive that is not complete.
+    fn oldest_open(&self) -> Option<Sequence> {
+        let slots = &self.inbox.slots;
+        let open = |sequence: &Sequence| matches!(slots.get(sequence.slot()).state, State::Open | State::Early);
+        (1..=SLOTS as u32).rev().map(|count| self.head.before(count)).find(open)
+    }
+
+    /// Posts an empty write on each rail that has none on its way. A rail without room for it has work on its way that
+    /// shows as much once it is over: it is checked after that.
+    fn post_checks(&mut self) {
+        let has_room = |end: &Self, rail: RailId| end.core.rails.get(rail).rail.send_room(LaneId::FIRST) >= 2;
+        for rail in self.core.postable().except(self.inbox.checked) {
+            // An earlier one may have failed.
+            if self.core.check_open().is_err() || !self.core.postable().contains(rail) || !has_room(self, rail) {
+                continue;
+            }
+            self.recovery.checks[rail] += 1;
+            self.inbox.checked.insert(rail);
+            let write = Write { signalled: true, host: true, id: WorkKind::Check.id(), ..Write::default() };
+            if let Err(error) = self.core.rails.get_mut(rail).rail.post_fitting(LaneId::FIRST, &[write]) {
+                // The connection keeps an error.
+                let _ = self.core.post_failed(rail, error, &mut self.inbox);
+            }
+        }
+    }
+}
