@@ -1,6 +1,7 @@
 //! The addresses of this host's network interfaces, as the kernel lists them.
 #![allow(unsafe_code)] // getifaddrs hands out a linked list
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -28,31 +29,63 @@ impl Interface {
     /// # Errors
     /// If the kernel does not list them.
     pub(crate) fn list() -> io::Result<Vec<Self>> {
-        let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
-        // SAFETY: the call stores the head of a list that it allocates in `first`, or fails and stores nothing.
-        if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
         let mut found = Vec::new();
-        let mut next = first;
-        while !next.is_null() {
-            // SAFETY: `next` is not null and points at an element of the list, which lives until `freeifaddrs`.
-            let element = unsafe { &*next };
-            // SAFETY: as above, and the element's own pointers are null or point into the list's memory.
-            found.extend(unsafe { read_element(element) });
-            next = element.ifa_next;
-        }
-        // SAFETY: `first` came from `getifaddrs` and is freed once; nothing borrows from the list.
-        unsafe { libc::freeifaddrs(first) };
+        // SAFETY: the element is one of the list.
+        walk(|element| found.extend(unsafe { read_element(element) }))?;
         Ok(found)
     }
+
+    /// Returns the interface's name without the label of an address.
+    pub(crate) fn device(&self) -> &str {
+        self.name.split(':').next().unwrap_or_default()
+    }
+}
+
+/// Returns the names of this host's interfaces, each with true if it is up and has a carrier.
+///
+/// # Errors
+/// If the kernel does not list them.
+pub(crate) fn links() -> io::Result<BTreeMap<String, bool>> {
+    let mut links = BTreeMap::new();
+    walk(|element| {
+        // SAFETY: the name is a C string in the list's memory.
+        let name = unsafe { CStr::from_ptr(element.ifa_name) }.to_string_lossy();
+        links.insert(name.split(':').next().unwrap_or_default().to_owned(), is_up(element));
+    })?;
+    Ok(links)
+}
+
+/// Hands each element of `getifaddrs`'s list to `see`. Its pointers are null or point into the list's memory, which
+/// lasts until `see` returns.
+fn walk(mut see: impl FnMut(&libc::ifaddrs)) -> io::Result<()> {
+    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: the call stores the head of a list that it allocates in `first`, or fails and stores nothing.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut next = first;
+    while !next.is_null() {
+        // SAFETY: `next` is not null and points at an element of the list, which lives until `freeifaddrs`.
+        let element = unsafe { &*next };
+        see(element);
+        next = element.ifa_next;
+    }
+    // SAFETY: `first` came from `getifaddrs` and is freed once; nothing borrows from the list.
+    unsafe { libc::freeifaddrs(first) };
+    Ok(())
+}
+
+/// Returns true if the interface of an element is up and has a carrier.
+fn is_up(element: &libc::ifaddrs) -> bool {
+    let both = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_uint;
+    element.ifa_flags & both == both
 }
 
 /// Returns the name of this host's interface that has an address, without a label; `None` if none has it.
 pub fn interface_of(address: IpAddr) -> Option<String> {
     let all = Interface::list().ok()?;
     let found = all.into_iter().find(|interface| interface.address == address)?;
-    found.name.split(':').next().map(str::to_owned)
+    Some(found.device().to_owned())
 }
 
 /// # Safety
@@ -73,14 +106,13 @@ unsafe fn read_element(element: &libc::ifaddrs) -> Option<Interface> {
     let device = std::ffi::CString::new(name.split(':').next().unwrap_or_default()).ok()?;
     // SAFETY: the name is a C string.
     let index = unsafe { libc::if_nametoindex(device.as_ptr()) };
-    let has = |flags: libc::c_int| element.ifa_flags & flags as libc::c_uint == flags as libc::c_uint;
     Some(Interface {
         name,
         index,
         address,
         prefix_len: prefix_len as u8,
-        is_up: has(libc::IFF_UP | libc::IFF_RUNNING),
-        is_loopback: has(libc::IFF_LOOPBACK),
+        is_up: is_up(element),
+        is_loopback: element.ifa_flags & libc::IFF_LOOPBACK as libc::c_uint != 0,
     })
 }
 

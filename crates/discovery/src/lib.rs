@@ -4,7 +4,8 @@
 //! interfaces, sysfs and the RDMA devices, each in one module, and hands facts to the rules of topology. Everything
 //! else worth telling goes to the caller as a [`Note`].
 //!
-//! This crate makes no rail, and opens no socket but the one by which [`Routes`] asks the kernel. It leaves RDMA ports
+//! This crate makes no rail, and opens no socket but those by which [`Routes`] asks the kernel and [`LinkEvents`] hears
+//! from it. It leaves RDMA ports
 //! open, each with a protection domain, because only that shows whether they can be used.
 
 #![deny(unsafe_code)]
@@ -14,6 +15,7 @@ mod error;
 mod find;
 mod found;
 mod interface;
+mod links;
 mod note;
 mod rdma_ports;
 mod routes;
@@ -29,6 +31,7 @@ pub use error::Error;
 pub use find::find;
 pub use found::{Found, FoundFabric, OutOfBand};
 pub use interface::interface_of;
+pub use links::{LinkEvents, interface_part, is_link_up};
 pub use note::{Note, Say};
 pub use routes::Routes;
 pub use tcp::{Fallback, fallback};

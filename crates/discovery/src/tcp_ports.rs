@@ -24,7 +24,7 @@ pub(crate) fn discover(root: &Path, interfaces: &[Interface]) -> Discovery {
     for interface in interfaces {
         match reason_against(root, interface, interfaces) {
             Some(reason) => {
-                let name = format!("{}@{}", device_of(interface), interface.address);
+                let name = format!("{}@{}", interface.device(), interface.address);
                 found.left_out.push(LeftOut { name, reason });
             }
             None => usable.push(interface),
@@ -32,10 +32,10 @@ pub(crate) fn discover(root: &Path, interfaces: &[Interface]) -> Discovery {
     }
     let mut addresses: BTreeMap<&str, usize> = BTreeMap::new();
     for interface in &usable {
-        *addresses.entry(device_of(interface)).or_default() += 1;
+        *addresses.entry(interface.device()).or_default() += 1;
     }
     for interface in usable {
-        let device = device_of(interface);
+        let device = interface.device();
         let name = match addresses.get(device) {
             Some(1) => device.to_owned(),
             _ => format!("{device}@{}", interface.address),
@@ -64,13 +64,8 @@ pub(crate) fn loopback_port(address: IpAddr) -> PortFacts {
     }
 }
 
-/// Returns the interface's name without the label of an address.
-fn device_of(interface: &Interface) -> &str {
-    interface.name.split_once(':').map_or(&interface.name, |(device, _)| device)
-}
-
 fn reason_against(root: &Path, interface: &Interface, all: &[Interface]) -> Option<String> {
-    let device = device_of(interface);
+    let device = interface.device();
     let sysfs = NetDevice { root, name: device };
     if interface.is_loopback || interface.address.is_loopback() {
         return Some(format!(
@@ -91,12 +86,12 @@ fn reason_against(root: &Path, interface: &Interface, all: &[Interface]) -> Opti
     if v6.is_unicast_link_local() {
         return Some("an IPv6 link-local address; give the interface an IPv4 or a global IPv6 address".to_owned());
     }
-    let ipv4 = all.iter().find(|other| device_of(other) == device && other.address.is_ipv4())?;
+    let ipv4 = all.iter().find(|other| other.device() == device && other.address.is_ipv4())?;
     Some(format!("the interface's IPv4 address {} is used", ipv4.address))
 }
 
 fn port(root: &Path, interface: &Interface, name: String) -> PortFacts {
-    let device = device_of(interface);
+    let device = interface.device();
     let sysfs = NetDevice { root, name: device };
     let pci_path = sysfs.pci_path();
     PortFacts {

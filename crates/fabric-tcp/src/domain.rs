@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Domain, LaneId, MAX_LANES, Memory, PendingRail, ProcessorClock, RailSpec, RegisterError, SetupError,
+    Access, Domain, LaneId, MAX_LANES, Memory, Part, PendingRail, ProcessorClock, RailSpec, RegisterError, SetupError,
 };
 
 use crate::keys::{KEY_CAPACITY, KeyTable, TcpRegistration};
@@ -36,16 +36,35 @@ impl Default for TcpConfig {
     }
 }
 
+/// The network interface that has a local address.
+#[derive(Clone, Debug)]
+pub struct TcpLink {
+    /// The interface, as its events name it.
+    pub part: Part,
+    /// Returns false if the link of the interface with this name is known to be down.
+    pub is_up: fn(&str) -> bool,
+}
+
 /// The place where memory is registered for one local address.
 pub struct TcpDomain {
     config: TcpConfig,
+    link: Option<TcpLink>,
     keys: Arc<KeyTable>,
 }
 
 impl TcpDomain {
-    /// Makes a domain without registrations.
+    /// Makes a domain without registrations, for an address whose interface nobody knows.
     pub fn new(config: TcpConfig) -> Arc<Self> {
-        Arc::new(Self { config, keys: KeyTable::new(KEY_CAPACITY) })
+        Self::over(config, None)
+    }
+
+    /// Makes a domain without registrations, for an address of this interface, if it is known.
+    pub fn over(config: TcpConfig, link: Option<TcpLink>) -> Arc<Self> {
+        Arc::new(Self { config, link, keys: KeyTable::new(KEY_CAPACITY) })
+    }
+
+    fn parts(&self) -> Vec<Part> {
+        self.link.iter().map(|link| link.part.clone()).collect()
     }
 }
 
@@ -54,6 +73,10 @@ impl Domain for TcpDomain {
 
     fn register(&self, memory: Memory, access: Access) -> Result<TcpRegistration, RegisterError> {
         self.keys.register(memory, access)
+    }
+
+    fn is_link_up(&self) -> bool {
+        self.link.as_ref().is_none_or(|link| (link.is_up)(&link.part.device))
     }
 
     fn clock(&self) -> ProcessorClock {
@@ -77,7 +100,8 @@ impl Domain for TcpDomain {
             traffic_class: self.config.traffic_class.or(spec.traffic_class),
         };
         let sockets = (0..lanes).map(|_| None).collect();
-        Ok(TcpPendingRail { spec: spec.clone(), options, keys: Arc::clone(&self.keys), sockets })
+        let (keys, parts) = (Arc::clone(&self.keys), self.parts());
+        Ok(TcpPendingRail { spec: spec.clone(), options, keys, parts, sockets })
     }
 }
 
@@ -86,6 +110,7 @@ pub struct TcpPendingRail {
     spec: RailSpec,
     options: SocketOptions,
     keys: Arc<KeyTable>,
+    parts: Vec<Part>,
     /// One per lane.
     sockets: Vec<Option<Socket>>,
 }
@@ -122,6 +147,10 @@ impl TcpPendingRail {
 impl PendingRail for TcpPendingRail {
     type Fabric = Tcp;
 
+    fn parts(&self) -> Vec<Part> {
+        self.parts.clone()
+    }
+
     fn is_ready(&self) -> bool {
         self.sockets.iter().all(Option::is_some)
     }
@@ -132,7 +161,7 @@ impl PendingRail for TcpPendingRail {
             return Err(SetupError::NoSocket(LaneId::at(lane)));
         }
         let sockets = self.sockets.into_iter().flatten().collect();
-        Ok(TcpRail::new(sockets, &self.spec, self.options.peer_timeout, self.keys))
+        Ok(TcpRail::new(sockets, &self.spec, self.options.peer_timeout, self.keys, self.parts))
     }
 }
 

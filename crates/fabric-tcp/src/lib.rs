@@ -27,7 +27,7 @@ mod socket;
 mod sync;
 mod tcp;
 
-pub use domain::{TcpConfig, TcpDomain, TcpPendingRail};
+pub use domain::{TcpConfig, TcpDomain, TcpLink, TcpPendingRail};
 pub use keys::{KEY_CAPACITY, TcpRegistration};
 pub use rail::TcpRail;
 pub use tcp::Tcp;

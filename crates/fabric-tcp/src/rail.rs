@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_fabric::{LaneId, PostError, Rail, RailSpec, RemoteSlice, Reports, WorkId, Write};
+use railweave_fabric::{LaneId, Part, PostError, Rail, RailSpec, RemoteSlice, Reports, WorkId, Write};
 
 use crate::frame::MAX_WRITE;
 use crate::incoming::Receives;
@@ -16,6 +16,7 @@ pub struct TcpRail {
     lanes: Box<[Lane]>,
     receives: Receives,
     keys: Arc<KeyTable>,
+    parts: Vec<Part>,
     /// The lane that the next poll starts with. It rotates, so that a busy lane does not use up `most` every time.
     first: usize,
     /// Both ends of each lane.
@@ -29,12 +30,14 @@ impl TcpRail {
         spec: &RailSpec,
         peer_timeout: Option<Duration>,
         keys: Arc<KeyTable>,
+        parts: Vec<Part>,
     ) -> Self {
         let descriptions = sockets.iter().map(|socket| format!("{} - {}", socket.local(), socket.remote())).collect();
         Self {
             lanes: sockets.into_iter().map(|socket| Lane::new(socket, spec, peer_timeout)).collect(),
             receives: Receives::new(spec.receive_depth),
             keys,
+            parts,
             first: 0,
             descriptions,
         }
@@ -96,6 +99,10 @@ impl Rail for TcpRail {
 
     fn silence(&mut self) -> Duration {
         self.lanes.iter_mut().map(Lane::silence).max().unwrap_or_default()
+    }
+
+    fn parts(&self) -> Vec<Part> {
+        self.parts.clone()
     }
 
     fn describe(&self) -> String {

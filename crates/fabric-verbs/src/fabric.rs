@@ -8,6 +8,7 @@ use crate::domain::{Verbs, VerbsDomain};
 use crate::memory::{VerbsRegistration, register};
 use crate::pending::VerbsPendingRail;
 use crate::rail::VerbsRail;
+use crate::sys;
 
 impl Fabric for Verbs {
     const NAME: &'static str = "verbs";
@@ -34,6 +35,11 @@ impl Domain for VerbsDomain {
 
     fn byte_counts(&self) -> bool {
         self.config.byte_counts
+    }
+
+    fn is_link_up(&self) -> bool {
+        // A device that does not answer may be gone; its events say so.
+        self.device().port_attributes(self.port).map_or(true, |attributes| attributes.state == sys::PORT_ACTIVE)
     }
 
     fn clock(&self) -> ProcessorClock {

@@ -51,6 +51,11 @@ pub trait Domain: Send + Sync + 'static {
         true
     }
 
+    /// Returns false if the port's link is known to be down on this host: then nothing passes, whatever the peer does.
+    fn is_link_up(&self) -> bool {
+        true
+    }
+
     /// Returns the clock of the world in which this port is.
     fn clock(&self) -> <Self::Fabric as Fabric>::Clock;
 

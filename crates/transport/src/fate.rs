@@ -54,6 +54,8 @@ pub enum Probe {
         /// True if an adapter answers it, even while the peer's process stands still; false if that process must.
         by_adapter: bool,
     },
+    /// No rail can carry it, because the links of this host's ports are down. Nothing is known of the peer.
+    CutOff,
     /// A rail has carried it: the peer's end is there.
     Carried,
     /// The connection is broken already.

@@ -1,5 +1,7 @@
 //! Device events: logged, and reported to the connections whose parts failed.
 
+use std::collections::BTreeSet;
+
 use railweave_fabric::{Effect, Part, PortEvent};
 use railweave_telemetry::EventKind;
 
@@ -33,12 +35,25 @@ impl ControlLoop {
                     let until = self.workers.next_task_number();
                     self.handle_failure(Failure { part, message, until });
                 }
-                Effect::Down(part) if self.return_events && self.recovers => self.give_up_rails(&part, &message),
+                Effect::Down(part) if self.return_events && self.recovers => {
+                    self.give_up_rails(&part, &message);
+                    self.doubt_sessions();
+                }
                 Effect::Back => self.hurry_rails(),
                 Effect::Failed(_) | Effect::Down(_) | Effect::None => {}
             }
         }
         self.more_events.push(token);
+    }
+
+    /// Has each session with open connections find out soon if its socket still leads to the peer: its path may be gone
+    /// too.
+    fn doubt_sessions(&mut self) {
+        let answer_ns = self.listening.timeout_ns;
+        let sessions: BTreeSet<usize> = self.open_routes().into_iter().map(|route| route.session).collect();
+        for session in sessions.into_iter().filter(|_| answer_ns > 0) {
+            self.with_session(session, |session, now| session.doubt(answer_ns, now));
+        }
     }
 
     /// Gives up the rails of open connections that use this part.

@@ -187,7 +187,10 @@ impl ControlLoop {
 
     /// Tells a session if the rails of one of its open connections carry anything.
     pub(super) fn judge_connection(&mut self, route: Route, is_due: bool, insists: bool) {
-        let probe = self.fate(route).map_or(Probe::Broken, |fate| fate.judge(is_due, insists));
+        let mut probe = self.fate(route).map_or(Probe::Broken, |fate| fate.judge(is_due, insists));
+        if matches!(probe, Probe::Outstanding { .. }) && self.with_open_end(route, |end| end.is_cut_off()) == Ok(true) {
+            probe = Probe::CutOff;
+        }
         self.with_session(route.session, |session, now| session.handle_judged(route.connection, probe, now));
     }
 }

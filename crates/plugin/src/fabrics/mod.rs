@@ -45,12 +45,13 @@ pub(crate) fn open(options: &Options, forces_flushes: bool) -> Result<InUse, Err
         railweave_discovery::find(options, forces_flushes, &log_note).map_err(error)?;
     let (network, fallback, fabrics, events) = match fabric {
         FoundFabric::Tcp => {
-            let registrations = tcp::registrations(options, ports.len());
-            (network(options, mode, ports, devices, registrations), None, TCP, Vec::new())
+            let (registrations, events) = (tcp::registrations(options, &ports), tcp::events(&ports));
+            (network(options, mode, ports, devices, registrations), None, TCP, events.into_iter().collect())
         }
         FoundFabric::Verbs(open) => {
-            let events = verbs::events(&open);
+            let mut events = verbs::events(&open);
             let fallback = fallback(options, &devices, listens_on.as_deref())?;
+            events.extend(fallback.iter().filter_map(|fallback| tcp::events(fallback.ports())));
             let fabrics = VERBS | if fallback.is_some() { TCP } else { 0 };
             (network(options, mode, ports, devices, verbs::registrations(options, open)), fallback, fabrics, events)
         }
@@ -67,7 +68,7 @@ fn fallback(
 ) -> Result<Option<Arc<dyn Network>>, Error> {
     let found = railweave_discovery::fallback(options, rdma, listens_on, &log_note).map_err(error)?;
     Ok(found.map(|Fallback { ports, devices }| {
-        let registrations = tcp::registrations(options, ports.len());
+        let registrations = tcp::registrations(options, &ports);
         network(options, Mode::Fused, ports, devices, registrations)
     }))
 }

@@ -1,18 +1,42 @@
 //! Rails over TCP.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use railweave_fabric_tcp::{Tcp, TcpConfig, TcpDomain};
+use railweave_discovery::{LinkEvents, interface_part, is_link_up};
+use railweave_fabric::EventSource;
+use railweave_fabric_tcp::{Tcp, TcpConfig, TcpDomain, TcpLink};
 use railweave_options::Options;
+use railweave_topology::ChosenPort;
 
 use crate::comm::Registrations;
+use crate::log;
 
-/// Returns the registrations of this many ports.
-pub(super) fn registrations(options: &Options, ports: usize) -> Vec<Arc<Registrations<Tcp>>> {
+/// Returns the registrations of these ports.
+pub(super) fn registrations(options: &Options, ports: &[ChosenPort]) -> Vec<Arc<Registrations<Tcp>>> {
     let config = TcpConfig {
         socket_buffer: u32::try_from(options.socket_buffer.value).ok().filter(|bytes| *bytes > 0),
         peer_timeout: Some(options.peer_timeout.value),
         traffic_class: options.traffic_class.value,
     };
-    (0..ports).map(|_| Registrations::new(TcpDomain::new(config))).collect()
+    let registrations = |port: &ChosenPort| {
+        let link = TcpLink { part: interface_part(&port.facts.device), is_up: is_link_up };
+        Registrations::new(TcpDomain::over(config, Some(link)))
+    };
+    ports.iter().map(registrations).collect()
+}
+
+/// Returns the event source of the interfaces that have these ports.
+pub(super) fn events(ports: &[ChosenPort]) -> Option<Arc<dyn EventSource>> {
+    let names: BTreeSet<String> = ports.iter().map(|port| port.facts.device.clone()).collect();
+    match LinkEvents::open(names) {
+        Ok(events) => Some(Arc::new(events)),
+        Err(error) => {
+            log::warn(&format!(
+                "cannot receive the events of network interfaces: {error}; one that goes down is noticed only by its \
+                 silence"
+            ));
+            None
+        }
+    }
 }

@@ -98,7 +98,13 @@ impl Probing {
                 *self = Self::default();
                 again(if sign.is_some() { proof_ns / 2 } else { peer_timeout_ns / 2 })
             }
-            Probe::Outstanding { by_adapter } => {
+            // A sign comes over another path, so that it counts all the same.
+            Probe::CutOff if sign.is_none() => {
+                self.out_since_ns = None;
+                again(look_ns)
+            }
+            Probe::CutOff | Probe::Outstanding { .. } => {
+                let by_adapter = probe != Probe::Outstanding { by_adapter: false };
                 self.vain_looks = 0;
                 let since_ns = *self.out_since_ns.get_or_insert(now_ns);
                 let out_ns = now_ns - since_ns;
@@ -174,6 +180,22 @@ mod tests {
         assert_eq!(probing.judge(BY_ADAPTER, None, at(900)), Verdict::Again(910));
         assert_eq!(probing.judge(BY_ADAPTER, None, at(1399)), Verdict::Again(1409), "it was asked for late");
         assert!(matches!(probing.judge(BY_ADAPTER, None, at(1400)), Verdict::Lost(_)));
+    }
+
+    #[test]
+    fn silence_counts_for_nothing_while_the_links_of_this_host_are_down() {
+        let mut probing = Probing::default();
+        assert_eq!(probing.judge(BY_ADAPTER, None, at(900)), Verdict::Again(910));
+        for now_ns in [1000, 5000, 90_000] {
+            assert_eq!(probing.judge(Probe::CutOff, None, at(now_ns)), Verdict::Again(now_ns + 10));
+        }
+        assert_eq!(probing.judge(BY_ADAPTER, None, at(90_010)), Verdict::Again(90_020));
+        assert_eq!(probing.judge(BY_ADAPTER, None, at(90_509)), Verdict::Again(90_519), "the peer has its time");
+        assert!(matches!(probing.judge(BY_ADAPTER, None, at(90_510)), Verdict::Lost(_)));
+        let mut signed = Probing::default();
+        assert_eq!(signed.judge(Probe::CutOff, Some("refused"), at(10)), Verdict::Again(20));
+        let gone = Gone::Ended { sign: "refused".to_owned(), for_ns: 80 };
+        assert_eq!(signed.judge(Probe::CutOff, Some("refused"), at(90)), Verdict::Lost(gone));
     }
 
     #[test]

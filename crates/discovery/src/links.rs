@@ -1,0 +1,197 @@
+//! The events of this host's network interfaces: their links go down and come up, and their addresses change.
+//!
+//! The kernel says that something has changed (rtnetlink(7)), and is then asked for everything: so no event can be
+//! missed, however many there were.
+#![allow(unsafe_code)] // socket2 does not join groups of netlink
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::c_int;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Mutex, PoisonError};
+
+use railweave_fabric::{Effect, EventSource, Part, Piece, PortEvent};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::interface::{Interface, links};
+
+/// The groups of linux/rtnetlink.h whose messages say that a link or an address has changed: RTNLGRP_LINK,
+/// RTNLGRP_IPV4_IFADDR and RTNLGRP_IPV6_IFADDR.
+const GROUPS: [c_int; 3] = [1, 5, 9];
+
+/// The events of some network interfaces.
+pub struct LinkEvents {
+    socket: Socket,
+    #[allow(clippy::disallowed_types, reason = "only the thread that takes the events locks it")]
+    state: Mutex<State>,
+}
+
+/// The interfaces, as they were last seen.
+struct State {
+    /// True for those whose link is up.
+    links: BTreeMap<String, bool>,
+    addresses: BTreeSet<(String, IpAddr)>,
+    /// The events that were not taken yet.
+    events: VecDeque<PortEvent>,
+}
+
+impl LinkEvents {
+    /// Watches the interfaces with these names.
+    ///
+    /// # Errors
+    /// If the kernel does not report its events to this process.
+    pub fn open(names: impl IntoIterator<Item = String>) -> io::Result<Self> {
+        let protocol = Protocol::from(libc::NETLINK_ROUTE);
+        let socket = Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW, Some(protocol))?;
+        socket.set_nonblocking(true)?;
+        for group in GROUPS {
+            let size = size_of_val(&group) as libc::socklen_t;
+            // SAFETY: the descriptor is open, and the kernel reads `size` bytes of the number.
+            let result = unsafe {
+                let (level, option) = (libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP);
+                libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const group).cast(), size)
+            };
+            if result != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        let names: BTreeMap<String, bool> = names.into_iter().map(|name| (name, true)).collect();
+        let mut state = State { links: names, addresses: BTreeSet::new(), events: VecDeque::new() };
+        state.look(&links()?, &Interface::list()?);
+        // A port whose link is down is no news to a process that begins.
+        state.events.clear();
+        Ok(Self { socket, state: Mutex::new(state) })
+    }
+
+    /// Takes everything that the kernel has said. Returns true if there was anything.
+    fn drain(&self) -> bool {
+        let mut has_any = false;
+        let mut bytes = [std::mem::MaybeUninit::uninit(); 8192];
+        loop {
+            match self.socket.recv(&mut bytes) {
+                Ok(_) => has_any = true,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return has_any,
+                // Messages were lost.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => has_any = true,
+                Err(_) => return has_any,
+            }
+        }
+    }
+}
+
+impl EventSource for LinkEvents {
+    fn descriptor(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    fn take_event(&self) -> Option<PortEvent> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.events.is_empty()
+            && self.drain()
+            && let (Ok(links), Ok(interfaces)) = (links(), Interface::list())
+        {
+            state.look(&links, &interfaces);
+        }
+        state.events.pop_front()
+    }
+}
+
+impl State {
+    /// Compares the interfaces with what was seen before.
+    fn look(&mut self, links: &BTreeMap<String, bool>, interfaces: &[Interface]) {
+        for (name, was_up) in &mut self.links {
+            let is_up = links.get(name).copied().unwrap_or(false);
+            if is_up != std::mem::replace(was_up, is_up) {
+                self.events.push_back(changed(name, is_up));
+            }
+        }
+        let watched = interfaces.iter().filter(|it| self.links.contains_key(it.device()));
+        let addresses = watched.map(|it| (it.device().to_owned(), it.address)).collect();
+        let before = std::mem::replace(&mut self.addresses, addresses);
+        for (name, address) in self.addresses.difference(&before) {
+            let message = format!("{name}: the interface has the address {address} now");
+            self.events.push_back(PortEvent { is_fault: false, effect: Effect::Back, message });
+        }
+        for (name, address) in before.difference(&self.addresses) {
+            let message = format!("{name}: the interface has lost the address {address}; rails over it fail");
+            self.events.push_back(PortEvent { is_fault: true, effect: Effect::None, message });
+        }
+    }
+}
+
+/// Returns the event of an interface whose link has changed.
+fn changed(name: &str, is_up: bool) -> PortEvent {
+    if is_up {
+        let message = format!("{name}: the interface is up");
+        return PortEvent { is_fault: false, effect: Effect::Back, message };
+    }
+    let message = format!(
+        "{name}: the interface is down: its cable is out, its switch port is off, or it was disabled; connections go \
+         on over other ports, or wait until it is back, unless RAILWEAVE_RECOVERY is 0"
+    );
+    PortEvent { is_fault: true, effect: Effect::Down(interface_part(name)), message }
+}
+
+/// Returns the part of this host that rails over an interface use.
+pub fn interface_part(interface: &str) -> Part {
+    Part { device: interface.into(), piece: Piece::Device }
+}
+
+/// Returns true unless the link of the interface with this name is known to be down.
+pub fn is_link_up(interface: &str) -> bool {
+    links().map_or(true, |links| links.get(interface).copied().unwrap_or(false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(name: &str, address: &str) -> Interface {
+        let address = address.parse().unwrap();
+        Interface { name: name.to_owned(), index: 1, address, prefix_len: 24, is_up: true, is_loopback: false }
+    }
+
+    /// Returns the effects and messages of the next events.
+    fn take(state: &mut State) -> Vec<(Effect, String)> {
+        state.events.drain(..).map(|event| (event.effect, event.message)).collect()
+    }
+
+    #[test]
+    fn each_change_of_a_watched_interface_is_an_event() {
+        let mut state = State {
+            links: BTreeMap::from([("eth0".to_owned(), true), ("eth1".to_owned(), true)]),
+            addresses: BTreeSet::new(),
+            events: VecDeque::new(),
+        };
+        let links =
+            |eth0| BTreeMap::from([("eth0".to_owned(), eth0), ("eth1".to_owned(), true), ("x".to_owned(), eth0)]);
+        let both = [interface("eth0", "10.0.0.1"), interface("eth1:2", "10.0.1.1"), interface("x", "10.0.2.1")];
+        state.look(&links(true), &both);
+        assert_eq!(take(&mut state).len(), 2, "its addresses");
+        state.look(&links(true), &both);
+        assert_eq!(take(&mut state), []);
+        state.look(&links(false), &both);
+        let down = take(&mut state);
+        assert_eq!(down.len(), 1);
+        assert_eq!(down[0].0, Effect::Down(interface_part("eth0")));
+        assert!(down[0].1.starts_with("eth0: the interface is down"), "{}", down[0].1);
+        state.look(&links(true), &both[..1]);
+        let (up, lost) = match &take(&mut state)[..] {
+            [up, lost] => (up.clone(), lost.clone()),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(up, (Effect::Back, "eth0: the interface is up".to_owned()));
+        assert_eq!(lost.1, "eth1: the interface has lost the address 10.0.1.1; rails over it fail");
+        state.look(&BTreeMap::new(), &both[..1]);
+        assert_eq!(take(&mut state).len(), 2, "both are gone");
+    }
+
+    #[test]
+    fn this_host_reports_its_events() {
+        let events = LinkEvents::open(["lo".to_owned()]).unwrap();
+        assert!(events.descriptor() >= 0);
+        assert!(is_link_up("lo") && !is_link_up("no-such-interface"));
+    }
+}
