@@ -136,7 +136,8 @@ fn changed(name: &str, is_up: bool) -> PortEvent {
 
 /// Returns the part of this host that rails over an interface use.
 pub fn interface_part(interface: &str) -> Part {
-    Part { device: interface.into(), piece: Piece::Device }
+    // As a port, because a device that fails is gone for good.
+    Part { device: interface.into(), piece: Piece::Port(1) }
 }
 
 /// Returns true unless the link of the interface with this name is known to be down.

@@ -59,6 +59,7 @@ fn describe(device: &str, event: Event) -> PortEvent {
     };
     let part = || Part { device: device.into(), piece };
     let effect = match event.kind {
+        sys::EVENT_QP_REQ_ERR | sys::EVENT_QP_ACCESS_ERR => Effect::Refused(part()),
         _ if is_final => Effect::Failed(part()),
         sys::EVENT_PORT_ERR => Effect::Down(part()),
         sys::EVENT_PORT_ACTIVE | sys::EVENT_LID_CHANGE | sys::EVENT_GID_CHANGE => Effect::Back,
@@ -159,8 +160,9 @@ mod tests {
         let part = |piece| Part { device: "mlx5_0".into(), piece };
         let failed = |piece| Effect::Failed(part(piece));
         assert_eq!(effect(sys::EVENT_DEVICE_FATAL, About::Device), failed(Piece::Device));
-        for kind in [sys::EVENT_QP_FATAL, sys::EVENT_QP_REQ_ERR, sys::EVENT_QP_ACCESS_ERR] {
-            assert_eq!(effect(kind, About::QueuePair(7)), failed(Piece::QueuePair(7)));
+        assert_eq!(effect(sys::EVENT_QP_FATAL, About::QueuePair(7)), failed(Piece::QueuePair(7)));
+        for kind in [sys::EVENT_QP_REQ_ERR, sys::EVENT_QP_ACCESS_ERR] {
+            assert_eq!(effect(kind, About::QueuePair(7)), Effect::Refused(part(Piece::QueuePair(7))));
         }
         assert_eq!(effect(sys::EVENT_CQ_ERR, About::CompletionQueue(8)), failed(Piece::CompletionQueue(8)));
         assert_eq!(effect(sys::EVENT_SRQ_ERR, About::ReceiveQueue(9)), failed(Piece::ReceiveQueue(9)));

@@ -158,6 +158,9 @@ pub enum Effect {
     None,
     /// The part has failed for good: nothing that uses it will ever make progress.
     Failed(Part),
+    /// The peer asked the part for something that it refused, and the part has failed with that. The peer learns of it
+    /// from its own work, unless the network loses the answer.
+    Refused(Part),
     /// The part carries nothing for now, and may come back.
     Down(Part),
     /// A part carries something again, or may have another address: what did not come up before may come up now.

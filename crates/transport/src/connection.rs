@@ -41,6 +41,9 @@ pub(crate) struct Core<F: Fabric> {
     /// The rails with new lanes over which this end posts nothing yet, because the peer's may not be connected.
     quiet: RailSet,
     outage: Outage,
+    /// The rails whose devices have failed for good, and the message about the last of them.
+    gone: RailSet,
+    gone_why: String,
     /// The silences of its rails.
     pub(crate) silences: Silences,
     /// The rails that were given up, and why, until the recovery takes their lanes.
@@ -133,6 +136,8 @@ impl<F: Fabric> Core<F> {
             recovers: config.recovers,
             quiet: RailSet::EMPTY,
             outage: Outage::new(config.outage),
+            gone: RailSet::EMPTY,
+            gone_why: String::new(),
             silences: Silences::new(config.rail_timeout),
             given_up: Vec::new(),
             refused: None,

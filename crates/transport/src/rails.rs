@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use railweave_fabric::{Domain, Fabric, LaneId, MAX_RAILS, Part, Rail, RailError, RailId, RailSet, Reports, WorkId};
+use railweave_fabric::{
+    Domain, Fabric, LaneId, MAX_RAILS, Part, Piece, Rail, RailError, RailId, RailSet, Reports, WorkId,
+};
 
 use crate::cts::CtsRail;
 use crate::posted_receives::PostedReceives;
@@ -59,6 +61,8 @@ impl<F: Fabric> ConnectedRail<F> {
 /// A rail whose lanes are gone, until there are new ones.
 pub(crate) struct DownRail<F: Fabric> {
     pub(crate) lanes: u8,
+    /// The devices that it used, as parts of this host.
+    devices: Vec<Part>,
     pub(crate) side: RailSide,
     cts: CtsRail,
     registrations: Arc<Vec<F::Registration>>,
@@ -140,7 +144,9 @@ impl<F: Fabric> Rails<F> {
         match std::mem::replace(&mut self.by_id[rail], RailState::NeverUp) {
             RailState::Up(ConnectedRail { rail: taken, lanes, side, cts, registrations, remake }) => {
                 let kept = Arc::clone(&registrations);
-                self.by_id[rail] = RailState::Down(DownRail { lanes, side, cts, registrations: kept, remake });
+                let of_device = |part: Part| Part { piece: Piece::Device, ..part };
+                let devices = taken.parts().into_iter().map(of_device).collect();
+                self.by_id[rail] = RailState::Down(DownRail { lanes, devices, side, cts, registrations: kept, remake });
                 Some(TakenRail { rail: taken, registrations })
             }
             other => {
@@ -159,7 +165,7 @@ impl<F: Fabric> Rails<F> {
                 return None;
             }
         };
-        let DownRail { lanes: count, side, cts, registrations, remake } = down;
+        let DownRail { lanes: count, devices: _, side, cts, registrations, remake } = down;
         let connected = ConnectedRail { rail: lanes, lanes: count, side, cts, registrations, remake };
         self.by_id[rail] = RailState::Up(connected);
         self.find_mut(rail)
@@ -234,9 +240,18 @@ impl<F: Fabric> Rails<F> {
         self.iter().filter(|connected| connected.rail.flushes()).map(|connected| connected.side.id).collect()
     }
 
+    /// Returns the parts of this host that a rail uses: only devices, while it is down.
+    pub(crate) fn parts_of(&self, rail: RailId) -> Vec<Part> {
+        match &self.by_id[rail] {
+            RailState::Up(connected) => connected.rail.parts(),
+            RailState::Down(down) => down.devices.clone(),
+            RailState::NeverUp => Vec::new(),
+        }
+    }
+
     /// Returns the parts of this host that the rails use.
     pub(crate) fn parts(&self) -> Vec<Part> {
-        self.iter().flat_map(|connected| connected.rail.parts()).collect()
+        RailId::all().flat_map(|rail| self.parts_of(rail)).collect()
     }
 
     /// Returns true if the link of each rail that came up once is known to be down on this host.

@@ -190,7 +190,7 @@ impl ControlLoop {
             listener,
             comm: None,
             recovery: Recovery::default(),
-            heard: Heard::new(established.rails.iter().map(|rail| Arc::clone(&rail.counters))),
+            heard: Heard::new(established.rails.clone()),
         };
         session.connections.insert(route.connection, open);
         let peer = session.protocol.peer().map(peer_of).unwrap_or_default();

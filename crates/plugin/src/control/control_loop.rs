@@ -24,6 +24,7 @@ use super::left_queue::LeftQueue;
 use super::pending::UnclaimedConnect;
 use super::port::ControlPort;
 use super::rail_inbox::Called;
+use super::rail_lines::RailLines;
 use super::resting_sessions::RestingSessions;
 use super::session::{Closing, LAST_NS, Session};
 use super::settling::Settling;
@@ -156,6 +157,7 @@ pub(super) struct ControlLoop {
     pub(super) recovers: bool,
     pub(super) log_lanes: bool,
     pub(super) listening: Listening,
+    pub(super) rail_lines: RailLines,
     pub(super) failures: Failures,
     /// In the order of their times.
     pub(super) unclaimed_connects: VecDeque<UnclaimedConnect>,
@@ -233,6 +235,7 @@ impl ControlLoop {
             return_events: config.return_events,
             recovers: config.recovers,
             log_lanes: config.log_lanes,
+            rail_lines: RailLines::default(),
             listening: Listening::new(if config.recovers { nanoseconds(config.rail_timeout) } else { 0 }),
             failures: Failures::default(),
             unclaimed_connects: VecDeque::new(),
@@ -313,6 +316,7 @@ impl ControlLoop {
         self.take_handshakes();
         self.look_after_rails();
         self.listen_to_peers();
+        self.sum_up_rails();
         self.handle_deadlines();
         self.begin_waiting_setups();
         self.look_at_telemetry();
@@ -491,7 +495,7 @@ impl ControlLoop {
         let again = again.chain((!self.more_events.is_empty()).then_some(0));
         let unclaimed = unclaimed.into_iter().chain(self.left_queue.next_ns());
         let again = again.chain(self.recoveries.first().map(|(at, _)| at)).chain(self.workers.next_rail_ns());
-        let again = again.chain(self.listening.next_ns);
+        let again = again.chain(self.listening.next_ns).chain(self.rail_lines.next_ns());
         let again = again.chain(self.publish.as_ref().map(Publish::next_ns));
         unclaimed.chain(entries).chain(stopping).chain(again).min()
     }

@@ -31,7 +31,9 @@ impl ControlLoop {
             }
             self.note(EventKind::PORT, None, || message.clone());
             match effect {
-                Effect::Failed(part) if self.return_events => {
+                // A connection that recovers goes by what its own work tells the peer, which counts refusals.
+                Effect::Refused(_) if self.recovers => {}
+                Effect::Failed(part) | Effect::Refused(part) if self.return_events => {
                     let until = self.workers.next_task_number();
                     self.handle_failure(Failure { part, message, until });
                 }
@@ -40,7 +42,7 @@ impl ControlLoop {
                     self.doubt_sessions();
                 }
                 Effect::Back => self.hurry_rails(),
-                Effect::Failed(_) | Effect::Down(_) | Effect::None => {}
+                Effect::Failed(_) | Effect::Refused(_) | Effect::Down(_) | Effect::None => {}
             }
         }
         self.more_events.push(token);

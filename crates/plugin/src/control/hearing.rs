@@ -1,8 +1,6 @@
 //! The looks at open connections for rails that fall silent: when they are due, and which connections need them.
 
-use std::sync::Arc;
-
-use railweave_transport::RailCounters;
+use railweave_transport::RailInfo;
 
 /// The times of the looks.
 pub(super) struct Listening {
@@ -14,7 +12,7 @@ pub(super) struct Listening {
 
 /// One connection, as the looks know it.
 pub(super) struct Heard {
-    counters: Vec<Arc<RailCounters>>,
+    pub(super) rails: Vec<RailInfo>,
     /// The number of writes that it had posted at the last look, if nothing was on its way then.
     pub(super) idle_since: Option<u64>,
 }
@@ -34,14 +32,14 @@ impl Listening {
 }
 
 impl Heard {
-    /// Returns the looks at a connection of rails with these counters.
-    pub(super) fn new(counters: impl Iterator<Item = Arc<RailCounters>>) -> Self {
-        Self { counters: counters.collect(), idle_since: Some(0) }
+    /// Returns the looks at a connection of these rails.
+    pub(super) fn new(rails: Vec<RailInfo>) -> Self {
+        Self { rails, idle_since: Some(0) }
     }
 
     /// Returns the number of writes that the connection has posted.
     pub(super) fn posted(&self) -> u64 {
-        let of_rail = |counters: &Arc<RailCounters>| counters.data_writes().wrapping_add(counters.cts_writes());
-        self.counters.iter().map(of_rail).fold(0, u64::wrapping_add)
+        let of_rail = |rail: &RailInfo| rail.counters.data_writes().wrapping_add(rail.counters.cts_writes());
+        self.rails.iter().map(of_rail).fold(0, u64::wrapping_add)
     }
 }

@@ -29,6 +29,7 @@ mod pending;
 mod port;
 mod publishing;
 mod rail_inbox;
+mod rail_lines;
 mod recovery;
 mod resting_sessions;
 mod resuming;

@@ -8,11 +8,13 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use railweave_fabric::Part;
+use railweave_telemetry::EventKind;
 use railweave_transport::{Dial, Error, Event, RecoveryAction};
 
 use super::connection::Connection;
 use super::control_loop::ControlLoop;
 use super::rail_inbox::{Input, Recovery};
+use super::rail_lines::{Subject, Sum};
 use super::worker::RailDone;
 use crate::comm::{Comm, End, NoTurn, Route};
 use crate::log;
@@ -178,12 +180,33 @@ impl ControlLoop {
         let Some(session) = self.session(route.session) else {
             return;
         };
-        let line = log::line(event, &session.protocol.peer_name());
-        match event {
-            Event::RailUp { .. } => log::info(&line),
-            _ => log::warn(&line),
+        let peer = session.protocol.peer_name();
+        let (rail, is_back) = match event {
+            Event::RailUp { rail, .. } => (*rail, true),
+            Event::RailDown { rail, .. } => (*rail, false),
+            _ => return,
+        };
+        let Some(Connection::Open { heard, .. }) = session.connections.get(&route.connection) else {
+            return;
+        };
+        let Some(rail) = heard.rails.iter().find(|info| info.index == rail.index()).map(|info| info.name.clone())
+        else {
+            return;
+        };
+        let line = log::line(event, &peer);
+        let subject = Subject { session: route.session, rail, is_back };
+        if self.rail_lines.take(subject, route.connection, &peer, self.now_ns()) {
+            say(is_back, &line);
+            self.note_event(event, Some(route), line);
         }
-        self.note_event(event, Some(route), line);
+    }
+
+    /// Says how many lines about rails were left out.
+    pub(super) fn sum_up_rails(&mut self) {
+        for Sum { is_back, text } in self.rail_lines.sums(self.now_ns()) {
+            say(is_back, &text);
+            self.note(if is_back { EventKind::RAIL_UP } else { EventKind::RAIL_DOWN }, None, || text);
+        }
     }
 
     /// Hands the socket of a lane that was dialled, or the reason why there is none, to its handshake or its
@@ -223,4 +246,8 @@ impl ControlLoop {
         });
         routes.collect()
     }
+}
+
+fn say(is_back: bool, line: &str) {
+    if is_back { log::info(line) } else { log::warn(line) }
 }

@@ -28,7 +28,12 @@ pub(super) fn registrations(options: &Options, ports: &[ChosenPort]) -> Vec<Arc<
 
 /// Returns the event source of the interfaces that have these ports.
 pub(super) fn events(ports: &[ChosenPort]) -> Option<Arc<dyn EventSource>> {
-    let names: BTreeSet<String> = ports.iter().map(|port| port.facts.device.clone()).collect();
+    // The loopback interface has no cable.
+    let ports = ports.iter().filter(|port| !port.facts.address.is_loopback());
+    let names: BTreeSet<String> = ports.map(|port| port.facts.device.clone()).collect();
+    if names.is_empty() {
+        return None;
+    }
     match LinkEvents::open(names) {
         Ok(events) => Some(Arc::new(events)),
         Err(error) => {

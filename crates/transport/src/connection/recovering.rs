@@ -1,6 +1,6 @@
 //! The part of the core that gives rails up and takes them back.
 
-use railweave_fabric::{Fabric, Fault, LaneId, MAX_RAILS, Part, Rail, RailError, RailId, RailSet, WorkId};
+use railweave_fabric::{Fabric, Fault, LaneId, MAX_RAILS, Part, Piece, Rail, RailError, RailId, RailSet, WorkId};
 
 use super::{Core, Fatal, Outstanding};
 use crate::recovery::{GivenUp, Hearing, Hush, Oldest};
@@ -31,19 +31,27 @@ impl<F: Fabric> Core<F> {
         self.fate.call_recovery();
     }
 
-    /// Gives up the rails that use a part of this host that has failed. Returns false if there are none, or the
-    /// connection does not go on without them.
+    /// Gives up the rails that use a part of this host that has failed, forever if the part is a device. Returns false
+    /// if there are none, or the connection does not go on without them.
     pub(crate) fn give_up_part(&mut self, part: &Part, message: &str) -> bool {
         if !self.recovers {
             return false;
         }
-        let uses = |rail: &RailId| {
-            let parts = self.rails.get(*rail).rail.parts();
-            parts.iter().any(|used| used.fails_with(part))
-        };
-        let hit: Vec<_> = self.rails.usable().iter().filter(uses).collect();
-        hit.iter().for_each(|rail| self.give_up(*rail, GivenUp::Part(message.to_owned())));
+        let uses = |rail: &RailId| self.rails.parts_of(*rail).iter().any(|used| used.fails_with(part));
+        let hit: RailSet = RailId::all().filter(uses).collect();
+        if part.piece == Piece::Device {
+            self.gone |= hit;
+            self.gone_why = message.to_owned();
+            // The end may have been without any rail already.
+            self.fate.call_recovery();
+        }
+        hit.iter().for_each(|rail| self.give_up(rail, GivenUp::Part(message.to_owned())));
         !hit.is_empty()
+    }
+
+    /// Returns true if a rail never comes back, because its device has failed for good.
+    pub(crate) fn is_gone(&self, rail: RailId) -> bool {
+        self.gone.contains(rail)
     }
 
     /// Returns the next rail that was given up and whose lanes are still there, and why.
@@ -103,9 +111,15 @@ impl<F: Fabric> Core<F> {
         self.fast.set_rails(true);
     }
 
-    /// Ends the connection if it has been without any rail for too long. Called whenever its recovery has something to
-    /// do.
+    /// Ends the connection if none of its rails can come back, or it has been without any for too long. Called whenever
+    /// its recovery has something to do.
     pub(crate) fn check_outage(&mut self, outstanding: &mut impl Outstanding, now_ns: u64) {
+        if RailId::all().all(|rail| self.is_gone(rail) || !self.rails.has(rail)) {
+            let why = format!("{}; this connection uses it and is lost", self.gone_why);
+            self.drain(outstanding);
+            self.fail(Error::local(why));
+            return;
+        }
         if let Some(for_ns) = self.outage.check(!self.rails.usable().is_empty(), now_ns) {
             let (peer, history) = (self.peer.clone(), self.outage.history());
             self.drain(outstanding);

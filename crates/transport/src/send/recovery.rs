@@ -45,7 +45,7 @@ impl<F: Fabric> SendConnection<F> {
     /// Returns the time of the next attempt to open new lanes.
     pub(super) fn recovery_next_ns(&self) -> Option<u64> {
         let resting = self.recovery.rails.iter().filter_map(|rail| match rail.stage {
-            Stage::Resting { until_ns } => Some(until_ns),
+            Stage::Resting { until_ns } => Some(until_ns).filter(|until_ns| *until_ns < u64::MAX),
             _ => None,
         });
         // Parts that wait for room on a rail, or for a rail that was given up just now.
@@ -164,7 +164,8 @@ impl<F: Fabric> SendConnection<F> {
 
     fn rest(&mut self, rail: RailId, now_ns: u64) {
         let one = &mut self.recovery.rails[rail];
-        one.stage = Stage::Resting { until_ns: one.pauses.next_ns(now_ns) };
+        let until_ns = if self.core.is_gone(rail) { u64::MAX } else { one.pauses.next_ns(now_ns) };
+        one.stage = Stage::Resting { until_ns };
     }
 
     /// Ends new lanes that the peer has given up.
@@ -205,6 +206,8 @@ impl<F: Fabric> SendConnection<F> {
         }
         match (std::mem::replace(&mut one.stage, Stage::Up), message) {
             (Stage::Up, RailMessage::Suspect) => {
+                // The peer may have refused its work, which says more. The connection keeps an error.
+                let _ = self.core.poll_rail(rail, &mut self.progress);
                 self.core.give_up(rail, GivenUp::Peer);
                 self.recover_now(now_ns);
                 Ok(())
@@ -337,7 +340,8 @@ impl<F: Fabric> SendConnection<F> {
 
     /// Has a rail opened again soon: something says that its path may be back.
     pub(super) fn hurry(&mut self, now_ns: u64) {
-        for one in &mut self.recovery.rails {
+        for rail in RailId::all().filter(|rail| !self.core.is_gone(*rail)) {
+            let one = &mut self.recovery.rails[rail];
             if let Stage::Resting { until_ns } = &mut one.stage {
                 *until_ns = (*until_ns).min(one.pauses.soonest_ns(now_ns));
             }

@@ -72,14 +72,21 @@ impl<const O: bool> Game<O> {
         };
         let (parts, Some(fate)) = found else { return };
         if self.faults.recovers {
+            // The end does without the device if it has another.
+            if parts.iter().all(|part| self.failure_of(side, std::slice::from_ref(part)).is_some()) {
+                self.note_device_event(side);
+            }
             return self.give_up_failed(side);
         }
         let Some(error) = self.failure_of(side, &parts) else { return };
+        self.note_device_event(side);
+        fate.set_failed(error);
+    }
+
+    fn note_device_event(&self, side: Side) {
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
         state.observer.watch.connections[side.connection].blame.device_event(now_ns, side.sender);
-        drop(state);
-        fate.set_failed(error);
     }
 
     /// Refuses the set-up of an end that uses a failed device. The set-up thread must give its handshake back first.
