@@ -361,7 +361,7 @@ options! {
     /// True if connections go on without rails that fail.
     recovery: bool {
         variables: [variable("RAILWEAVE_RECOVERY", "0 or 1", "1", number::switch)],
-        default: false, "0",
+        default: true, "1",
         help: "1: a connection goes on without a rail that fails: what the rail carried goes over the others, and the \
                rail is opened again until it carries messages once more. Set it on all hosts. With 0, a connection \
                fails with its first rail.",

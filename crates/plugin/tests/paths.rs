@@ -86,7 +86,7 @@ fn two_interfaces_with_ipv6_addresses_make_two_rails() {
 
 #[test]
 fn a_path_that_breaks_while_the_peer_is_well_fails_what_needs_it_in_time() {
-    alone(&[TWO_INTERFACES, BY_SPEED, ("RAILWEAVE_PEER_TIMEOUT", "1")], || {
+    alone(&[TWO_INTERFACES, BY_SPEED, ("RAILWEAVE_PEER_TIMEOUT", "1"), ("RAILWEAVE_RECOVERY", "0")], || {
         in_namespace("--net", || {
             if !two_interfaces() {
                 return;
@@ -111,6 +111,40 @@ fn a_path_that_breaks_while_the_peer_is_well_fails_what_needs_it_in_time() {
             assert_eq!((warnings().len(), warnings_with(&["test: rail 1", "fd77:2::1"]).len()), (2, 2));
             // The kernel may report that there is no route, but need not.
             assert!(!warnings_with(&["has not acknowledged a byte for"]).is_empty(), "{:?}", warnings());
+        });
+    });
+}
+
+#[test]
+fn a_path_that_breaks_costs_its_rail_and_one_that_is_back_has_it_again() {
+    alone(&[TWO_INTERFACES, BY_SPEED], || {
+        in_namespace("--net", || {
+            if !two_interfaces() {
+                return;
+            }
+            let (plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            let message = noise(1, 4 << 20);
+            let (from, to) = (pair.outgoing(&message), pair.incoming(message.len()));
+            for round in 1..=2 {
+                let recv = pair.irecv(&[to.part(7)]);
+                // The kernel drops what goes to this address, and reports nothing.
+                assert!(ip("-6 addr del fd77:2::1/64 dev rw1"));
+                let send = pair.isend(&from, message.len(), 7);
+                assert_eq!(pair.finish(&[send], &[recv]).0, [4 << 20]);
+                to.assert_holds(&message);
+                assert!(!warnings_with(&["fd77:2::1", "is down", "rail 0 carries its load"]).is_empty());
+                assert!(ip("-6 addr add fd77:2::1/64 dev rw1 nodad"));
+                let is_back = || info_lines().iter().filter(|line| line.contains("is back after")).count() >= 2 * round;
+                until("the rail", || is_back().then_some(()));
+                let before = plugin.rail_counters().expect("the plugin counts")[1].data_bytes;
+                converse(&pair);
+                let after = plugin.rail_counters().expect("the plugin counts")[1].data_bytes;
+                assert!(after - before > 1_000_000, "it carries {} bytes again", after - before);
+            }
+            pair.release_outgoing(from);
+            pair.release_incoming(to);
+            pair.close();
         });
     });
 }

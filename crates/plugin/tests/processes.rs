@@ -75,7 +75,8 @@ fn a_peer_that_is_killed_fails_requests_in_progress_and_is_named() {
             peer.kill();
             assert_eq!(failure(&net, &send), NcclResult::REMOTE_ERROR);
             assert_eq!(failure(&net, &recv), NcclResult::REMOTE_ERROR);
-            assert_eq!(warnings().len(), 2, "one for each request");
+            let said = (warnings_with(&[" is down: "]).len(), warnings().len());
+            assert_eq!(said, (4, 6), "one for each rail of each connection, then one for each request");
             let name = format!("(pid {})", peer_pid(&mut peer.link));
             assert_eq!(warnings_with(&["test: ", &name]).len(), 2);
             assert!(!warnings_with(&["rail ", "127.0.0."]).is_empty(), "{:?}", warnings());
@@ -278,7 +279,7 @@ fn a_peer_that_is_killed_fails_what_is_posted_afterwards() {
             for error in [send, recv] {
                 assert!(error.to_string().contains("ncclRemoteError"), "{error}");
             }
-            assert_eq!(warnings().len(), 2);
+            assert_eq!((warnings_with(&[" is down: "]).len(), warnings().len()), (4, 6), "{:?}", warnings());
         },
         |mut link| {
             let (_plugin, net) = start();

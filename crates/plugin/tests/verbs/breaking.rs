@@ -7,7 +7,7 @@ use railweave_nccl_host::net::{Comm, NetApi};
 use railweave_nccl_host::{LoadedNet, NetError};
 
 use crate::common::{Buffer, Pair, alone, each, listen, noise, start, until, warnings, warnings_with};
-use crate::machine::{EVEN, FUSED, ONE_PORT, ROCE, finish, machine, strict, with};
+use crate::machine::{EVEN, FAILS, FUSED, ONE_PORT, ROCE, finish, machine, strict, with};
 
 fn code<T>(result: Result<T, NetError>) -> NcclResult {
     match result {
@@ -44,7 +44,7 @@ fn another_works(fake: &FakeVerbs, net: LoadedNet) {
 
 #[test]
 fn a_cut_cable_fails_the_connection_with_a_line_that_names_both_ends() {
-    alone(&with(&[]), || {
+    alone(&with(&[FAILS]), || {
         let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
@@ -107,7 +107,7 @@ fn a_cable_that_is_mended_in_time_is_not_noticed() {
 
 #[test]
 fn the_rail_that_failed_is_named() {
-    alone(&with(&[FUSED, EVEN]), || {
+    alone(&with(&[FUSED, EVEN, FAILS]), || {
         let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
@@ -128,7 +128,7 @@ fn the_rail_that_failed_is_named() {
 
 #[test]
 fn a_receiver_whose_cts_does_not_arrive_fails_too() {
-    alone(&with(&[]), || {
+    alone(&with(&[FAILS]), || {
         let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
@@ -150,7 +150,7 @@ fn a_receiver_whose_cts_does_not_arrive_fails_too() {
 
 #[test]
 fn memory_deregistered_in_use_is_reported_by_the_side_that_lost_it() {
-    alone(&with(&[]), || {
+    alone(&with(&[FAILS]), || {
         let fake = machine(ROCE);
         let (_plugin, net) = start();
         // The receiver's memory.
@@ -233,7 +233,7 @@ fn an_adapter_that_takes_no_work_fails_the_call_that_brought_it() {
     let cases = [("post_send:3:EIO", "irecv"), ("post_send:4:ENOMEM", "isend"), ("post_recv:1:EIO", "irecv")];
     each(
         &cases,
-        |_| with(&[]),
+        |_| with(&[FAILS]),
         |(fault, call)| {
             let fake = machine(&strict(&format!("faults = ['{fault}']\n{ROCE}")));
             let (_plugin, net) = start();
@@ -256,7 +256,7 @@ fn an_adapter_that_takes_no_work_fails_the_call_that_brought_it() {
 
 #[test]
 fn a_rail_that_takes_no_work_fails_the_send_of_which_another_has_its_part_already() {
-    alone(&with(&[FUSED, EVEN]), || {
+    alone(&with(&[FUSED, EVEN, FAILS]), || {
         // After the four packets by which both ends try the rails come the CTS of the receive and the first rail's
         // part.
         let fake = machine(&strict(&format!("faults = ['post_send:7:EIO']\n{ROCE}")));
@@ -276,7 +276,7 @@ fn a_rail_that_takes_no_work_fails_the_send_of_which_another_has_its_part_alread
 
 #[test]
 fn an_adapter_that_is_gone_ends_its_connections_and_no_others() {
-    alone(&with(&[]), || {
+    alone(&with(&[FAILS]), || {
         let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pairs = [Pair::open(&net, &net, 0), Pair::open(&net, &net, 1)];

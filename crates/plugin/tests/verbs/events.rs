@@ -11,7 +11,7 @@ use crate::common::{
     Buffer, Pair, accept, alone, connect, control_threads, each, info_lines, listen, noise, start, until, warnings,
     warnings_with,
 };
-use crate::machine::{ONE_PORT, ROCE, finish, machine, strict, with};
+use crate::machine::{FAILS, ONE_PORT, ROCE, finish, machine, strict, with};
 
 /// Returns the number of lines of either level that contain all of these words.
 fn lines(words: &[&str]) -> usize {
@@ -21,7 +21,7 @@ fn lines(words: &[&str]) -> usize {
 
 #[test]
 fn an_event_of_a_port_is_one_line_and_connections_go_on() {
-    alone(&with(&[]), || {
+    alone(&with(&[FAILS]), || {
         let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
@@ -74,7 +74,7 @@ fn many_events_at_once_are_all_told() {
 
 #[test]
 fn an_event_of_a_queue_pair_is_one_line_and_its_end_waits_for_nobody() {
-    alone(&with(&[]), || {
+    alone(&with(&[FAILS]), || {
         let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
@@ -153,7 +153,7 @@ fn what_failed_ends_the_connections_that_use_it_and_no_others() {
     ];
     each(
         &cases,
-        |_| with(&[TWO_LANES]),
+        |_| with(&[TWO_LANES, FAILS]),
         |(event, words)| {
             // Not every adapter has a shared receive queue, to which this event belongs.
             let fake = machine(&if *event == sys::EVENT_SRQ_ERR { strict(ROCE) } else { ROCE.to_owned() });
@@ -185,7 +185,7 @@ fn what_failed_ends_the_connections_that_use_it_and_no_others() {
 fn what_failed_fails_the_sends_of_its_connections_too() {
     each(
         &[(sys::EVENT_QP_FATAL, false), (sys::EVENT_CQ_ERR, false), (sys::EVENT_DEVICE_FATAL, true)],
-        |_| with(&[TWO_LANES]),
+        |_| with(&[TWO_LANES, FAILS]),
         |(event, is_device)| {
             let fake = machine(ROCE);
             let (_plugin, net) = start();
@@ -269,7 +269,7 @@ const PIECES: &[i32] = &[sys::EVENT_QP_FATAL, sys::EVENT_CQ_ERR];
 fn what_fails_in_the_last_step_of_a_set_up_ends_the_connecting_end() {
     each(
         PIECES,
-        |_| with(&[PLAIN]),
+        |_| with(&[PLAIN, FAILS]),
         |event| {
             // The accepting end's lane is connected first.
             let fake = machine(&format!("faults = ['modify_qp/RTR@mlx5_0:2:3000ms']\n{ONE_PORT}"));
@@ -301,7 +301,7 @@ fn what_fails_in_the_last_step_of_a_set_up_ends_the_connecting_end() {
 fn what_fails_in_the_last_step_of_a_set_up_ends_the_accepting_end() {
     each(
         PIECES,
-        |_| with(&[PLAIN]),
+        |_| with(&[PLAIN, FAILS]),
         |event| {
             // While the connecting end's lane is being connected, another set-up is queued, which then delays the
             // set-up thread's work for READY.

@@ -29,6 +29,9 @@ pub(crate) fn library() -> &'static str {
     PATH.get_or_init(|| build().to_str().expect("the path is text").to_owned())
 }
 
+/// A connection fails with its first rail.
+pub(crate) const FAILS: (&str, &str) = ("RAILWEAVE_RECOVERY", "0");
+
 /// Returns the settings with the fake in place of libibverbs, and only RDMA. Both ends are in this process and dial the
 /// loopback interface, because a description's addresses are made up.
 pub(crate) fn with<'a>(settings: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {

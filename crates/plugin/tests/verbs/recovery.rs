@@ -1,12 +1,10 @@
 //! Connections that go on without a rail that fails, and have it back later.
 
 use railweave_fabric_verbs::sys;
-use railweave_fake_ibverbs::FakeVerbs;
+use railweave_fake_ibverbs::{FakeVerbs, QpReport};
 
-use crate::common::{Pair, alone, info_lines, noise, start, until, warnings_with};
+use crate::common::{Pair, alone, each, info_lines, noise, start, until, warnings, warnings_with};
 use crate::machine::{EVEN, FUSED, ONE_PORT, ROCE, finish, machine, with};
-
-const RECOVERS: (&str, &str) = ("RAILWEAVE_RECOVERY", "1");
 
 /// Waits until this many lines say that a rail is back. Messages need not flow meanwhile.
 fn until_back(count: usize) {
@@ -37,7 +35,7 @@ fn lose(fake: &FakeVerbs, pair: &Pair<'_>, device: &str) {
 
 #[test]
 fn a_message_comes_whole_over_the_other_rail_and_the_first_is_back_once_its_cable_is() {
-    alone(&with(&[FUSED, EVEN, RECOVERS]), || {
+    alone(&with(&[FUSED, EVEN]), || {
         let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
@@ -58,7 +56,7 @@ fn a_message_comes_whole_over_the_other_rail_and_the_first_is_back_once_its_cabl
 
 #[test]
 fn a_connection_whose_only_rail_failed_waits_until_it_is_back() {
-    alone(&with(&[RECOVERS]), || {
+    alone(&with(&[]), || {
         let fake = machine(ONE_PORT);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
@@ -87,7 +85,7 @@ fn a_connection_whose_only_rail_failed_waits_until_it_is_back() {
 
 #[test]
 fn a_port_that_is_down_loses_its_rails_at_once() {
-    alone(&with(&[FUSED, EVEN, RECOVERS]), || {
+    alone(&with(&[FUSED, EVEN]), || {
         let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
@@ -108,7 +106,7 @@ fn a_port_that_is_down_loses_its_rails_at_once() {
 
 #[test]
 fn a_rail_that_falls_silent_is_given_up_although_its_adapter_reports_nothing() {
-    alone(&with(&[FUSED, EVEN, RECOVERS]), || {
+    alone(&with(&[FUSED, EVEN]), || {
         let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
@@ -129,7 +127,7 @@ fn a_rail_that_falls_silent_is_given_up_although_its_adapter_reports_nothing() {
 
 #[test]
 fn the_only_rail_that_fell_silent_is_back_once_its_cable_is() {
-    alone(&with(&[RECOVERS]), || {
+    alone(&with(&[]), || {
         let fake = machine(ONE_PORT);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
@@ -159,7 +157,7 @@ fn the_only_rail_that_fell_silent_is_back_once_its_cable_is() {
 
 #[test]
 fn without_a_time_for_silence_the_adapter_decides() {
-    alone(&with(&[FUSED, EVEN, RECOVERS, ("RAILWEAVE_RAIL_TIMEOUT", "0")]), || {
+    alone(&with(&[FUSED, EVEN, ("RAILWEAVE_RAIL_TIMEOUT", "0")]), || {
         let fake = machine(ROCE);
         let (_plugin, net) = start();
         let pair = Pair::open(&net, &net, 0);
@@ -179,6 +177,127 @@ fn without_a_time_for_silence_the_adapter_decides() {
         pair.release_outgoing(from);
         pair.release_incoming(to);
         pair.close();
+        finish(&fake, net);
+    });
+}
+
+/// Returns the number of a queue pair of the receiving end on a device.
+fn receiving_lane(fake: &FakeVerbs, device: &str) -> u32 {
+    let pairs = fake.queue_pairs();
+    let receives = |pair: &&QpReport| pair.shared_receives || pair.capabilities.max_recv_wr > 1;
+    pairs.iter().filter(receives).find(|pair| pair.device == device).expect("the end has a lane").number
+}
+
+#[test]
+fn a_queue_that_fails_costs_new_lanes_and_nothing_else() {
+    each(
+        &[sys::EVENT_QP_FATAL, sys::EVENT_CQ_ERR],
+        |_| with(&[]),
+        |event| {
+            let fake = machine(ONE_PORT);
+            let (_plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            exchange(&pair);
+            let to = pair.incoming(1000);
+            // An end that waits has no work in progress, so polling would never report the failure.
+            let recv = pair.irecv(&[to.part(7)]);
+            fake.raise_only("mlx5_0", *event, receiving_lane(&fake, "mlx5_0")).unwrap();
+            until_back(2);
+            let message = noise(3, 1000);
+            let from = pair.outgoing(&message);
+            let send = pair.isend(&from, 1000, 7);
+            assert_eq!(pair.finish(&[send], &[recv]).0, [1000]);
+            to.assert_holds(&message);
+            pair.release_outgoing(from);
+            pair.release_incoming(to);
+            exchange(&pair);
+            pair.close();
+            finish(&fake, net);
+        },
+    );
+}
+
+#[test]
+fn a_device_that_fails_costs_its_rail_for_good_and_the_only_one_the_connection() {
+    alone(&with(&[FUSED, EVEN]), || {
+        let fake = machine(ROCE);
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        let message = noise(3, 1_000_000);
+        let (from, to) = (pair.outgoing(&message), pair.incoming(1_000_000));
+        let recv = pair.irecv(&[to.part(7)]);
+        fake.cut("mlx5_1", 1).unwrap();
+        let send = pair.isend(&from, 1_000_000, 7);
+        fake.raise_only("mlx5_1", sys::EVENT_DEVICE_FATAL, 0).unwrap();
+        assert_eq!(pair.finish(&[send], &[recv]).0, [1_000_000]);
+        to.assert_holds(&message);
+        exchange(&pair);
+        let recv = pair.irecv(&[to.part(7)]);
+        fake.raise_only("mlx5_0", sys::EVENT_DEVICE_FATAL, 0).unwrap();
+        let failed = until("the receive's failure", || pair.test_recv(&recv).err());
+        assert!(failed.to_string().contains("ncclSystemError"), "{failed}");
+        let said = warnings_with(&["test: ", "mlx5_0: the device failed", "this connection uses it and is lost"]);
+        assert_eq!(said.len(), 1, "nobody waits for what cannot come back");
+        assert!(info_lines().iter().all(|line| !line.contains("is back after")));
+        fake.mend("mlx5_1", 1).unwrap();
+        pair.release_outgoing(from);
+        pair.release_incoming(to);
+        pair.close();
+        finish(&fake, net);
+    });
+}
+
+#[test]
+fn memory_that_was_deregistered_in_use_ends_the_connection_after_a_few_attempts() {
+    alone(&with(&[]), || {
+        let fake = machine(ROCE);
+        let (_plugin, net) = start();
+        let pair = Pair::open(&net, &net, 0);
+        let (from, to) = (pair.outgoing(&noise(1, 100_000)), pair.incoming(100_000));
+        let recv = pair.irecv(&[to.part(7)]);
+        pair.release_incoming(to);
+        let send = pair.isend(&from, 100_000, 7);
+        let failed = until("the send's failure", || {
+            // The receiver's calls find its lanes in their error state.
+            let _ = pair.test_recv(&recv);
+            pair.test_send(&send).err()
+        });
+        assert!(failed.to_string().contains("ncclRemoteError"), "{failed}");
+        let said = warnings_with(&["test: rail 0", "WC error status=10 (remote access error)", "deregMr"]);
+        assert_eq!(said.len(), 1, "{:?}", warnings());
+        pair.release_outgoing(from);
+        pair.close();
+        let again = Pair::open(&net, &net, 0);
+        exchange(&again);
+        again.close();
+        finish(&fake, net);
+    });
+}
+
+#[test]
+fn many_connections_over_a_rail_have_one_line_each_second() {
+    alone(&with(&[FUSED, EVEN]), || {
+        let fake = machine(ROCE);
+        let (_plugin, net) = start();
+        let pairs: Vec<_> = (0..4).map(|_| Pair::open(&net, &net, 0)).collect();
+        pairs.iter().for_each(exchange);
+        fake.cut("mlx5_1", 1).unwrap();
+        fake.raise("mlx5_1", sys::EVENT_PORT_ERR, 1).unwrap();
+        // The ends of this process that dialled, and those that were dialled, have a session each.
+        until("both sums", || {
+            let sums = warnings_with(&["rail 10.1.0.1 - 10.1.0.1 went down 3 more times within a second"]);
+            (sums.len() == 2).then_some(())
+        });
+        assert_eq!(warnings_with(&["rail 1", "is down"]).len(), 2, "{:?}", warnings());
+        pairs.iter().for_each(exchange);
+        fake.mend("mlx5_1", 1).unwrap();
+        fake.raise("mlx5_1", sys::EVENT_PORT_ACTIVE, 1).unwrap();
+        until_back(2);
+        until("both sums", || {
+            let sums = info_lines().iter().filter(|line| line.contains("came back 3 more times")).count();
+            (sums == 2).then_some(())
+        });
+        pairs.into_iter().for_each(Pair::close);
         finish(&fake, net);
     });
 }
