@@ -93,6 +93,8 @@ pub(crate) struct Sources {
     pub(crate) mask: RailSet,
     /// True if the completion record has the sizes.
     pub(crate) in_record: bool,
+    /// True if the measurement of the slot knows the split of its only message.
+    pub(crate) is_given: bool,
 }
 
 /// A slot whose parts a rail carries.
@@ -288,7 +290,8 @@ impl Requests {
             Source { address, size: size.into(), keys }
         };
         let sources = requests.iter().map(source).collect();
-        Some(Sources { sources, mask: slot.mask, in_record: slot.in_record })
+        let is_given = slot.group == 0 && slot.measured != Measured::NOT;
+        Some(Sources { sources, mask: slot.mask, in_record: slot.in_record, is_given })
     }
 
     /// Notes that a post was refused, which breaks the connection. Some writes of the slot that was being posted may

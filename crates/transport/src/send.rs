@@ -338,7 +338,6 @@ impl<F: Fabric> SendConnection<F> {
         let mut offset = 0;
         for rail in shares.mask {
             let bytes = shares.bytes[rail];
-            self.shares.note(sequence, rail, bytes);
             let write = template.write(Piece { rail, offset, bytes }, receive.key(rail), self.layout, shares.mask);
             let connected = self.core.rails.get_mut(rail);
             let posted = match connected.lanes {
@@ -352,7 +351,9 @@ impl<F: Fabric> SendConnection<F> {
             }
             let side = &self.core.rails.get(rail).side;
             side.info.counters.count_data(1, bytes);
-            if measured != Measured::NOT {
+            if measured == Measured::NOT {
+                self.shares.note(sequence, rail, bytes);
+            } else {
                 self.progress.meter.give_one(sequence, side, bytes);
             }
             offset += bytes;

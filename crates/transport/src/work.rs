@@ -32,7 +32,7 @@ pub(crate) enum WorkKind {
 }
 
 impl WorkKind {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn id(self) -> WorkId {
         WorkId(match self {
             Self::Data(sequence) => u64::from(sequence.number()) << 2 | 1,

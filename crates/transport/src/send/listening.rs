@@ -16,12 +16,13 @@ impl<F: Fabric> SendConnection<F> {
         let parts_on =
             |rail: RailId, slot: &Carried| progress.repairs.carried_by(rail, slot.sequence, slot.mask) & slot.owed;
         let bytes_of = |slot: &Carried, parts: RailSet| {
-            let posted = progress.requests.sources(slot.sequence);
-            let sources = posted.iter().flat_map(|posted| posted.sources.iter().enumerate());
+            let Some(posted) = progress.requests.sources(slot.sequence) else { return 0 };
+            let given = |rail| posted.is_given.then(|| progress.meter.given_to(slot.sequence, rail));
             let bytes = |(buffer, source)| {
-                parts.iter().map(|part| shares.part(slot.sequence, buffer, source, slot.mask, part).1).sum::<u64>()
+                let part = |part| shares.part(slot.sequence, buffer, source, slot.mask, part, given).1;
+                parts.iter().map(part).sum::<u64>()
             };
-            sources.map(bytes).sum()
+            posted.sources.iter().enumerate().map(bytes).sum()
         };
         core.judge_silences(hearing, |rail| {
             let on_rail = owed.iter().map(|slot| (slot, parts_on(rail, slot))).filter(|(_, parts)| !parts.is_empty());

@@ -141,10 +141,20 @@ impl<C: Clock> Meter<C> {
         bytes >= MEASURED_FROM
     }
 
+    #[inline(always)]
+    fn place(&self, sequence: Sequence, rail: RailId) -> usize {
+        usize::from(sequence.slot().number()) << self.rail_bits | rail.index()
+    }
+
     /// Returns the place of the work of a slot on a rail.
     #[inline(always)]
     fn given(&mut self, sequence: Sequence, rail: RailId) -> &mut Given {
-        &mut self.given[usize::from(sequence.slot().number()) << self.rail_bits | rail.index()]
+        &mut self.given[self.place(sequence, rail)]
+    }
+
+    /// Returns the bytes that a slot which [began](Self::begin_one) has given a rail.
+    pub(super) fn given_to(&self, sequence: Sequence, rail: RailId) -> u64 {
+        self.given[self.place(sequence, rail)].bytes()
     }
 
     /// Begins the measurement of a slot with one message of `bytes` bytes, and one write on each active rail. Returns

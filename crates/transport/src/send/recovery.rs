@@ -389,7 +389,9 @@ impl<F: Fabric> SendConnection<F> {
         self.chain.clear();
         let mut total = 0;
         for (buffer, (source, entry)) in posted.sources.iter().zip(&entries).enumerate() {
-            let (mut offset, mut left) = self.shares.part(repair.sequence, buffer, source, posted.mask, repair.part);
+            let given = |rail| posted.is_given.then(|| self.progress.meter.given_to(repair.sequence, rail));
+            let (sequence, mask) = (repair.sequence, posted.mask);
+            let (mut offset, mut left) = self.shares.part(sequence, buffer, source, mask, repair.part, given);
             // A message that is longer than its receive was cut before it was split.
             left = left.min(source.size.saturating_sub(offset));
             total += left;

@@ -10,7 +10,8 @@ use crate::{MAX_BUFFERS, SLOTS};
 /// The bytes that each rail was given of each buffer but the first.
 type Others = [[u32; MAX_RAILS]; MAX_BUFFERS - 1];
 
-/// The splits of the last message of each slot. A message that one rail carries whole is not noted.
+/// The splits of the last message of each slot. A message that one rail carries whole is not noted, nor is the only one
+/// of a slot that is measured: the [meter](super::meter::Meter) knows its split.
 pub(super) struct SlotShares {
     /// By slot, then by rail, with a power of two of places for each slot: bytes of the only buffer, or the first.
     first: Box<[u32]>,
@@ -54,7 +55,7 @@ impl SlotShares {
     }
 
     /// Returns the offset and the bytes of a rail's part of one buffer's message, `source`. The slot's active rails are
-    /// those of `mask`.
+    /// those of `mask`; `given` returns the bytes of each if the meter knows them.
     pub(super) fn part(
         &self,
         sequence: Sequence,
@@ -62,17 +63,19 @@ impl SlotShares {
         source: &Source,
         mask: RailSet,
         rail: RailId,
+        given: impl Fn(RailId) -> Option<u64>,
     ) -> (u64, u64) {
         if mask.is_single() {
             return (0, source.size);
         }
-        let bytes = |rail: RailId| {
+        let noted = |rail: RailId| {
             let bytes = match buffer.checked_sub(1) {
                 None => self.first[self.place(sequence, rail)],
                 Some(other) => self.others.get(sequence.slot().index()).map_or(0, |others| others[other][rail]),
             };
             u64::from(bytes)
         };
+        let bytes = |rail: RailId| given(rail).unwrap_or_else(|| noted(rail));
         let before = mask.iter().take_while(|other| *other != rail).map(bytes).sum();
         (before, bytes(rail))
     }
@@ -97,7 +100,7 @@ mod tests {
         slots.note(one, RailId::new(0).unwrap(), 128);
         slots.note(one, RailId::new(2).unwrap(), 72);
         let part = |slots: &SlotShares, sequence, buffer, mask, rail| {
-            slots.part(sequence, buffer, &source(200), mask, RailId::new(rail).unwrap())
+            slots.part(sequence, buffer, &source(200), mask, RailId::new(rail).unwrap(), |_| None)
         };
         assert_eq!([0, 2].map(|rail| part(&slots, one, 0, mask, rail)), [(0, 128), (128, 72)]);
         slots.note_group(group, &[shares([1, 2, 3]), shares([0, 5, 6]), shares([0; 3])], RailSet::from_bits(7));
@@ -107,5 +110,8 @@ mod tests {
         assert_eq!([0, 1, 2].map(|rail| part(&slots, group, 2, all, rail)), [(0, 0); 3]);
         assert_eq!([0, 2].map(|rail| part(&slots, one, 0, mask, rail)), [(0, 128), (128, 72)]);
         assert_eq!(part(&slots, one, 0, RailSet::from_bits(4), 2), (0, 200), "one rail carries everything");
+        let given = |rail: RailId| Some(50 * (1 + rail.index() as u64));
+        let part = |rail| slots.part(one, 0, &source(200), mask, RailId::new(rail).unwrap(), given);
+        assert_eq!([0, 2].map(part), [(0, 50), (50, 150)], "the meter knows better");
     }
 }
