@@ -423,7 +423,8 @@ impl<F: Fabric> RecvConnection<F> {
         let receive = self.inbox.slots.get(slot);
         match receive.state {
             State::Complete => Ok(self.take_sizes(slot)),
-            State::Open if receive.optional => {
+            // As in `take_sizes`, its memory may be read back just now.
+            State::Open if receive.optional && !(receive.flushable && self.inbox.flushes.is_fencing()) => {
                 self.inbox.slots.report_early(slot);
                 Ok(Some(self.inbox.slots.capacities(slot)))
             }

@@ -193,6 +193,27 @@ fn a_group_keeps_its_sizes<const ONE_SIDED: bool>() {
 }
 
 #[test]
+fn an_optional_receive_is_not_over_while_a_fence_may_read_its_memory_back() {
+    let mut pair = split::<true>(Setup::two_rails().gpu());
+    let buffer = pair.target.buffer(SIZE, 0);
+    let optional = pair.receiver.irecv(&[buffer], true).expect("it is open").expect("there is room");
+    let other = pair.irecv_of([SIZE]);
+    pair.drive();
+    pair.fail_rail(1);
+    let mut first = None;
+    pair.recover(|pair, events| {
+        if events.is_empty() {
+            assert_eq!(pair.receiver.test(other), Ok(None), "it sees that the rail has failed");
+            return false;
+        }
+        let tested = pair.receiver.test(optional).expect("a rail is left").map(<[u64]>::to_vec);
+        first.get_or_insert(tested.clone());
+        tested.is_some()
+    });
+    assert_eq!(first, Some(None), "its owner may deregister the memory once it is over");
+}
+
+#[test]
 fn a_peer_that_breaks_the_rules_of_a_recovery_ends_its_connection() {
     let news = |message| {
         let rail = railweave_fabric::RailId::default();
