@@ -35,6 +35,8 @@ pub(crate) struct Core<F: Fabric> {
     heeded: u32,
     /// The number of the last probe that this end has posted on a rail, 0 for none.
     probe: u32,
+    /// The rail of that probe; `None` if there was none to post it on.
+    probed: Option<RailId>,
     peer: String,
     /// True if the connection goes on without rails that fail.
     recovers: bool,
@@ -131,6 +133,7 @@ impl<F: Fabric> Core<F> {
             followed: steering.changes(),
             heeded: 0,
             probe: 0,
+            probed: None,
             steering,
             peer,
             recovers: config.recovers,
@@ -341,7 +344,7 @@ impl<F: Fabric> Core<F> {
         let Some(rail) = recent.or(postable.first()) else {
             // Without a rail nothing can carry it, whoever would answer it.
             self.fate.set_probe_posted(probe, true);
-            self.probe = probe;
+            (self.probe, self.probed) = (probe, None);
             return Ok(true);
         };
         if !F::ONE_SIDED && !self.fate.insists(probe) {
@@ -355,7 +358,7 @@ impl<F: Fabric> Core<F> {
                 // The next stuck call posts it on another rail.
                 return self.post_failed(rail, error, outstanding).map(|()| false);
             }
-            self.probe = probe;
+            (self.probe, self.probed) = (probe, Some(rail));
         }
         self.fate.set_probe_posted(probe, F::ONE_SIDED);
         Ok(has_room)

@@ -166,6 +166,13 @@ impl Fate {
         self.posted.store(probe << 1 | u32::from(by_adapter), Ordering::Release);
     }
 
+    /// Notes that the rail on which a probe was posted is given up: it is to be posted again, and has its whole time.
+    pub(crate) fn set_probe_lost(&self, probe: u32) {
+        if self.carried.load(Ordering::Relaxed) != probe {
+            self.posted.store(probe.wrapping_sub(1) << 1, Ordering::Release);
+        }
+    }
+
     /// Notes that a rail has carried a probe. An earlier one that comes late changes nothing.
     pub(crate) fn set_probe_carried(&self, probe: u32) {
         if probe.wrapping_sub(self.carried.load(Ordering::Relaxed)).cast_signed() > 0 {

@@ -23,12 +23,21 @@ impl<F: Fabric> Core<F> {
         self.rails.give_up(rail);
         self.silences.forget(rail);
         self.quiet.remove(rail);
+        if self.probed == Some(rail) {
+            self.lose_probe();
+        }
         if self.recent == rail {
             self.recent = self.rails.usable().first().unwrap_or(rail);
         }
         self.fast.set_rails(!self.rails.usable().is_empty());
         self.given_up.push((rail, why));
         self.fate.call_recovery();
+    }
+
+    /// Has the last probe posted again, on a rail that may carry it.
+    fn lose_probe(&mut self) {
+        self.fate.set_probe_lost(self.probe);
+        (self.probe, self.probed) = (0, None);
     }
 
     /// Gives up the rails that use a part of this host that has failed, forever if the part is a device. Returns false
@@ -95,6 +104,9 @@ impl<F: Fabric> Core<F> {
     pub(crate) fn end_quiet(&mut self, rail: RailId) -> bool {
         let was_quiet = self.quiet.contains(rail);
         self.quiet.remove(rail);
+        if was_quiet && self.probe != 0 && self.probed.is_none() {
+            self.lose_probe();
+        }
         was_quiet
     }
 
@@ -104,6 +116,8 @@ impl<F: Fabric> Core<F> {
         self.rails.use_again(rail);
         if is_quiet {
             self.quiet.insert(rail);
+        } else if self.probe != 0 && self.probed.is_none() {
+            self.lose_probe();
         }
         if !self.rails.usable().contains(self.recent) {
             self.recent = rail;
