@@ -8,6 +8,9 @@ use crate::task::Task;
 use crate::witness::Note;
 use crate::{Checker, Seen};
 
+/// The time until something that is owed although its time has passed is looked at again.
+const AGAIN_NS: u64 = 10_000;
+
 impl<const O: bool> Game<O> {
     /// Returns true if an end's application is silent at present.
     pub(super) fn is_silent(&self, side: Side) -> bool {
@@ -62,7 +65,9 @@ impl<const O: bool> Game<O> {
         if let Some(since_ns) = state.owes_since_ns(connection) {
             receiver.is_debt_watched = true;
             let promise_ns = self.faults.promise_ns(state.refused_ns(connection, since_ns));
-            state.at(since_ns + promise_ns + 1, Task::DebtDue(connection));
+            // The time may have passed, if a dead rail excuses it.
+            let at_ns = (since_ns + promise_ns + 1).max(state.now_ns + AGAIN_NS);
+            state.at(at_ns, Task::DebtDue(connection));
         }
     }
 
