@@ -228,6 +228,12 @@ impl Faults {
         self.death_limit_ns() + each_ns
     }
 
+    /// Returns the time, in virtual nanoseconds, within which a rail is up again once nothing strikes it any more.
+    pub(crate) fn rail_limit_ns(&self) -> u64 {
+        let session_ns = self.session_delay_ns + self.session_jitter_ns;
+        self.heal_ns + 20 * self.work_ns + 20 * session_ns + 4 * self.fabric.retry_ns + 30_000_000
+    }
+
     /// Adds applications that fall silent, and acknowledgements that do not leave, each to half of the seeds.
     pub(crate) fn add_silence(&mut self, chance: &mut Chance) {
         if chance.permille(500) {

@@ -106,6 +106,7 @@ impl Witness {
         let (part, length) = (landed.bytes.len() as u64, u64::from(landed.write.local.length));
         self.counts.saw(Seen::Torn);
         self.record(now_ns, Kind::Torn, who(place), [part, length, 0, 0]);
+        self.watch.arrived(now_ns, (place.connection, place.sender), place.rail);
         if place.sender && !landed.control {
             self.watch.touched(now_ns, place.connection, landed.start, part);
         }
@@ -119,6 +120,7 @@ impl Witness {
             self.watch.staged(connection, landed.write.remote.address, (landed.port, rail), landed.number);
         }
         self.record(now_ns, Kind::Land, who(place), [length, start, number_of(immediate), 0]);
+        self.watch.arrived(now_ns, (connection, sender), rail);
         let landing = Landing { connection, rail, lane: lane.0, address: start, length, control, immediate };
         if self.watch.first_landed(now_ns, sender, &landing, landed.bytes) {
             return;
@@ -188,9 +190,13 @@ impl Observer for Witness {
             }
             Event::Failed => {
                 self.watch.broke(now_ns, place.connection, place.sender);
+                self.watch.gives_up(place.connection, place.sender, place.rail);
                 (Kind::Failed, [1, 0, 0, 0])
             }
-            Event::Broke => return self.watch.broke(now_ns, place.connection, place.sender),
+            Event::Broke => {
+                self.watch.gives_up(place.connection, place.sender, place.rail);
+                return self.watch.broke(now_ns, place.connection, place.sender);
+            }
             Event::RoomWithheld => {
                 self.counts.saw(Seen::RoomWithheld);
                 (Kind::Refused, [0; 4])

@@ -67,7 +67,8 @@ impl Lane {
         }
         self.flights.clear();
         self.unacknowledged.clear();
-        (self.arrived, self.held) = (0, false);
+        // Nobody waits for its acknowledgements any more.
+        (self.arrived, self.held, self.put_off) = (0, false, 0);
     }
 }
 

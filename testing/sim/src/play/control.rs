@@ -358,7 +358,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
 
     fn send_frame(&mut self, end: usize, frame: Frame) {
         let found = &self.sessions.ends[end];
-        let (Some(socket), Some(frame)) = (found.socket, self.plot.carried(frame)) else { return };
+        let (Some(socket), Some(frame)) = (found.socket, self.plot.carried(end, frame)) else { return };
         let to_opener = found.protocol.side() == SessionSide::Acceptor;
         let delay_ns = self.delay_ns();
         let mut state = self.world.lock();

@@ -168,6 +168,8 @@ pub(super) struct Game<const O: bool> {
     pub(super) steps: u64,
     /// The fault of an exhaustive run, and the number of the event before which it strikes; `None` once it has struck.
     pub(super) injection: Option<(u64, Injection)>,
+    /// The fault, once it has struck, and as long as it may strike again.
+    pub(super) injection_again: Option<Injection>,
     /// True once the fault of an exhaustive run has struck, or a process was killed after a call.
     pub(super) has_struck: bool,
     description: String,
@@ -246,6 +248,7 @@ impl<const O: bool> Game<O> {
             calls: 0,
             steps: 0,
             injection: plan.injection,
+            injection_again: None,
             has_struck: false,
             description,
         }
@@ -296,7 +299,7 @@ impl<const O: bool> Game<O> {
     pub(super) fn play(&mut self) {
         loop {
             self.steps += 1;
-            if self.injection.is_some_and(|(at, _)| at == self.steps) && !self.inject() {
+            if self.injection.is_some_and(|(at, _)| at == self.steps) && !self.inject() && !self.has_struck {
                 return;
             }
             let mut state = self.world.lock();
@@ -469,6 +472,10 @@ impl<const O: bool> Game<O> {
             *last_ns = Some(now_ns);
             return;
         };
+        if self.faults.fabric.open_fails_permille == 0 {
+            let limit_ns = self.faults.rail_limit_ns();
+            state.observer.watch.rails_come_back(now_ns, side.connection, side.sender, limit_ns);
+        }
         let (waits, probing, only_looks) = match (side.sender, &pair.sender.stage, &pair.receiver.stage) {
             (true, Stage::Up(_, app), _) => (app.waits_for(), app.is_probing(), false),
             (false, _, Stage::Up(_, app)) => (app.waits_for(), app.is_probing(), app.only_looks()),

@@ -19,7 +19,8 @@ impl<const O: bool> Game<O> {
         let text = format!("INJECTED before event {}: {injection:?}", self.steps);
         let has_struck = self.inject_this(injection);
         if has_struck {
-            self.injection = None;
+            self.injection = self.follow_up(injection);
+            self.injection_again = Some(injection);
             self.has_struck = true;
             self.world.lock().observer.history.remark(&text);
         }
@@ -98,6 +99,28 @@ impl<const O: bool> Game<O> {
                 state.begin_outage(end, outage);
                 true
             }
+            Injection::Suspicion { connection, sender, rail } => self.suspect(Side { connection, sender }, rail),
+            Injection::BothRails { connection, first, .. } => self.inject_rail_death(connection, first, true),
+            Injection::RailAgain { connection, rail } => self.inject_rail_death(connection, rail, true),
+        }
+    }
+
+    /// Returns what is still to strike after this fault, and the number of the event before which it does.
+    fn follow_up(&self, injection: Injection) -> Option<(u64, Injection)> {
+        match injection {
+            Injection::BothRails { connection, first, after } => {
+                Some((self.steps + after, Injection::RailError { connection, rail: 1 - first }))
+            }
+            _ => None,
+        }
+    }
+
+    /// Fails a rail that has just come back, if the fault of this run is that.
+    pub(super) fn strike_again(&mut self, side: Side, rail: u8) {
+        let (connection, sender) = (side.connection, side.sender);
+        if sender && self.injection_again == Some(Injection::RailAgain { connection, rail }) {
+            self.injection_again = None;
+            self.inject_rail_death(connection, rail, true);
         }
     }
 

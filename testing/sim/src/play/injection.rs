@@ -36,6 +36,12 @@ pub(crate) enum Injection {
     /// Either the writes of one end of a rail are lost, or their acknowledgements: for a while that the retries
     /// outlast, or forever.
     Outage { connection: usize, sender: bool, rail: u8, writes: bool, forever: bool },
+    /// One end gives up a rail that works: an event of its host says that a part of it is gone.
+    Suspicion { connection: usize, sender: bool, rail: u8 },
+    /// A rail's lanes fail, and this many events later those of the other rail, while its recovery is in progress.
+    BothRails { connection: usize, first: u8, after: u64 },
+    /// A rail's lanes fail, and again as soon as it is back.
+    RailAgain { connection: usize, rail: u8 },
 }
 
 impl Injection {
@@ -61,6 +67,9 @@ impl Injection {
             Self::Outage { writes: true, forever: true, .. } => "writes are lost from then on",
             Self::Outage { writes: false, forever: false, .. } => "acknowledgements are lost for a while",
             Self::Outage { writes: false, forever: true, .. } => "acknowledgements are lost from then on",
+            Self::Suspicion { .. } => "an end gives up a rail that works",
+            Self::BothRails { .. } => "two rails fail, one soon after the other",
+            Self::RailAgain { .. } => "a rail fails, and again once it is back",
         }
     }
 }

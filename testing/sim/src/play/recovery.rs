@@ -81,9 +81,7 @@ impl<const O: bool> Game<O> {
     /// Gives up the rails of an end whose devices are known to have failed.
     pub(super) fn give_up_failed(&mut self, side: Side) {
         for port in self.processes[self.process_of(side)].failed_ports.clone() {
-            let failed = Part { device: format!("port {port}").into(), piece: Piece::Device };
-            let message = format!("port {port}: its device has failed");
-            self.with_recovering(side, |end| end.handle_part_failed(&failed, &message));
+            self.give_up_port(side, port, "its device has failed");
         }
         self.look_after_recovery(side);
     }
@@ -135,15 +133,48 @@ impl<const O: bool> Game<O> {
         let mut state = self.world.lock();
         let (seen, numbers) = match event {
             Event::RailDown { rail, left, .. } => {
+                let now_ns = state.now_ns;
+                let watched = &mut state.observer.watch.connections[side.connection];
+                watched.went_down(now_ns, side.sender, rail.index() as u8);
                 let seen = if left.is_empty() { Seen::AllRailsDown } else { Seen::RailDown };
                 (seen, [0, rail.index() as u64, 0, 0])
             }
-            Event::RailUp { rail, .. } => (Seen::RailUp, [1, rail.index() as u64, 0, 0]),
+            Event::RailUp { rail, .. } => {
+                let now_ns = state.now_ns;
+                let watched = &mut state.observer.watch.connections[side.connection];
+                watched.came_up(now_ns, side.sender, rail.index() as u8);
+                (Seen::RailUp, [1, rail.index() as u64, 0, 0])
+            }
             _ => return,
         };
         state.saw(seen);
         state.record(Kind::Recovery, side.who(), numbers);
         state.observer.history.remark(&event.to_string());
+        drop(state);
+        if let Event::RailUp { rail, .. } = event {
+            self.strike_again(side, rail.index() as u8);
+        }
+    }
+
+    /// Lets an end give up a rail that works. Returns false if the end is not up, or does not use the rail.
+    pub(super) fn suspect(&mut self, side: Side, rail: u8) -> bool {
+        let plan = &self.connections[side.connection].plan;
+        let (process, ports) = (self.process_of(side), plan.pairs[usize::from(rail)]);
+        let port = self.processes[process].domains[usize::from(if side.sender { ports.0 } else { ports.1 })].port();
+        let gives_up = self.give_up_port(side, port, "it may have failed");
+        self.look_after_recovery(side);
+        gives_up
+    }
+
+    /// Lets an end give up its rails through a port.
+    fn give_up_port(&mut self, side: Side, port: usize, why: &str) -> bool {
+        let part = Part { device: format!("port {port}").into(), piece: Piece::Device };
+        let message = format!("port {port}: {why}");
+        let gives_up = self.with_recovering(side, |end| end.handle_part_failed(&part, &message)) == Some(true);
+        if gives_up && side.sender {
+            self.world.lock().observer.watch.connections[side.connection].will_give_up();
+        }
+        gives_up
     }
 
     /// Lets a thread do work on a rail.

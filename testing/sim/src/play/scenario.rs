@@ -31,10 +31,14 @@ pub(crate) enum Variant {
     Late,
     /// Writes land after the end of their lane, keys come again, and completions vanish with their lane.
     CutOff,
+    /// The connections go on without rails that fail, and last until these are back.
+    Recovers,
+    /// The same with the faults of [`Self::CutOff`], striped messages, and work on lanes that takes its time.
+    RecoversCutOff,
 }
 
 impl Variant {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Plain,
         Self::Striped,
         Self::Weighted,
@@ -44,7 +48,13 @@ impl Variant {
         Self::Mute,
         Self::Late,
         Self::CutOff,
+        Self::Recovers,
+        Self::RecoversCutOff,
     ];
+
+    fn recovers(self) -> bool {
+        matches!(self, Self::Recovers | Self::RecoversCutOff)
+    }
 
     fn faults(self) -> Faults {
         let mut faults = Faults { pause_ns: 14_000_000, ..Faults::none() };
@@ -54,12 +64,19 @@ impl Variant {
                 (faults.fabric.late_read_permille, faults.fabric.torn_permille) = (1000, 1000);
                 faults.fabric.acks_put_off = true;
             }
-            Self::CutOff => {
+            Self::CutOff | Self::RecoversCutOff => {
                 faults.fabric.late_landing_ns = 300_000;
                 faults.fabric.key_reuse_permille = 1000;
                 faults.fabric.destroy_purges = true;
             }
             _ => {}
+        }
+        if self.recovers() {
+            faults.recovers = true;
+            faults.heal_ns = 100_000;
+            faults.fabric.delay_ns = 40_000;
+            faults.session_delay_ns = 5_000;
+            faults.work_ns = if self == Self::Recovers { 5_000 } else { 60_000 };
         }
         faults
     }
@@ -71,8 +88,11 @@ impl Variant {
         }
     }
 
-    fn connection(self, from: usize, to: usize, groups: Vec<GroupPlan>) -> ConnectionPlan {
-        let lanes = if self == Self::Striped { 2 } else { 1 };
+    fn connection(self, from: usize, to: usize, mut groups: Vec<GroupPlan>) -> ConnectionPlan {
+        let lanes = if matches!(self, Self::Striped | Self::RecoversCutOff) { 2 } else { 1 };
+        if self.recovers() {
+            groups.extend(groups.clone());
+        }
         ConnectionPlan {
             from,
             to,
@@ -86,7 +106,7 @@ impl Variant {
             split_min: SPLIT_MIN,
             adaptive_above: (self == Self::Adaptive).then_some(1000),
             groups,
-            window: 2,
+            window: if self.recovers() { 1 } else { 2 },
             probe: 0,
             cuda: true,
             reregister_permille: 0,
@@ -146,7 +166,14 @@ impl Plan {
                     Injection::RailError { connection, rail },
                     Injection::RailAndSession { connection, rail },
                 ]);
+                if self.faults.recovers {
+                    all.push(Injection::RailAgain { connection, rail });
+                    all.extend([4, 12, 40].map(|after| Injection::BothRails { connection, first: rail, after }));
+                }
                 for sender in [true, false] {
+                    if self.faults.recovers {
+                        all.push(Injection::Suspicion { connection, sender, rail });
+                    }
                     all.push(Injection::Slow { connection, sender, rail });
                     all.push(Injection::RailOneEnd { connection, sender, rail });
                     for (writes, forever) in [(true, false), (true, true), (false, false), (false, true)] {

@@ -61,6 +61,7 @@ impl<const O: bool> Game<O> {
         let usable = watched.wire.usable;
         let left = usable & allowed.bits();
         let rules = pair.plan.rules(sender, policy, weights, if left == 0 { usable } else { left });
+        let rules = rules.allowing(allowed.bits());
         let is_void = rules.is_void;
         watched.ordered(sender, rules);
         if is_void {

@@ -3,15 +3,20 @@
 use std::sync::Arc;
 
 use railweave_fabric::RailSet;
-use railweave_transport::{Frame, Message, Probe, RailCounters, RailLanes, RailName};
+use railweave_transport::{Frame, Message, Probe, RailCounters, RailLanes, RailMessage, RailName};
 
 use super::kind::Sabotage;
 use super::plot::Plot;
 
 impl Plot {
-    /// Returns the frame that arrives in place of this one; `None` if it is lost.
-    pub(crate) fn carried(&self, mut frame: Frame) -> Option<Frame> {
+    /// Returns the frame that arrives in place of this one, which this end of a session sends; `None` if it is lost.
+    pub(crate) fn carried(&self, end: usize, mut frame: Frame) -> Option<Frame> {
+        if self.is(Sabotage::RailNewsLost) && matches!(frame.message, Message::Rail(_)) {
+            return self.is_first_of(end, frame.encode()).then_some(frame);
+        }
+        let connection = frame.connection;
         match &mut frame.message {
+            Message::Rail(news) => return self.spoil_news(connection, &mut news.message).then_some(frame),
             Message::Bye(_) if self.is(Sabotage::ByeForgotten) => return None,
             Message::Lanes(_) if self.is(Sabotage::LanesForgotten) => return None,
             Message::Lanes(_) if self.is(Sabotage::ProofAgain) => frame.message = Message::Proof([0; 32]),
@@ -25,6 +30,24 @@ impl Plot {
             _ => {}
         }
         Some(frame)
+    }
+
+    /// Sabotages a step of a recovery. Returns false if it is lost.
+    fn spoil_news(&self, connection: u32, message: &mut RailMessage) -> bool {
+        match (self.sabotage(), message) {
+            (Some(Sabotage::AllUnseen), RailMessage::State(seen)) => {
+                seen.iter_mut().for_each(|seen| seen.parts = RailSet::EMPTY);
+            }
+            (Some(Sabotage::AllSeen), RailMessage::State(seen)) => {
+                seen.iter_mut().for_each(|seen| seen.parts = RailSet::ALL);
+            }
+            (Some(Sabotage::StateOfBefore), RailMessage::State(seen)) => {
+                *seen = self.exchange_seen(connection, std::mem::take(seen));
+            }
+            (Some(Sabotage::IdleDownLost), RailMessage::Down(listed)) => return !listed.is_empty(),
+            _ => {}
+        }
+        true
     }
 
     /// Returns the number of times that a frame is sent.

@@ -120,4 +120,17 @@ sabotages! {
     QuietAfterFailure = "rails report nothing more once one of them has reported a failure" => Errors("more to report");
     LossEndsFlush = "an incomplete flush fails once the peer is lost"
         => Errors("has closed the connection"), Blame("for its peer's sake");
+    ReceiverNotFenced = "RAIL_STATE is said although the receiver's lanes of the rail are still there"
+        => Wire("although its receiver has said");
+    SenderNotFenced = "RAIL_DOWN is said although the sender's lanes of the rail are still there"
+        => Wire("although its sender has said");
+    FenceForgets = "a rail's last reports are lost with its lanes" => Blame("may cause this error now");
+    AllUnseen = "RAIL_STATE says that nothing has come" => Blame("may cause this error now");
+    AllSeen = "RAIL_STATE says that everything has come" => Delivery("is done for the sender");
+    StateOfBefore = "RAIL_STATE has the entries of the one before" => Blame("may cause this error now");
+    IdleDownLost = "RAIL_DOWN of a rail that has carried nothing is lost" => Progress("has been down since");
+    RailNewsLost = "steps of a recovery that were lost with a session's socket are not sent again" => Death;
+    RepairTwice = "a part that comes again comes twice" => Wire("came again, but");
+    RepairMisnamed = "a part that comes again has the number of the next" => Wire("came again, but");
+    RepairWithoutRecord = "a part that comes again lacks the record" => Wire("no record came with it");
 }

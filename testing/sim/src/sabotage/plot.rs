@@ -1,9 +1,12 @@
 //! The plot of one game: the sabotage, and the saboteur's memory.
 
-use std::collections::BTreeMap;
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use railweave_fabric::{LaneId, RailSet, Region, RemoteSlice, WorkId};
+use railweave_transport::Seen;
 
 use super::kind::Sabotage;
 
@@ -27,6 +30,22 @@ struct Memory {
     last_mask: RailSet,
     /// Buffers that were promised, the latest last: their addresses, and their keys.
     promised: Vec<(u64, Vec<u32>)>,
+    /// The steps of recoveries that each end of a session has sent.
+    said: BTreeSet<(usize, Vec<u8>)>,
+    /// The entries of the last RAIL_STATE of each connection, by its number.
+    seen: BTreeMap<u32, Vec<Seen>>,
+    /// Ends of rails that are said to be gone.
+    kept: Kept,
+}
+
+/// Things that only have to stay.
+#[derive(Default)]
+struct Kept(Vec<Box<dyn Any + Send>>);
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} ends of rails", self.0.len())
+    }
 }
 
 /// The saboteur's memory of one end of a connection. Its rails share it.
@@ -115,6 +134,21 @@ impl Plot {
         let rail = promised[since].1.iter().position(|key| *key == buffer.key)?;
         let (address, keys) = promised[since..].get(MANY..)?.last()?;
         Some(RemoteSlice { address: *address, key: *keys.get(rail)? })
+    }
+
+    /// Returns true if this end of a session has not sent this step of a recovery before.
+    pub(super) fn is_first_of(&self, end: usize, frame: Vec<u8>) -> bool {
+        lock(&self.memory).said.insert((end, frame))
+    }
+
+    /// Keeps the entries of a connection's RAIL_STATE. Returns those of the previous one, or these if there was none.
+    pub(super) fn exchange_seen(&self, connection: u32, seen: Vec<Seen>) -> Vec<Seen> {
+        lock(&self.memory).seen.insert(connection, seen.clone()).unwrap_or(seen)
+    }
+
+    /// Keeps an end of a rail that is said to be gone.
+    pub(super) fn keep(&self, rail: impl Any + Send) {
+        lock(&self.memory).kept.0.push(Box::new(rail));
     }
 
     /// Keeps the mask of a write. Returns that of the previous write, or this one if there was none.

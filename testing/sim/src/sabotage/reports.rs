@@ -20,6 +20,15 @@ pub(super) struct Spoiled<'a, R> {
     pub(super) claimed: &'a mut Vec<WorkId>,
 }
 
+/// Forgets all reports.
+pub(super) struct Unheard;
+
+impl Reports for Unheard {
+    fn handle_sent(&mut self, _id: WorkId) {}
+    fn handle_received(&mut self, _lane: LaneId, _immediate: u32, _bytes: u32) {}
+    fn handle_failed(&mut self, _lane: LaneId, _id: Option<WorkId>, _error: Box<RailError>) {}
+}
+
 impl<R> Spoiled<'_, R> {
     /// Returns the id of the last work for the slot whose number is that of this work's slot modulo 128.
     fn wrapped(&self, id: WorkId) -> WorkId {

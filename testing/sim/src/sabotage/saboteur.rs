@@ -13,7 +13,7 @@ use railweave_transport::{MAX_BUFFERS, MAX_MESSAGE_BYTES, SLOTS};
 
 use super::kind::Sabotage;
 use super::plot::{End, Plot, lock};
-use super::reports::Spoiled;
+use super::reports::{Spoiled, Unheard};
 use super::writes::Place;
 
 /// The fabric `F` with a game's [`Sabotage`]; without one it behaves as `F`.
@@ -318,7 +318,16 @@ impl<R: Rail> Rail for SaboteurRail<R> {
     }
 
     fn end(self, flushes: &[RemoteSlice], reports: &mut impl Reports) -> bool {
-        self.inner.end(flushes, reports)
+        match (self.plot.sabotage(), self.role) {
+            (Some(Sabotage::ReceiverNotFenced), Role::Receiver) | (Some(Sabotage::SenderNotFenced), Role::Sender) => {
+                let Self { mut inner, plot, .. } = self;
+                while inner.report(usize::MAX, reports) {}
+                plot.keep(inner);
+                true
+            }
+            (Some(Sabotage::FenceForgets), Role::Receiver) => self.inner.end(flushes, &mut Unheard),
+            _ => self.inner.end(flushes, reports),
+        }
     }
 
     fn parts(&self) -> Vec<Part> {

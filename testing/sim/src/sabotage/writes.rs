@@ -63,6 +63,10 @@ impl Place<'_> {
         let last = chain.last_mut()?;
         let said = layout.decode(last.immediate?);
         let in_record = said.size_q == layout.all_ones();
+        if said.mask.is_empty() {
+            spoil_repair(sabotage, layout, said, chain);
+            return None;
+        }
         match sabotage {
             Sabotage::MaskBitLost if said.mask.len() > 1 => {
                 let mask = said.mask.iter().skip(1).collect();
@@ -232,6 +236,23 @@ impl Place<'_> {
                 line.store(words);
             }
         }
+    }
+}
+
+/// Sabotages a part that comes again.
+fn spoil_repair(sabotage: Sabotage, layout: ImmediateLayout, said: Immediate, chain: &mut Vec<Write>) {
+    let Some(last) = chain.last_mut() else { return };
+    match sabotage {
+        Sabotage::RepairTwice => {
+            let again = Write { immediate: last.immediate, ..Write::default() };
+            chain.push(again);
+        }
+        Sabotage::RepairMisnamed => last.immediate = Some(layout.encode(Immediate { size_q: said.size_q + 1, ..said })),
+        // Only a record is in control memory.
+        Sabotage::RepairWithoutRecord if last.host => {
+            (last.local, last.remote) = (LocalSlice::default(), RemoteSlice::default());
+        }
+        _ => {}
     }
 }
 

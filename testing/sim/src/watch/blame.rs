@@ -210,6 +210,24 @@ impl Blame {
         self.ends.iter().any(|end| !end.dead_lanes.is_empty() || end.hits.iter().any(is_rail))
     }
 
+    /// Returns the time at which a rail was last struck; `None` if something else may keep it from being opened again.
+    pub(crate) fn may_open_from_ns(&self, rail: u8) -> Option<u64> {
+        let mut from_ns = 0;
+        for hit in self.ends.iter().flat_map(|end| &end.hits) {
+            match hit.strike {
+                Strike::RailSilent(struck) | Strike::RailFailed(struck) | Strike::AcknowledgementLost(struck) => {
+                    if struck == rail {
+                        from_ns = from_ns.max(hit.from_ns);
+                    }
+                }
+                Strike::LoopBackFailed(_) => {}
+                _ => return None,
+            }
+        }
+        let dead = self.ends.iter().flat_map(|end| &end.dead_lanes).filter(|dead| dead.rail == rail);
+        Some(dead.map(|dead| dead.at_ns).fold(from_ns, u64::max))
+    }
+
     /// Returns true if one of these struck this end.
     fn has(&self, sender: bool, which: &[Strike]) -> bool {
         self.end(sender).hits.iter().any(|hit| which.contains(&hit.strike))
@@ -319,6 +337,8 @@ impl Blame {
                 (LostCause::Session(_) | LostCause::Gone(_), Strike::PeerClosed | Strike::PeerDied) => {
                     self.has(sender, &[Strike::SessionBroke])
                 }
+                // Nor has the peer's end heard of the last message, of a receive that was over early.
+                (LostCause::Gone(_), Strike::PeerGone) if recovers && sender => true,
                 // A broken session harms nothing while rails work and both processes live.
                 (cause, strike) => {
                     let is_unheard = strike.loses_acknowledgements() || is_unheard(hit);

@@ -8,6 +8,7 @@ use super::blame::Blame;
 use super::checker::{Checked, Checker};
 use super::cts::Ring;
 use super::groups::{Buffer, Group, Piece};
+use super::rails::Rails;
 use super::split::Split;
 use super::traffic::Traffic;
 use super::wire::{Landing, Wire};
@@ -58,6 +59,8 @@ pub(crate) struct Connection {
     pub(crate) is_up: [bool; 2],
     /// True if it goes on without rails that fail.
     pub(crate) recovers: bool,
+    /// Its rails that fail and come back.
+    pub(super) rails: Rails,
     /// The last RAIL_DOWN of each rail.
     pub(super) listed: [Vec<Listed>; 8],
     /// The packets by which the set-up tries its rails that have not landed: by end (true for the sender), rail and
@@ -113,6 +116,9 @@ impl Connection {
     pub(crate) fn ordered(&mut self, sender: bool, rules: Split) {
         if sender {
             self.splits.push(rules);
+            if self.rails.unused != 0 {
+                self.split_again();
+            }
         } else {
             self.cts_rails = rules.cts_rails();
             self.has_cts_order = true;
@@ -170,20 +176,62 @@ impl Connection {
         if buffer.landed < size {
             return Ok(());
         }
-        // Rails that are down carry nothing, whatever their weights.
-        if receive.is_repaired || self.recovers && self.blame.is_struck() {
+        if receive.is_repaired {
             return Ok(());
         }
         let mut carried = [0; 8];
         buffer.pieces.iter().for_each(|piece| carried[usize::from(piece.rail)] += piece.end - piece.start);
         // A call of the sender that failed may have left a group unfilled.
         let Some(number) = receive.split else { return Ok(()) };
-        if let Some(replaced) = number.checked_sub(self.followed + 1) {
-            self.followed = number;
+        let newer = self.splits.get(self.followed + 1..=number).unwrap_or_default();
+        if let Some(replaced) = newer.iter().filter(|split| split.is_ordered).count().checked_sub(1) {
             counts.saw(if self.splits[number].is_free { Seen::OrderToAdapt } else { Seen::OrderOfShares });
             counts.add(Seen::OrderReplaced, replaced as u64);
         }
-        self.splits[number].message_landed(carried)
+        self.followed = self.followed.max(number);
+        match self.splits[number].message_landed(carried) {
+            // The call that split it may have given a rail up afterwards.
+            Err(_) if !self.splits[number].is_ordered => self.splits[number - 1].message_landed(carried),
+            landed => landed,
+        }
+    }
+
+    /// Notes that the sender uses a rail no more, or again.
+    pub(crate) fn uses(&mut self, rail: u8, is_used: bool) {
+        let before = self.rails.unused;
+        if is_used {
+            self.rails.unused &= !(1 << rail);
+        } else {
+            self.rails.unused |= 1 << rail;
+        }
+        if self.recovers && self.rails.unused != before {
+            self.split_again();
+        }
+    }
+
+    /// Begins the split over the rails that the sender uses now.
+    fn split_again(&mut self) {
+        let rules = self.splits.last().map(|split| split.over(self.wire.usable & !self.rails.unused));
+        self.splits.extend(rules);
+    }
+
+    /// Notes that an end has said that a rail is down.
+    pub(crate) fn went_down(&mut self, now_ns: u64, sender: bool, rail: u8) {
+        self.rails.changed(now_ns, sender, rail, false);
+        if sender {
+            self.rails.is_vague = false;
+            self.uses(rail, false);
+        }
+    }
+
+    /// Notes that an end has said that a rail is up again.
+    pub(crate) fn came_up(&mut self, now_ns: u64, sender: bool, rail: u8) {
+        self.rails.changed(now_ns, sender, rail, true);
+    }
+
+    /// Notes that the sender is about to give up rails, and does not say yet which.
+    pub(crate) fn will_give_up(&mut self) {
+        self.rails.is_vague = true;
     }
 
     /// Checks a write of the sender that has landed whole; `bytes` are its bytes.
@@ -215,7 +263,9 @@ impl Connection {
 
     /// Handles a step of the recovery of a rail that one end has said.
     pub(crate) fn said(&mut self, sender: bool, news: &RailNews, counts: &mut Counts) {
+        self.rails.said(sender, news.rail.index() as u8, &news.message);
         match &news.message {
+            RailMessage::Up => self.uses(news.rail.index() as u8, true),
             RailMessage::Down(listed) if sender => {
                 let unsure: u32 = listed.iter().map(|listed| listed.unsure.len()).sum();
                 counts.add(Seen::RailUnsure, unsure.into());
@@ -228,7 +278,8 @@ impl Connection {
                     let unseen = listed.unsure.bits() & !seen.parts.bits();
                     counts.add(Seen::RailSeen, (listed.unsure & seen.parts).len().into());
                     let said = (listed.mask.bits(), listed.size);
-                    self.wire.called_seen(listed.sequence, said.0, (listed.unsure & seen.parts).bits());
+                    let is_early = |group: usize| self.groups.get(group).is_some_and(|group| group.hinted);
+                    self.wire.called_seen(listed.sequence, said.0, (listed.unsure & seen.parts).bits(), is_early);
                     let is_done = |group: usize| self.groups.get(group).is_none_or(|group| group.done && !group.hinted);
                     let group = self.wire.called_unseen(listed.sequence, said, unseen, is_done, counts);
                     if let Some(group) = group.and_then(|group| self.groups.get_mut(group)) {

@@ -6,6 +6,7 @@ mod checker;
 mod connection;
 mod cts;
 mod groups;
+mod rails;
 mod split;
 mod traffic;
 mod wire;
@@ -133,7 +134,7 @@ impl Watch {
             return;
         }
         // Lost bytes were counted too.
-        if watched.recovers && watched.blame.is_struck() {
+        if watched.recovers && (watched.rails.have_failed || watched.blame.is_struck()) {
             return;
         }
         let counters = |rail: &RailInfo| {
@@ -157,10 +158,41 @@ impl Watch {
         }
     }
 
+    /// Notes that a call on an end has learnt that a rail has failed: it uses the rail no more.
+    pub(crate) fn gives_up(&mut self, connection: usize, sender: bool, rail: u8) {
+        if let Some(watched) = self.connections.get_mut(connection).filter(|_| sender) {
+            watched.uses(rail, false);
+        }
+    }
+
     /// Notes that something struck one end of a connection, which may cause errors there.
     pub(crate) fn strike(&mut self, at_ns: u64, connection: usize, sender: bool, strike: Strike) {
         if let Some(watched) = self.connections.get_mut(connection) {
             watched.blame.strike(at_ns, sender, strike);
+        }
+    }
+
+    /// Checks that no rail of an end has been down for longer than `limit_ns` although nothing keeps it from coming
+    /// back.
+    pub(crate) fn rails_come_back(&mut self, now_ns: u64, connection: usize, sender: bool, limit_ns: u64) {
+        let watched = &self.connections[connection];
+        let late = watched.rails.down(sender).find(|(rail, since_ns)| {
+            let free_ns = watched.blame.may_open_from_ns(*rail);
+            free_ns.is_some_and(|free_ns| now_ns.saturating_sub(free_ns.max(*since_ns)) > limit_ns)
+        });
+        if let Some((rail, since_ns)) = late {
+            let side = if sender { 's' } else { 'r' };
+            let text = format!("c{connection}{side}: rail {rail} has been down since {since_ns} ns");
+            self.violate(now_ns, Checker::Progress, text);
+        }
+    }
+
+    /// Checks that the lanes are there over which a write of an end, or a part of one, has landed.
+    pub(crate) fn arrived(&mut self, at_ns: u64, (connection, sender): (usize, bool), rail: u8) {
+        let Some(watched) = self.connections.get(connection) else { return };
+        if let Err((checker, message)) = watched.rails.landed(sender, rail) {
+            let side = if sender { 's' } else { 'r' };
+            self.violate(at_ns, checker, format!("c{connection}{side} rail {rail}: {message}"));
         }
     }
 
@@ -217,7 +249,7 @@ impl Watch {
         buffer.message = Some((message, truncated));
         if group.buffers.iter().all(|buffer| buffer.message.is_some()) {
             watched.filling += 1;
-            group.split = watched.splits.len().checked_sub(1);
+            group.split = watched.splits.len().checked_sub(1).filter(|_| !watched.rails.is_vague);
         }
         truncated
     }
@@ -406,6 +438,27 @@ mod tests {
             watch.isend(0, 0, 0, 7, 260);
             land(&mut watch, 0, offset, length);
             assert_eq!(found(&mut watch).contains("has a piece"), !is_right, "{length} bytes at {offset}");
+        }
+    }
+
+    #[test]
+    fn a_rail_comes_back_unless_something_keeps_it_away() {
+        for keeps in [None, Some(Strike::SessionBroke), Some(Strike::RailSilent(1))] {
+            let mut watch = watching(&[]);
+            watch.connections[0].recovers = true;
+            watch.connections[0].went_down(100, true, 1);
+            if let Some(strike) = keeps {
+                watch.strike(800, 0, false, strike);
+            }
+            watch.rails_come_back(1100, 0, true, 1000);
+            assert_eq!(found(&mut watch), "", "there is time");
+            watch.rails_come_back(1101, 0, true, 1000);
+            assert_eq!(found(&mut watch).contains("rail 1 has been down since 100 ns"), keeps.is_none());
+            watch.rails_come_back(1801, 0, true, 1000);
+            assert_eq!(found(&mut watch).is_empty(), keeps == Some(Strike::SessionBroke), "{keeps:?}");
+            watch.connections[0].came_up(1900, true, 1);
+            watch.rails_come_back(9000, 0, true, 1000);
+            assert_eq!(found(&mut watch), "");
         }
     }
 

@@ -19,8 +19,14 @@ const PAID_BACK: u64 = 2 * 256;
 /// The weights of a connection's rails, and the bytes that the rails have carried.
 #[derive(Debug, Default)]
 pub(crate) struct Split {
+    /// The weights that the rails were given.
+    given: [u64; 8],
     /// The weight of each rail that may carry data, otherwise 0.
     weights: [u64; 8],
+    /// The rails that an order allows, as a mask; if none of them is usable, all are allowed.
+    allowed: u8,
+    /// True if it begins with an order, otherwise with a rail that fails or comes back.
+    pub(super) is_ordered: bool,
     /// True if a message may be split in any way between the rails that have a weight.
     pub(super) is_free: bool,
     /// True if no rail that came up has a weight of its own.
@@ -33,14 +39,27 @@ pub(crate) struct Split {
 impl Split {
     /// Returns the rules for rails of these weights, of which those in the mask `usable` came up. If none of those has
     /// a weight, the first carries everything.
-    pub(crate) fn new(mut weights: [u64; 8], usable: u8, split_min: u64) -> Self {
+    pub(crate) fn new(given: [u64; 8], usable: u8, split_min: u64) -> Self {
+        let mut weights = given;
         weights.iter_mut().enumerate().filter(|(rail, _)| usable & 1 << rail == 0).for_each(|(_, weight)| *weight = 0);
         let first = usable.trailing_zeros() as usize;
         let is_void = weights == [0; 8];
         if is_void && first < 8 {
             weights[first] = 1;
         }
-        Self { weights, is_free: false, is_void, split_min, carried: [0; 8] }
+        Self { given, weights, allowed: u8::MAX, is_ordered: true, is_free: false, is_void, split_min, carried: [0; 8] }
+    }
+
+    /// Returns the same rules for an order that allows the rails in this mask.
+    pub(crate) fn allowing(self, allowed: u8) -> Self {
+        Self { allowed, ..self }
+    }
+
+    /// Returns the same rules for the time in which only the rails in the mask `usable` carry data.
+    pub(super) fn over(&self, usable: u8) -> Self {
+        let allowed = usable & self.allowed;
+        let rules = Self::new(self.given, if allowed == 0 { usable } else { allowed }, self.split_min);
+        Self { allowed: self.allowed, is_ordered: false, is_free: self.is_free, ..rules }
     }
 
     /// Returns the rules for rails that the adaptive policy uses as it likes, of which those in the mask `usable` came
@@ -67,6 +86,10 @@ impl Split {
     /// Checks the bytes by which each rail carried a message that has landed whole.
     pub(super) fn message_landed(&mut self, carried: [u64; 8]) -> Checked {
         self.carried.iter_mut().zip(carried).for_each(|(sum, bytes)| *sum += bytes);
+        self.check_message(carried)
+    }
+
+    fn check_message(&self, carried: [u64; 8]) -> Checked {
         let size: u64 = carried.iter().sum();
         let wrong = |rule: &str| {
             let text = format!("the rails carried {carried:?} bytes of a message: {rule} (weights {:?})", self.weights);
@@ -150,6 +173,26 @@ mod tests {
         assert!(!landed(0b01, [512, 1 << 20, 0, 0, 0, 0, 0, 0]), "one did not come up");
         assert!(!landed(0b11, [4096, 2048, 0, 0, 0, 0, 0, 0]), "too short for two rails");
         assert_eq!(Split::free(0b101, 0).cts_rails(), 0b101);
+    }
+
+    #[test]
+    fn a_rail_that_is_down_carries_nothing_and_then_its_share_again() {
+        let weights = [1, 1, 2, 0, 0, 0, 0, 0];
+        let landed = |split: &mut Split, carried: [u64; 3]| {
+            let mut all = [0; 8];
+            all[..3].copy_from_slice(&carried);
+            split.message_landed(all).is_ok()
+        };
+        let mut split = Split::new(weights, 0b111, 0);
+        assert!(landed(&mut split, [1 << 20, 1 << 20, 2 << 20]));
+        let mut without = split.over(0b011);
+        assert!(landed(&mut without, [1 << 20, 1 << 20, 0]) && !landed(&mut without, [1 << 20, 1 << 20, 128]));
+        let mut again = without.over(0b111);
+        assert!(landed(&mut again, [1 << 20, 1 << 20, 2 << 20]) && !landed(&mut again, [1 << 20, 1 << 20, 0]));
+        let mut allowed = Split::new(weights, 0b100, 0).allowing(0b100).over(0b011);
+        assert!(landed(&mut allowed, [1 << 20, 1 << 20, 0]), "no rail that the order allows is left");
+        allowed = allowed.over(0b111);
+        assert!(landed(&mut allowed, [0, 0, 1 << 20]) && !landed(&mut allowed, [1 << 20, 0, 1 << 20]));
     }
 
     #[test]

@@ -24,6 +24,8 @@ struct Use {
     missing: u8,
     /// The parts that it has ever called unseen in this use.
     lost: u8,
+    /// True if it has called parts seen although they have not come: its application has no use for them.
+    is_taken: bool,
 }
 
 /// The fields of an immediate.
@@ -188,7 +190,7 @@ impl Wire {
                 return Err((Checker::Size, format!("the record of slot {slot} says {record:?}, not {expected:?}")));
             }
         }
-        if let Some(short) = receive.buffers.iter().find(|buffer| !buffer.is_whole()) {
+        if let Some(short) = receive.buffers.iter().find(|buffer| !buffer.is_whole() && !done.is_taken) {
             let (message, landed) = (short.message, short.landed);
             let text = format!(
                 "all of group {group} is said to be there, but message {message:?} (number and size) is not: {landed} \
@@ -285,7 +287,7 @@ impl Wire {
 
     /// Notes that the receiver calls parts of a receive seen. Those of a buffer that is in use again need not have
     /// come.
-    pub(super) fn called_seen(&mut self, number: u32, mask: u8, seen: u8) {
+    pub(super) fn called_seen(&mut self, number: u32, mask: u8, seen: u8, is_early: impl FnOnce(usize) -> bool) {
         let slot = (number & 0xff) as usize;
         let group = self.group_of[slot];
         if self.first_number.wrapping_add(group as u32) != number {
@@ -293,6 +295,7 @@ impl Wire {
         }
         let found = &mut self.uses[slot];
         found.mask = mask;
+        found.is_taken |= seen & mask & !found.reported != 0 && is_early(group);
         found.reported |= seen & mask;
         if found.reported == mask {
             self.end_use(slot);
