@@ -14,6 +14,7 @@ mod options;
 mod peer;
 mod policy_file;
 mod receive;
+mod recovery;
 mod scripted;
 mod seed_policy;
 pub mod seeds;

@@ -22,6 +22,9 @@ pub(crate) fn peer_key(rail: usize) -> u32 {
     0x5a00_0000 | rail as u32
 }
 
+/// The flag of a connection that goes on without rails that fail.
+pub(crate) const RECOVERS: u8 = 0x80;
+
 /// The plan of a connection: the head of a script.
 pub(crate) struct Plan {
     pub(crate) one_sided: bool,
@@ -50,13 +53,13 @@ impl Plan {
             lanes,
             config: ConnectionConfig {
                 split_min,
-                policy: PolicyName::ALL[usize::from(flags >> 4) % PolicyName::ALL.len()],
+                policy: PolicyName::ALL[usize::from((flags & !RECOVERS) >> 4) % PolicyName::ALL.len()],
                 striped: flags & 2 != 0,
                 adaptive_routing_above: (flags & 4 != 0).then_some(8192),
                 traffic_class: None,
                 first_number: 0,
                 probe_timeout: Duration::from_secs(10),
-                recovers: false,
+                recovers: flags & RECOVERS != 0,
                 ..ConnectionConfig::default()
             },
             caps: Caps { max_write, byte_counts: flags & 8 == 0 },

@@ -14,6 +14,7 @@ use railweave_transport::{
 
 use crate::input::Input;
 use crate::peer::{PEER_STREAM, Plan, peer_key, size};
+use crate::recovery::{self, Recovery};
 use crate::scripted::{Scripted, World};
 
 const ENTRY_BYTES: u64 = 64;
@@ -54,8 +55,12 @@ struct Script<const ONE_SIDED: bool> {
     layout: ImmediateLayout,
     next_entry: u64,
     receives: Vec<Receive>,
+    /// The number of receives that were taken.
+    posted: u32,
     flushes: Vec<RecvRequest>,
     broken: bool,
+    /// Its recovery, if it goes on without rails that fail.
+    recovery: Option<Recovery>,
 }
 
 fn play<const ONE_SIDED: bool>(plan: Plan, input: &mut Input<'_>) {
@@ -68,6 +73,7 @@ fn play<const ONE_SIDED: bool>(plan: Plan, input: &mut Input<'_>) {
     let remote = std::array::from_fn(|rail| 0xda7a_0000 | rail as u32);
     let host = MemoryKeys { local: remote, remote, host: true };
     let layout = ImmediateLayout::new(plan.rails);
+    let recovery = plan.config.recovers.then(|| Recovery::new(false, plan.lanes));
     let mut script = Script {
         world: world.clone(),
         connection,
@@ -79,8 +85,10 @@ fn play<const ONE_SIDED: bool>(plan: Plan, input: &mut Input<'_>) {
         layout,
         next_entry: 0,
         receives: Vec::new(),
+        posted: 0,
         flushes: Vec::new(),
         broken: false,
+        recovery,
     };
     for _ in 0..MOST_STEPS {
         if input.is_empty() {
@@ -97,7 +105,11 @@ fn play<const ONE_SIDED: bool>(plan: Plan, input: &mut Input<'_>) {
 
 impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
     fn step(&mut self, input: &mut Input<'_>) {
-        match input.u8() % 13 {
+        let what = input.u8();
+        if what >= recovery::FROM && self.recovery.is_some() {
+            return self.recover(input);
+        }
+        match what % 13 {
             0 | 1 => self.irecv(input),
             2 => self.test(input),
             3 | 4 => self.deliver(input),
@@ -137,9 +149,8 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
             11 => {
                 let (rail, lane) = (usize::from(input.u8()), usize::from(input.u8()));
                 let mut state = self.world.lock();
-                let rail = rail % state.rails.len();
-                let lanes = state.rails[rail].lanes();
-                state.rails[rail].fail(lane % lanes);
+                let rail = state.newest(rail, self.plan.rails);
+                rail.fail(lane % rail.lanes());
             }
             _ => {
                 if input.u8() == 0xff {
@@ -147,6 +158,16 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
                 }
             }
         }
+    }
+
+    /// Takes a step in the recovery of a rail. The peer may say in it that it had sent a part, or that nobody needs it.
+    fn recover(&mut self, input: &mut Input<'_>) {
+        let Some(recovery) = &mut self.recovery else { return };
+        recovery.last_sequence = self.posted.wrapping_sub(1);
+        recovery.step(&mut self.connection, input);
+        let named = std::mem::take(&mut recovery.named);
+        let is_named = |receive: &&mut Receive| named.contains(&receive.slot);
+        self.receives.iter_mut().filter(is_named).for_each(|receive| receive.heard = true);
     }
 
     fn irecv(&mut self, input: &mut Input<'_>) {
@@ -183,6 +204,7 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
                     request: Some(request),
                 });
                 self.next_entry += count as u64;
+                self.posted += 1;
                 let oldest = self.receives.iter().find(|receive| !receive.heard).map(|receive| receive.first_entry);
                 assert!(
                     oldest.is_none_or(|oldest| self.next_entry - oldest <= ENTRIES),
@@ -196,8 +218,11 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
     /// Checks every CTS posted since the last call.
     fn check_posted(&mut self) {
         let mut state = self.world.lock();
-        for (index, rail) in state.rails.iter_mut().enumerate() {
-            for write in std::mem::take(&mut rail.posted) {
+        for rail in &mut state.rails {
+            let index = rail.port();
+            // Empty writes ask if the rail carries anything, or follow copies of CTS.
+            let posted = std::mem::take(&mut rail.posted);
+            for write in posted.into_iter().filter(|write| write.local.length > 0) {
                 let length = u64::from(write.local.length);
                 let offset = self.shadow.offset_of(write.local.address, length).expect("a receiver posts only CTS");
                 assert_eq!(write.remote.address, PEER_STREAM + offset as u64, "an entry goes to its place");
@@ -262,8 +287,7 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
         let slot = self.layout.decode(bits).slot.number();
         self.receives.iter_mut().filter(|receive| receive.slot == slot).for_each(|receive| receive.heard = true);
         let mut state = self.world.lock();
-        let rail = rail % state.rails.len();
-        let rail = &mut state.rails[rail];
+        let rail = state.newest(rail, self.plan.rails);
         rail.receive(lane % rail.lanes(), bits, bytes);
     }
 

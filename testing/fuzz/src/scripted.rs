@@ -111,6 +111,8 @@ pub(crate) struct RailState {
     receive_depth: u32,
     receives: u32,
     completions: VecDeque<Completion>,
+    /// True once its lanes have ended.
+    has_ended: bool,
     /// Writes that the script has not looked at yet.
     pub(crate) posted: Vec<Write>,
 }
@@ -174,6 +176,12 @@ impl State {
         })
     }
 
+    /// Returns the newest lanes of the rail with this number, modulo the number of rails.
+    pub(crate) fn newest(&mut self, rail: usize, rails: usize) -> &mut RailState {
+        let newest = self.rails.iter().rposition(|state| state.port == rail % rails);
+        &mut self.rails[newest.expect("every rail was open once")]
+    }
+
     fn check(&self, port: usize, write: &Write) {
         let (address, length, key) = (write.local.address, u64::from(write.local.length), write.local.key);
         if length == 0 {
@@ -197,6 +205,11 @@ impl RailState {
         self.lanes.len()
     }
 
+    /// Returns the number of its port, which is that of the rail in its connection.
+    pub(crate) fn port(&self) -> usize {
+        self.port
+    }
+
     /// Completes everything on a lane up to its next signalled write. Returns false if there is no signalled write.
     pub(crate) fn complete(&mut self, lane: usize) -> bool {
         let lane = &mut self.lanes[lane];
@@ -210,7 +223,7 @@ impl RailState {
 
     /// Delivers an immediate. Without a posted receive the lane fails, as on every fabric.
     pub(crate) fn receive(&mut self, lane: usize, immediate: u32, bytes: u32) {
-        if self.lanes[lane].broken {
+        if self.lanes[lane].broken || self.has_ended {
             return;
         }
         if self.receives == 0 {
@@ -393,6 +406,7 @@ impl<const ONE_SIDED: bool> PendingRail for Pending<ONE_SIDED> {
             receive_depth: self.spec.receive_depth,
             receives: 0,
             completions: VecDeque::new(),
+            has_ended: false,
             posted: Vec::new(),
         });
         let index = state.rails.len() - 1;
@@ -517,7 +531,12 @@ impl Rail for Open {
     }
 
     fn end(self, _flushes: &[RemoteSlice], reports: &mut impl Reports) -> bool {
-        let completions = std::mem::take(&mut self.world.lock().rails[self.index].completions);
+        let mut state = self.world.lock();
+        let rail = &mut state.rails[self.index];
+        rail.has_ended = true;
+        rail.lanes.iter_mut().for_each(|lane| lane.outstanding.clear());
+        let completions = std::mem::take(&mut rail.completions);
+        drop(state);
         let is_good = |completion: &Completion| !matches!(completion, Completion::Failed { .. });
         completions.into_iter().filter(is_good).for_each(|completion| completion.report(reports));
         true

@@ -3,15 +3,19 @@
 //! `cargo run -p railweave-fuzz --example seeds` writes them to `testing/fuzz/corpus`; a test checks that they are
 //! there. Findings are kept next to them, under names that begin with `found-`.
 
+mod plans;
+mod recoveries;
+
 use std::net::IpAddr;
 
-use railweave_fabric::{Fault, LaneEndpoint, Route, Step};
+use railweave_fabric::{Fault, LaneEndpoint, RailId, Route, Step};
 use railweave_fabric_tcp::frame::{Body, Frame as LaneFrame, WriteFrame};
 use railweave_transport::{
-    Frame, Handle, HandleAddress, Hello, LanePreface, Lanes, Message, Offer, Preface, ProcessId, Pulse, RailAnswer,
-    RailLanes, Resume, SessionId, Token, Ways,
+    Frame, Handle, HandleAddress, Hello, Incarnation, LanePreface, Lanes, Message, Offer, Preface, ProcessId, Pulse,
+    RailAnswer, RailLanes, RailMessage, RailNews, Resume, SessionId, Token, Ways,
 };
 
+use self::plans::{ADAPTIVE, NO_COUNTS, ONE_SIDED, STRIPED, kib, plan};
 use crate::peer::port_offer;
 use crate::policy_file::WORDS;
 
@@ -36,6 +40,8 @@ pub fn seeds() -> Vec<Seed> {
     add("session", session());
     add("send", send());
     add("receive", receive());
+    add("send", recoveries::send());
+    add("receive", recoveries::receive());
     add("tcp_lane", lane());
     add("options", options());
     add("telemetry", telemetry());
@@ -119,21 +125,6 @@ fn wire() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Returns the head of a script: see `Plan::read`.
-fn plan(flags: u8, rails: u8, lanes: u8) -> Vec<u8> {
-    vec![flags, rails - 1, lanes - 1, 0, 0, 0]
-}
-
-const ONE_SIDED: u8 = 1;
-const STRIPED: u8 = 2;
-const ADAPTIVE: u8 = 4;
-const NO_COUNTS: u8 = 8;
-
-/// Returns the byte for a size of `count` KiB, 1 to 72: see `peer::size`.
-fn kib(count: u8) -> u8 {
-    127 + count
-}
-
 fn session() -> Vec<(&'static str, Vec<u8>)> {
     let (from_opener, from_acceptor, connected) = (vec![0, 0], vec![0, 1], vec![9]);
     let begin = |flags: u8, addresses: u8| vec![flags, addresses - 1];
@@ -151,6 +142,7 @@ fn session() -> Vec<(&'static str, Vec<u8>)> {
     let cut = vec![16, 0, 0, 16, 1, 0];
     let resumed = [from_opener.clone(), from_acceptor.clone()].concat();
     let byes = [from_opener.clone(), from_acceptor.clone()].concat();
+    let (hellos_again, resumed_again) = (hellos.clone(), resumed.repeat(3));
     let both_close = [open.clone(), drained, closed(0), closed(1), byes, due.repeat(8)].concat();
     let invent = |wire: u8, connection: u8, message: Message| {
         let kind = message.kind() as u8;
@@ -175,12 +167,26 @@ fn session() -> Vec<(&'static str, Vec<u8>)> {
         ("asked", asked.concat()),
         ("silent", [open.clone(), due.repeat(12)].concat()),
         ("resumed", [open.clone(), cut.clone(), hellos.clone(), resumed.clone(), closed(0), resumed.clone()].concat()),
-        ("resumed_keyed", [keyed(1), set_up.clone(), opened.clone(), cut.clone(), hellos, proofs, resumed].concat()),
+        (
+            "resumed_keyed",
+            [keyed(1), set_up.clone(), opened.clone(), cut.clone(), hellos, proofs, resumed.clone()].concat(),
+        ),
         ("process_ended", [open.clone(), vec![18, 0, 1, 16, 0, 0], vec![16, 0, 3], due.repeat(30)].concat()),
+        ("rail_steps", [open.clone(), vec![0xf0, 0xf1], resumed, vec![0xf0], cut.clone(), vec![0xf1]].concat()),
+        (
+            "rail_steps_resumed",
+            [open.clone(), cut.clone(), vec![0xf0, 0xf1, 0xf2], hellos_again, resumed_again].concat(),
+        ),
+        ("rail_steps_invented", [open.clone(), invent(0, 1, rail_step(1)), invent(1, 5, rail_step(0))].concat()),
         ("opener_looked_for", [open, cut, due.repeat(3), vec![16, 1, 3, 18, 1, 2], due.repeat(30)].concat()),
         ("out_of_turn", [up, invent(0, 0, Message::Proof([1; 32])), invent(1, 1, offer_of_nothing())].concat()),
         ("late", [begin(0, 1), connected, due.repeat(4)].concat()),
     ]
+}
+
+fn rail_step(rail: usize) -> Message {
+    let rail = RailId::new(rail).unwrap_or_default();
+    Message::Rail(RailNews { rail, incarnation: Incarnation(1), message: RailMessage::Down(Vec::new()) })
 }
 
 fn offer_of_nothing() -> Message {

@@ -13,7 +13,8 @@ use railweave_transport::{
 
 use crate::input::Input;
 use crate::peer::{PEER_STREAM, Plan, peer_key, size};
-use crate::scripted::{Scripted, World};
+use crate::recovery::{self, Recovery};
+use crate::scripted::{RailState, Scripted, World};
 
 const ENTRY_BYTES: usize = 64;
 const ENTRIES: u64 = 512;
@@ -52,6 +53,9 @@ struct Script<const ONE_SIDED: bool> {
     in_progress: Vec<(SendRequest, u64, u64)>,
     sent: u64,
     broken: bool,
+    rails: usize,
+    /// Its recovery, if it goes on without rails that fail.
+    recovery: Option<Recovery>,
 }
 
 fn play<const ONE_SIDED: bool>(plan: &Plan, input: &mut Input<'_>) {
@@ -78,6 +82,8 @@ fn play<const ONE_SIDED: bool>(plan: &Plan, input: &mut Input<'_>) {
         in_progress: Vec::new(),
         sent: 0,
         broken: false,
+        rails: plan.rails,
+        recovery: plan.config.recovers.then(|| Recovery::new(true, plan.lanes)),
     };
     for _ in 0..MOST_STEPS {
         if input.is_empty() {
@@ -93,7 +99,11 @@ fn play<const ONE_SIDED: bool>(plan: &Plan, input: &mut Input<'_>) {
 
 impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
     fn step(&mut self, input: &mut Input<'_>) {
-        match input.u8() % 12 {
+        let what = input.u8();
+        if what >= recovery::FROM && self.recovery.is_some() {
+            return self.recover(input);
+        }
+        match what % 12 {
             0 | 1 => self.announce(input, false),
             2 => self.announce(input, true),
             3 => self.scribble(input),
@@ -109,16 +119,14 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
             9 => {
                 let (rail, lane, immediate) = (input.u8(), input.u8(), input.u32());
                 let mut state = self.world.lock();
-                let rail = usize::from(rail) % state.rails.len();
-                let lanes = state.rails[rail].lanes();
-                state.rails[rail].receive(usize::from(lane) % lanes, immediate, 0);
+                let rail = state.newest(usize::from(rail), self.rails);
+                rail.receive(usize::from(lane) % rail.lanes(), immediate, 0);
             }
             10 => {
                 let (rail, lane) = (input.u8(), input.u8());
                 let mut state = self.world.lock();
-                let rail = usize::from(rail) % state.rails.len();
-                let lanes = state.rails[rail].lanes();
-                state.rails[rail].fail(usize::from(lane) % lanes);
+                let rail = state.newest(usize::from(rail), self.rails);
+                rail.fail(usize::from(lane) % rail.lanes());
             }
             _ => {
                 if input.u8() == 0xff {
@@ -126,6 +134,16 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
                 }
             }
         }
+    }
+
+    /// Takes a step in the recovery of a rail. Only messages in progress go again, to the places that entries announce
+    /// by then. If the peer has changed them, it may get the bytes behind these places.
+    fn recover(&mut self, input: &mut Input<'_>) {
+        if let Some(recovery) = &mut self.recovery {
+            recovery.last_sequence = u32::from(self.next_slot);
+            recovery.step(&mut self.connection, input);
+        }
+        self.check_posted(None);
     }
 
     /// Writes the entries of the next slot, perhaps with a damaged one.
@@ -190,19 +208,21 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
                 self.sent += 1;
             }
         }
-        self.check_posted(address, size);
+        self.check_posted(Some((address, size)));
         self.connection.poll_event();
     }
 
-    /// Checks every write posted since the last call.
-    fn check_posted(&mut self, address: u64, size: u64) {
+    /// Checks every write posted since the last call: of the message at this place or of one in progress; `None` for
+    /// parts that go again.
+    fn check_posted(&mut self, message: Option<(u64, u64)>) {
         let mut state = self.world.lock();
-        let posted: Vec<Vec<Write>> = state.rails.iter_mut().map(|rail| std::mem::take(&mut rail.posted)).collect();
+        let take = |rail: &mut RailState| (rail.port(), std::mem::take(&mut rail.posted));
+        let posted: Vec<(usize, Vec<Write>)> = state.rails.iter_mut().map(take).collect();
         drop(state);
         let inside =
             |start: u64, end: u64, address: u64, size: u64| start >= address && end <= address.saturating_add(size);
-        for (rail, writes) in posted.iter().enumerate() {
-            for write in writes.iter().filter(|write| write.local.length > 0) {
+        for (rail, writes) in posted {
+            for write in writes.into_iter().filter(|write| write.local.length > 0) {
                 let (length, from, to) = (u64::from(write.local.length), write.local.address, write.remote.address);
                 if let Some(offset) = self.records.offset_of(from, length) {
                     assert_eq!((offset as u64 % RECORD_BYTES, length), (0, RECORD_BYTES), "a record is written whole");
@@ -211,13 +231,13 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
                     assert_eq!(write.remote.key, peer_key(rail), "a record goes with its rail's key");
                     continue;
                 }
-                let mut messages = self.in_progress.iter().map(|(_, address, size)| (*address, *size));
-                let of_a_message = inside(from, from + length, address, size)
-                    || messages.any(|(address, size)| inside(from, from + length, address, size));
+                let in_progress = self.in_progress.iter().map(|(_, address, size)| (*address, *size));
+                let of_a_message =
+                    in_progress.chain(message).any(|(address, size)| inside(from, from + length, address, size));
                 assert!(of_a_message, "posted from {from:#x}, which no message in progress covers");
                 let announced = |entry: &Announced| {
-                    entry.keys[rail] == write.remote.key
-                        && to.checked_add(length).is_some_and(|end| inside(to, end, entry.address, entry.size))
+                    let fits = || to.checked_add(length).is_some_and(|end| inside(to, end, entry.address, entry.size));
+                    entry.keys[rail] == write.remote.key && (message.is_none() || fits())
                 };
                 if !self.last.as_ref().is_some_and(announced) {
                     self.last = self.announced.iter().find(|entry| announced(entry)).copied();
@@ -254,9 +274,8 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
     fn complete(&mut self, input: &mut Input<'_>) {
         let (rail, lane) = (input.u8(), input.u8());
         let mut state = self.world.lock();
-        let rail = usize::from(rail) % state.rails.len();
-        let lanes = state.rails[rail].lanes();
-        state.rails[rail].complete(usize::from(lane) % lanes);
+        let rail = state.newest(usize::from(rail), self.rails);
+        rail.complete(usize::from(lane) % rail.lanes());
     }
 
     fn broke(&mut self, error: &Error) {

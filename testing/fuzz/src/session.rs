@@ -10,16 +10,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use railweave_fabric::Fault;
+use railweave_fabric::{Fault, RailId};
 use railweave_transport::{
-    Frame, Hello, Message, Offer, PROTOCOL_VERSION, Probe, ProcessId, Prover, Resume, Session, SessionAction,
-    SessionConfig, Side, SocketEnd, SocketEndKind, Ways,
+    Frame, Hello, Incarnation, Message, Offer, PROTOCOL_VERSION, Probe, ProcessId, Prover, RailMessage, RailNews,
+    Resume, Session, SessionAction, SessionConfig, Side, SocketEnd, SocketEndKind, Ways,
 };
 
 use crate::input::Input;
 use crate::peer::port_offer;
 
 const MOST_STEPS: usize = 600;
+/// The first byte of steps in which an end says a step of a recovery.
+const TELLS: u8 = 0xf0;
 const MOST_QUEUED: usize = 64;
 const MILLISECOND: u64 = 1_000_000;
 
@@ -178,7 +180,8 @@ impl End {
                     assert!(!self.has_socket && self.session.is_away(), "it has lost its socket");
                     is_sentence(&why.to_string());
                 }
-                SessionAction::StillAway => assert!(self.session.is_away() && !self.has_socket),
+                // It may have ended in the same step.
+                SessionAction::StillAway => assert!(!self.has_socket && !self.session.is_up()),
                 SessionAction::Back { .. } => assert!(self.has_socket && self.session.is_up()),
                 SessionAction::Resume(resume) => self.resume = Some(resume),
                 SessionAction::Judge { connection, .. } => {
@@ -336,7 +339,11 @@ impl Script {
 
     fn step(&mut self, input: &mut Input<'_>) {
         let now_ns = self.now_ns;
-        match input.u8() % 21 {
+        let what = input.u8();
+        if what >= TELLS {
+            return self.tell(what);
+        }
+        match what % 21 {
             0..=4 => {
                 let wire = input.u8() % 2;
                 if let Some(bytes) = self.wires[usize::from(wire)].pop_front() {
@@ -391,9 +398,19 @@ impl Script {
         }
     }
 
+    /// Lets an end say a step of a recovery, also while the session is away.
+    fn tell(&mut self, what: u8) {
+        let end = self.end_at(what);
+        if let Some(number) = end.find(|known| matches!(known, Known::Open { .. })) {
+            let (rail, incarnation) = (RailId::default(), Incarnation(u16::from(what)));
+            let news = RailNews { rail, incarnation, message: RailMessage::Suspect };
+            end.session.send(number, Message::Rail(news));
+        }
+    }
+
     /// Delivers a frame that nobody sent.
     fn invent(&mut self, input: &mut Input<'_>) {
-        let (wire, kind, connection, length) = (input.u8() % 2, input.u8() % 17, input.u8(), input.u8());
+        let (wire, kind, connection, length) = (input.u8() % 2, input.u8() % 24, input.u8(), input.u8());
         let body = input.take(usize::from(length));
         let header =
             [&(body.len() as u32).to_le_bytes()[..], &[kind, 0, 0, 0], &u32::from(connection % 6).to_le_bytes()];
