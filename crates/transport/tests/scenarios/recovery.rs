@@ -2,7 +2,10 @@
 
 use std::collections::VecDeque;
 
-use railweave_transport::{Event, Message, RailMessage, RailNews, RailWork, Recovers, RecoveryAction};
+use railweave_fabric::RailId;
+use railweave_transport::{
+    Event, Incarnation, Message, RailMessage, RailNews, RailWork, Recovers, RecoveryAction, Seen,
+};
 
 use crate::pair::{Pair, Setup};
 
@@ -214,10 +217,43 @@ fn an_optional_receive_is_not_over_while_a_fence_may_read_its_memory_back() {
 }
 
 #[test]
+fn an_answer_about_an_older_incarnation_changes_nothing() {
+    let mut pair = split::<true>(Setup::two_rails());
+    let receive = pair.irecv_of([SIZE]);
+    pair.drive();
+    pair.fail_rail(1);
+    pair.recover(|pair, events| {
+        assert_eq!(pair.receiver.test(receive), Ok(None), "nothing was sent");
+        events.matches("+1").count() == 2
+    });
+    let send = pair.isend_of(SIZE, 0);
+    let (mut tasks, now_ns) = (Tasks::default(), pair.now_ns());
+    let rail = RailId::new(1).expect("it is a rail");
+    let suspect = RailNews { rail, incarnation: Incarnation(1), message: RailMessage::Suspect };
+    pair.sender.handle_rail_news(suspect, now_ns);
+    tasks.take(&mut pair.sender, true);
+    let mut fence = tasks.of_sender.pop_front().expect("its lanes end");
+    assert_eq!(fence.run(now_ns), None);
+    pair.sender.handle_worked(fence, now_ns);
+    tasks.take(&mut pair.sender, true);
+    let Some(RailNews { message: RailMessage::Down(listed), .. }) = tasks.to_receiver.pop_front() else {
+        panic!("it asks");
+    };
+    pair.drive();
+    assert_eq!(pair.sender.test(send), Ok(None), "the part of rail 1 is unsure");
+    let seen: Vec<_> = listed.iter().map(|slot| Seen { sequence: slot.sequence, parts: slot.unsure }).collect();
+    for (incarnation, sent) in [(0, None), (1, Some(SIZE))] {
+        let message = RailMessage::State(seen.clone());
+        pair.sender.handle_rail_news(RailNews { rail, incarnation: Incarnation(incarnation), message }, now_ns);
+        assert_eq!(pair.sender.test(send), Ok(sent), "incarnation {incarnation}");
+    }
+}
+
+#[test]
 fn a_peer_that_breaks_the_rules_of_a_recovery_ends_its_connection() {
     let news = |message| {
-        let rail = railweave_fabric::RailId::default();
-        RailNews { rail, incarnation: railweave_transport::Incarnation(0), message }
+        let rail = RailId::default();
+        RailNews { rail, incarnation: Incarnation(0), message }
     };
     for message in [RailMessage::Up, RailMessage::Down(Vec::new()), RailMessage::State(Vec::new())] {
         let mut pair = split::<true>(Setup::default());
