@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use railweave_fabric::RailId;
+use railweave_fabric::{RailId, RailSet};
 use railweave_transport::{
-    Event, Incarnation, Message, RailMessage, RailNews, RailWork, Recovers, RecoveryAction, Seen,
+    Event, Incarnation, Listed, Message, RailMessage, RailNews, RailWork, Recovers, RecoveryAction, RecvRequest, Seen,
 };
 
 use crate::pair::{Pair, Setup};
@@ -246,6 +246,83 @@ fn an_answer_about_an_older_incarnation_changes_nothing() {
         let message = RailMessage::State(seen.clone());
         pair.sender.handle_rail_news(RailNews { rail, incarnation: Incarnation(incarnation), message }, now_ns);
         assert_eq!(pair.sender.test(send), Ok(sent), "incarnation {incarnation}");
+    }
+}
+
+/// Lets the receiving end give up rail 1, whose lanes fail there only. Its fence is done, and the sender has not heard.
+fn give_up_at_receiver(pair: &mut Pair<true>, seen_by: RecvRequest) {
+    let mut state = pair.world.lock();
+    let end = state.connected_end(0, false, 1).expect("the rail is up");
+    state.fail(end);
+    drop(state);
+    assert_eq!(pair.receiver.test(seen_by), Ok(None));
+    let (mut tasks, now_ns) = (Tasks::default(), pair.now_ns());
+    pair.receiver.recover(now_ns);
+    tasks.take(&mut pair.receiver, false);
+    let mut fence = tasks.of_receiver.pop_front().expect("its lanes end");
+    assert_eq!(fence.run(now_ns), None);
+    pair.receiver.handle_worked(fence, now_ns);
+}
+
+/// Lets the receiving end hear that the sender's lanes of rail 1 are gone.
+fn say_down(pair: &mut Pair<true>, listed: Vec<Listed>) {
+    let rail = RailId::new(1).expect("it is a rail");
+    let news = RailNews { rail, incarnation: Incarnation(0), message: RailMessage::Down(listed) };
+    pair.receiver.handle_rail_news(news, pair.now_ns());
+}
+
+#[test]
+fn no_place_of_the_ring_is_used_again_while_a_copy_of_its_entry_may_land() {
+    let mut pair = split::<true>(Setup::two_rails());
+    let mut receive = pair.irecv();
+    pair.drive();
+    give_up_at_receiver(&mut pair, receive);
+    let irecv = |pair: &mut Pair<true>| {
+        let buffer = pair.target.buffer(8, 0);
+        (0..2).find_map(|_| pair.receiver.irecv(&[buffer], false).expect("a rail is left"))
+    };
+    let mut entries = 1;
+    loop {
+        pair.drive();
+        let send = pair.isend();
+        assert_eq!((pair.received(receive), pair.sent(send)), (vec![8], 8));
+        let Some(next) = irecv(&mut pair) else { break };
+        (receive, entries) = (next, entries + 1);
+        assert!(entries <= 512, "the first entry was written again, and rail 1 may still bring the old copy");
+    }
+    assert_eq!(entries, 512);
+    say_down(&mut pair, Vec::new());
+    assert!(irecv(&mut pair).is_some(), "now nothing comes over rail 1 any more");
+}
+
+#[test]
+fn the_lost_part_of_an_early_receive_comes_again_unless_its_buffer_is_in_use_again() {
+    for is_in_use in [false, true] {
+        let mut pair = split::<true>(Setup::two_rails());
+        let other = pair.irecv();
+        let buffer = pair.target.buffer(SIZE, 0);
+        let early = pair.receiver.irecv(&[buffer], true).expect("it is open").expect("there is room");
+        pair.drive();
+        give_up_at_receiver(&mut pair, other);
+        assert_eq!(pair.receiver.test(early), Ok(Some(&[SIZE][..])));
+        let later = |pair: &mut Pair<true>| {
+            let buffer = pair.target.buffer(SIZE, 0);
+            (0..2).find_map(|_| pair.receiver.irecv(&[buffer], false).expect("a rail is left"))
+        };
+        if is_in_use {
+            later(&mut pair).expect("the application has the data of the early one");
+        }
+        let (mask, part) = (RailSet::first_of(2), RailSet::only(RailId::new(1).expect("it is a rail")));
+        let (placed, size) = (RailSet::EMPTY, Some(SIZE as u32));
+        say_down(&mut pair, vec![Listed { sequence: 1, mask, unsure: part, placed, size, is_refused: false }]);
+        let mut tasks = Tasks::default();
+        tasks.take(&mut pair.receiver, false);
+        let said: Vec<_> = tasks.to_sender.iter().map(|news| news.message.clone()).collect();
+        let parts = if is_in_use { part } else { RailSet::EMPTY };
+        assert_eq!(said, [RailMessage::State(vec![Seen { sequence: 1, parts }])]);
+        if !is_in_use {
+            assert_eq!(later(&mut pair), None, "the part comes to this buffer first");
+        }
     }
 }
 
