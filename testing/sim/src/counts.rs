@@ -147,6 +147,20 @@ seen! {
     OrderReplaced = "path", "an order that another one replaced before any message";
     FirstPacket = "path", "packets by which a set-up tries its rails";
 
+    DownIdle = "a rail went down", "while no message was in progress";
+    DownBusy = "a rail went down", "while a message was in progress";
+    DownGrouped = "a rail went down", "while a group was in progress";
+    DownEarly = "a rail went down", "while an early receive waited for its data";
+    DownUnflushed = "a rail went down", "while data was not visible to the GPU";
+    DownTogether = "a rail went down", "while another one was down";
+    DownInRepair = "a rail went down", "while a part had to come again";
+    DownOnly = "a rail went down", "that was the only one";
+    DownAgain = "a rail went down", "again after it had come back";
+    DownClosing = "a rail went down", "after the other end was closed";
+    DownAway = "a rail went down", "while the session was away";
+    DownInSetUp = "a rail went down", "during the set-up";
+    Suspected = "a rail went down", "although it worked";
+
     NoReceive = "refusal", "isend: no receive is posted";
     NoTag = "refusal", "isend: the oldest receive has no buffer with this tag";
     NotYet = "refusal", "isend: the receive is not known here yet, or no room";

@@ -104,11 +104,14 @@ pub(crate) enum DeathKind {
     Killed,
     /// The session that one process has opened to another breaks.
     Session,
+    /// One end gives up a rail that works. Only connections that recover have that.
+    Suspicion,
 }
 
 impl DeathKind {
     /// Those of rails.
-    pub(crate) const OF_RAILS: [Self; 4] = [Self::RailSilent, Self::RailError, Self::RailOneEnd, Self::PortSilent];
+    pub(crate) const OF_RAILS: [Self; 5] =
+        [Self::RailSilent, Self::RailError, Self::RailOneEnd, Self::PortSilent, Self::Suspicion];
 
     /// All of them.
     pub(crate) const ALL: [Self; 9] = [

@@ -1,6 +1,8 @@
 //! Deaths in the middle of a game: of a process, a session, a port or a rail.
 
-use super::game::{Game, Pair};
+use railweave_fabric_sim::Place;
+
+use super::game::{Game, Pair, Side};
 use super::stage::Stage;
 use crate::Seen;
 use crate::faults::DeathKind;
@@ -62,6 +64,17 @@ impl<const O: bool> Game<O> {
                 self.kill(process);
             }
             DeathKind::Killed => {}
+            DeathKind::Suspicion => {
+                let rails = self.world.lock().connected_ends();
+                if rails.is_empty() {
+                    return;
+                }
+                let (end, _) = self.chance.pick(&rails);
+                let Some(Place { connection, sender, rail, .. }) = self.world.lock().place_of(end) else { return };
+                if self.suspect(Side { connection, sender }, rail) {
+                    self.world.lock().saw(Seen::Suspected);
+                }
+            }
             DeathKind::Session => {
                 let which = self.chance.index(self.connections.len());
                 let plan = &self.connections[which].plan;
@@ -143,6 +156,9 @@ impl<const O: bool> Game<O> {
         for one in ends {
             let Some(place) = state.cut(one) else { continue };
             let now_ns = state.now_ns;
+            if state.observer.watch.connections[place.connection].is_up != [true; 2] {
+                state.saw(Seen::DownInSetUp);
+            }
             state.record(Kind::Death, who(place), [2 + u64::from(loud), 0, 0, 0]);
             let strike = if loud { Strike::RailFailed(place.rail) } else { Strike::RailSilent(place.rail) };
             state.observer.watch.strike(now_ns, place.connection, place.sender, strike);

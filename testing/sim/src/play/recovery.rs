@@ -130,11 +130,17 @@ impl<const O: bool> Game<O> {
             Event::RailUp { rail, .. } => self.recovery(side).down.remove(*rail),
             _ => {}
         }
+        let pair = &self.connections[side.connection];
+        let route = if side.sender { pair.sender.route } else { pair.receiver.route };
+        let is_away = route.is_some_and(|(session, _)| self.sessions.ends[session].protocol.is_away());
         let mut state = self.world.lock();
         let (seen, numbers) = match event {
             Event::RailDown { rail, left, .. } => {
                 let now_ns = state.now_ns;
-                let watched = &mut state.observer.watch.connections[side.connection];
+                let Witness { watch, counts, .. } = &mut state.observer;
+                let watched = &mut watch.connections[side.connection];
+                watched.count_down(side.sender, rail.index() as u8, counts);
+                counts.add(Seen::DownAway, u64::from(is_away));
                 watched.went_down(now_ns, side.sender, rail.index() as u8);
                 let seen = if left.is_empty() { Seen::AllRailsDown } else { Seen::RailDown };
                 (seen, [0, rail.index() as u64, 0, 0])

@@ -215,6 +215,28 @@ impl Connection {
         self.splits.extend(rules);
     }
 
+    /// Counts the situation in which a rail goes down at an end. It is called before [`Self::went_down`].
+    pub(crate) fn count_down(&self, sender: bool, rail: u8, counts: &mut Counts) {
+        let recent = || self.groups.iter().rev().take(1024);
+        let is_sent = |buffer: &Buffer| buffer.message.is_some() && !buffer.is_whole();
+        let in_progress = || recent().filter(|group| group.buffers.iter().any(is_sent));
+        let is_unflushed = |group: &Group| group.buffers.iter().any(|buffer| !buffer.staged.is_empty());
+        for (is_so, seen) in [
+            (in_progress().next().is_none(), Seen::DownIdle),
+            (in_progress().next().is_some(), Seen::DownBusy),
+            (in_progress().any(|group| group.buffers.len() > 1), Seen::DownGrouped),
+            (in_progress().any(|group| group.hinted), Seen::DownEarly),
+            (recent().any(is_unflushed), Seen::DownUnflushed),
+            (self.rails.down(sender).next().is_some(), Seen::DownTogether),
+            (self.wire.has_missing(), Seen::DownInRepair),
+            (self.wire.usable.count_ones() == 1, Seen::DownOnly),
+            (self.rails.has_come_back(sender, rail), Seen::DownAgain),
+            (self.blame.has_bye(sender), Seen::DownClosing),
+        ] {
+            counts.add(seen, u64::from(is_so));
+        }
+    }
+
     /// Notes that an end has said that a rail is down.
     pub(crate) fn went_down(&mut self, now_ns: u64, sender: bool, rail: u8) {
         self.rails.changed(now_ns, sender, rail, false);

@@ -16,6 +16,8 @@ pub(super) struct Rails {
     pub(super) is_vague: bool,
     /// True once a rail has been down at either end.
     pub(super) have_failed: bool,
+    /// The rails that have come back at the receiver, and at the sender, as masks.
+    back: [u8; 2],
     /// The time since which each rail is down at the receiver, and at the sender.
     down_since_ns: [[Option<u64>; 8]; 2],
 }
@@ -24,6 +26,7 @@ impl Rails {
     /// Notes that a rail is down at an end, or up again.
     pub(super) fn changed(&mut self, now_ns: u64, sender: bool, rail: u8, is_up: bool) {
         self.have_failed |= !is_up;
+        self.back[usize::from(sender)] |= u8::from(is_up) << rail;
         let since_ns = &mut self.down_since_ns[usize::from(sender)][usize::from(rail)];
         *since_ns = if is_up { None } else { since_ns.or(Some(now_ns)) };
     }
@@ -32,6 +35,11 @@ impl Rails {
     pub(super) fn down(&self, sender: bool) -> impl Iterator<Item = (u8, u64)> {
         let rails = (0..8).zip(self.down_since_ns[usize::from(sender)]);
         rails.filter_map(|(rail, since_ns)| Some((rail, since_ns?)))
+    }
+
+    /// Returns true if a rail has come back at an end before.
+    pub(super) fn has_come_back(&self, sender: bool, rail: u8) -> bool {
+        self.back[usize::from(sender)] & 1 << rail != 0
     }
 
     /// Notes a step of an end.

@@ -302,6 +302,11 @@ impl Wire {
         }
     }
 
+    /// Returns true if a part that was called unseen has yet to come.
+    pub(super) fn has_missing(&self) -> bool {
+        self.uses.iter().any(|found| found.missing != 0)
+    }
+
     /// Ends the use of a slot; returns it.
     fn end_use(&mut self, slot: usize) -> &Use {
         self.over[slot] = std::mem::take(&mut self.uses[slot]);
