@@ -73,6 +73,8 @@ impl<const O: bool> Game<O> {
                 let Some(Place { connection, sender, rail, .. }) = self.world.lock().place_of(end) else { return };
                 if self.suspect(Side { connection, sender }, rail) {
                     self.world.lock().saw(Seen::Suspected);
+                    // If the session is away, nothing is left that tells of the peer.
+                    self.strike(connection, &[true, false], Strike::RailFailed(rail));
                 }
             }
             DeathKind::Session => {
