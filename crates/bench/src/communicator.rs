@@ -61,6 +61,20 @@ impl<'net, N: NetApi> Communicator<'net, N> {
     /// # Errors
     /// If the plugin or another rank fails, or the set-up makes no progress for the time allowed.
     pub fn connect(net: &'net N, link: &mut Link, settings: Settings) -> Result<Self, CommunicatorError> {
+        Self::connect_by(net, link, settings, &|_| Ok(()))
+    }
+
+    /// As [`Self::connect`], but `announce` may change each handle of this rank before the others get it, so that they
+    /// connect to a relay instead of the plugin.
+    ///
+    /// # Errors
+    /// If [`Self::connect`] or `announce` fails: a sentence.
+    pub fn connect_by(
+        net: &'net N,
+        link: &mut Link,
+        settings: Settings,
+        announce: &dyn Fn(&mut Handle) -> Result<(), String>,
+    ) -> Result<Self, CommunicatorError> {
         let (rank, ranks) = (link.rank(), link.ranks());
         if ranks < 2 || settings.devices.is_empty() {
             let what = format!("a communicator of {ranks} ranks over {} devices", settings.devices.len());
@@ -68,7 +82,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         }
         let abort = link.abort_flag();
         let mut this = Self { net, rank, ranks, settings, abort, senders: Vec::new(), receivers: Vec::new() };
-        this.set_up(link)?;
+        this.set_up(link, announce)?;
         // No rank starts to send before all have accepted, so that the times of collectives do not include the set-up.
         link.barrier()?;
         Ok(this)
@@ -275,7 +289,11 @@ impl<'net, N: NetApi> Communicator<'net, N> {
     }
 
     /// Listens for every connection, exchanges the handles, then polls all connects and accepts until all are done.
-    fn set_up(&mut self, link: &mut Link) -> Result<(), CommunicatorError> {
+    fn set_up(
+        &mut self,
+        link: &mut Link,
+        announce: &dyn Fn(&mut Handle) -> Result<(), String>,
+    ) -> Result<(), CommunicatorError> {
         let (net, rank, ranks) = (self.net, self.rank, self.ranks);
         let rings = self.settings.devices.len();
         let peers = || (0..ranks).filter(move |peer| *peer != rank);
@@ -286,6 +304,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         for (index, peer) in sources.enumerate() {
             let mut handle = Handle::default();
             let listen = net.listen(self.device(index, peer), &mut handle)?;
+            announce(&mut handle).map_err(|reason| CommunicatorError::Announcement { reason })?;
             mine.extend_from_slice(&handle.0);
             accepts.push(Accepting { net, listen: Some(listen), peer, ready: None });
         }

@@ -74,6 +74,12 @@ pub enum CommunicatorError {
         /// The kernel's message.
         reason: String,
     },
+    /// A handle could not be changed for the other ranks.
+    #[error("a handle of the plugin cannot be announced: {reason}")]
+    Announcement {
+        /// A sentence.
+        reason: String,
+    },
     /// A call with invalid arguments.
     #[error("{what} is not possible; allowed: {allowed}")]
     Usage {

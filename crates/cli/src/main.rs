@@ -17,6 +17,7 @@ mod network;
 mod output;
 mod over_time;
 mod rank;
+mod relay;
 mod shape;
 mod size;
 mod span;

@@ -1,4 +1,5 @@
-//! Two network namespaces, joined by one slowed cable (a veth pair) for each rail. The programs of iproute2 make them.
+//! Two network namespaces, joined by one cable (a veth pair) for each rail, slowed if a measurement asks for that. The
+//! programs of iproute2 make them.
 //!
 //! A process of its own removes them when this one ends, even by a signal: it waits for the end of a pipe. Names hold
 //! the id of the process that made the namespaces, so that those which a dead process left behind are recognised.
@@ -25,7 +26,9 @@ const UP_LIMIT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Namespaces {
     names: [String; 2],
-    /// The highest speed of each rail in the whole course.
+    /// The number of rails.
+    rails: usize,
+    /// The highest speed of each rail in the whole course; empty if they are not slowed.
     highest: Vec<u32>,
     remover: Child,
 }
@@ -37,33 +40,50 @@ impl Namespaces {
     /// # Errors
     /// If this process is not root, iproute2 is missing, or the kernel refuses something.
     pub(crate) fn make(course: &Course) -> Result<Self, String> {
-        if !rustix::process::geteuid().is_root() {
+        if !is_root() {
             return Err("slowed rails need root, to make network namespaces; try the same command with sudo".into());
         }
+        let mut namespaces = Self::with_cables(course.first.speeds().len())?;
+        namespaces.highest = course.highest();
+        namespaces.slow("add", &course.first)?;
+        namespaces.wait()?;
+        Ok(namespaces)
+    }
+
+    /// Makes the namespaces, with this number of cables that are as fast as this machine.
+    ///
+    /// # Errors
+    /// As for [`Self::make`].
+    pub(crate) fn unslowed(rails: usize) -> Result<Self, String> {
+        let namespaces = Self::with_cables(rails)?;
+        namespaces.wait()?;
+        Ok(namespaces)
+    }
+
+    /// Makes namespaces with cables whose ports are about to come up.
+    fn with_cables(rails: usize) -> Result<Self, String> {
         for owner in remove_abandoned(None)? {
             eprintln!("railweave: removed the network namespaces that process {owner} left behind");
         }
         let owner = std::process::id();
         let names = [0, 1].map(|side| format!("{PREFIX}{owner}-{side}"));
-        let namespaces = Self { names, highest: course.highest(), remover: remover(owner)? };
+        let namespaces = Self { names, rails, highest: Vec::new(), remover: remover(owner)? };
         for name in &namespaces.names {
             command("ip", &["netns", "add", name])?;
             command("ip", &["-n", name, "link", "set", "lo", "up"])?;
         }
         let [first, second] = &namespaces.names;
-        for rail in 0..namespaces.highest.len() {
+        for rail in 0..rails {
             let cable = cable(rail);
             let ends = ["link", "add", &cable, "mtu", MTU, "netns", first, "type", "veth"];
             let peer = ["peer", "name", &cable, "mtu", MTU, "netns", second];
             command("ip", &[&ends[..], &peer].concat())?;
             for (side, name) in namespaces.names.iter().enumerate() {
-                let address = format!("10.231.{rail}.{}/30", side + 1);
+                let address = format!("{}/30", Self::addresses(rail)[side]);
                 command("ip", &["-n", name, "address", "add", &address, "dev", &cable])?;
                 command("ip", &["-n", name, "link", "set", &cable, "up"])?;
             }
         }
-        namespaces.slow("add", &course.first)?;
-        namespaces.wait()?;
         Ok(namespaces)
     }
 
@@ -73,13 +93,13 @@ impl Namespaces {
         for name in &self.names {
             loop {
                 let cables = command("ip", &["-n", name, "-o", "link", "show", "type", "veth"])?;
-                if cables.lines().filter(|line| line.contains("state UP")).count() == self.highest.len() {
+                if cables.lines().filter(|line| line.contains("state UP")).count() == self.rails {
                     break;
                 }
                 if begin.elapsed() > UP_LIMIT {
                     return Err(format!(
-                        "the cables of slowed rails are not up after {UP_LIMIT:?}; try again on a machine with less \
-                         load"
+                        "the cables between network namespaces are not up after {UP_LIMIT:?}; try again on a machine \
+                         with less load"
                     ));
                 }
                 thread::sleep(Duration::from_millis(10));
@@ -95,7 +115,7 @@ impl Namespaces {
 
     /// Returns the addresses of the rails, as a list of ranges with commas between.
     pub(crate) fn ranges(&self) -> String {
-        (0..self.highest.len()).map(|rail| format!("10.231.{rail}.0/30")).collect::<Vec<_>>().join(",")
+        (0..self.rails).map(|rail| format!("10.231.{rail}.0/30")).collect::<Vec<_>>().join(",")
     }
 
     /// Gives the cables other speeds.
@@ -104,6 +124,20 @@ impl Namespaces {
     /// If the kernel refuses it.
     pub(crate) fn reshape(&self, shape: &Shape) -> Result<(), String> {
         self.slow("change", shape)
+    }
+
+    /// Returns the addresses of a rail's two ends.
+    pub(crate) fn addresses(rail: usize) -> [String; 2] {
+        [1, 2].map(|end| format!("10.231.{rail}.{end}"))
+    }
+
+    /// Takes the port of a rail in the first namespace up or down. Its other port then has no carrier either.
+    ///
+    /// # Errors
+    /// If the kernel refuses it.
+    pub(crate) fn switch(&self, rail: usize, up: bool) -> Result<(), String> {
+        let state = if up { "up" } else { "down" };
+        command("ip", &["-n", &self.names[0], "link", "set", &cable(rail), state]).map(drop)
     }
 
     /// Slows both ends of each cable.
@@ -126,6 +160,11 @@ impl Drop for Namespaces {
         // This fails only if the process was already waited for.
         let _ = self.remover.wait();
     }
+}
+
+/// Returns true if this process may make namespaces, as far as its user decides that.
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 /// Returns the name of a rail's interface in both namespaces.
@@ -190,8 +229,8 @@ fn command(program: &str, words: &[&str]) -> Result<String, String> {
     let output = Command::new(program).args(words).stdin(Stdio::null()).output();
     let output = output.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => format!(
-            "slowed rails need the program {program}, which is not on the PATH; add /usr/sbin to it, or install the \
-             package iproute2"
+            "network namespaces need the program {program}, which is not on the PATH; add /usr/sbin to it, or install \
+             the package iproute2"
         ),
         _ => format!("{program} cannot be run: {error}"),
     })?;
@@ -201,7 +240,7 @@ fn command(program: &str, words: &[&str]) -> Result<String, String> {
     let said = String::from_utf8_lossy(&output.stderr);
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     Err(format!(
-        "slowed rails cannot be made: \"{program} {}\" says: {said}; it needs root with CAP_SYS_ADMIN and \
+        "network namespaces cannot be made: \"{program} {}\" says: {said}; it needs root with CAP_SYS_ADMIN and \
          CAP_NET_ADMIN, and a kernel with veth and sch_tbf",
         words.join(" ")
     ))

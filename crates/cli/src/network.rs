@@ -19,7 +19,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// The rails if neither the user nor the environment names any: two addresses that every Linux host has.
-const DEFAULT_RAILS: &str = "127.0.0.1,127.0.0.2";
+pub(crate) const DEFAULT_RAILS: &str = "127.0.0.1,127.0.0.2";
 
 /// Arguments about the plugin and its network.
 #[derive(Args, Clone, Debug)]
@@ -53,6 +53,9 @@ pub(crate) struct NetworkArguments {
     /// The namespaces in which the ranks run.
     #[arg(skip)]
     inside: Option<Inside>,
+    /// True if a rail will fail on purpose.
+    #[arg(skip)]
+    pulled: bool,
 }
 
 /// Two namespaces, in which the ranks run in turn.
@@ -92,6 +95,12 @@ impl NetworkArguments {
     pub(crate) fn inside(&self, namespaces: &Namespaces) -> Self {
         let inside = Inside { names: namespaces.names().clone(), rails: namespaces.ranges() };
         Self { inside: Some(inside), ..self.clone() }
+    }
+
+    /// Returns the arguments for ranks one of whose rails will fail on purpose. Without namespaces, the rails are the
+    /// default ones, whatever the environment names.
+    pub(crate) fn pulled(&self) -> Self {
+        Self { pulled: true, ..self.clone() }
     }
 
     /// Returns true if neither the user nor the environment chooses the rails, their split or the place of the ranks.
@@ -160,6 +169,9 @@ impl NetworkArguments {
     /// variables that the user's environment does not set. `is_set` returns true for a variable that it sets.
     fn variables(&self, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
         let mut variables = Vec::new();
+        if self.pulled && !is_set("RAILWEAVE_RECOVERY") {
+            variables.push(("RAILWEAVE_RECOVERY", "1".to_owned()));
+        }
         if self.nccl.is_some() {
             // Its IB transport logs through NCCL's own logger, which is silent without this variable.
             if !is_set("NCCL_DEBUG") {
@@ -169,6 +181,12 @@ impl NetworkArguments {
         }
         if let Some(Inside { rails, .. }) = &self.inside {
             variables.extend([("RAILWEAVE_FABRIC", "tcp".to_owned()), ("RAILWEAVE_RAILS", rails.clone())]);
+            variables.extend(self.split());
+            return variables;
+        }
+        if self.pulled {
+            let rails = DEFAULT_RAILS.to_owned();
+            variables.extend([("RAILWEAVE_FABRIC", "tcp".to_owned()), ("RAILWEAVE_RAILS", rails)]);
             variables.extend(self.split());
             return variables;
         }
@@ -275,5 +293,15 @@ mod tests {
         assert_eq!(variables(&["--nccl", "x"], &[]), [level("WARN")]);
         assert_eq!(variables(&["--nccl", "x", "--verbose"], &[]), [level("INFO")]);
         assert_eq!(variables(&["--nccl", "x", "--verbose"], &["NCCL_DEBUG"]), []);
+    }
+
+    #[test]
+    fn a_rail_that_will_fail_is_one_of_the_default_ones_and_recovers_unless_the_user_forbids_it() {
+        let line = Line::parse_from(["test"]);
+        let variables = |set: &[&str]| line.network.pulled().variables(|name| set.contains(&name));
+        let [tcp, rails] = [("RAILWEAVE_FABRIC", "tcp"), ("RAILWEAVE_RAILS", "127.0.0.1,127.0.0.2")];
+        let owned = |(name, value): (&'static str, &str)| (name, value.to_owned());
+        assert_eq!(variables(&["RAILWEAVE_RAILS"]), [("RAILWEAVE_RECOVERY", "1"), tcp, rails].map(owned));
+        assert_eq!(variables(&["RAILWEAVE_RECOVERY"]), [tcp, rails].map(owned));
     }
 }

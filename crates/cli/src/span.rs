@@ -5,6 +5,9 @@ use std::time::Duration;
 /// The shortest and the longest period of `--every`.
 const PERIODS: std::ops::RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
 
+/// The shortest and the longest time of `--away`.
+const AWAY: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
+
 /// The units of a time and their seconds.
 const UNITS: [(&str, f64); 3] = [("ms", 1e-3), ("s", 1.0), ("", 1.0)];
 
@@ -24,6 +27,15 @@ pub(crate) fn period(text: &str) -> Result<Duration, String> {
         return Err(format!("a period of {period:?} is not possible; allowed: 10ms to 60s"));
     }
     Ok(period)
+}
+
+/// Parses the time of `--away`.
+pub(crate) fn away(text: &str) -> Result<Duration, String> {
+    let away = parse(text)?;
+    if !AWAY.contains(&away) {
+        return Err(format!("a rail cannot be away for {away:?}; allowed: 100ms to 60s"));
+    }
+    Ok(away)
 }
 
 #[cfg(test)]
@@ -50,5 +62,11 @@ mod tests {
             let error = period(text).unwrap_err();
             assert!(error.contains("is not possible; allowed: 10ms to 60s"), "{error}");
         }
+    }
+    #[test]
+    fn a_rail_is_away_for_100_ms_to_60_s() {
+        away("100ms").unwrap();
+        away("60").unwrap();
+        assert!(away("99ms").unwrap_err().contains("allowed: 100ms to 60s"));
     }
 }

@@ -1,7 +1,9 @@
 //! `railweave demo`: the collectives of a training step between local processes, checked, with the traffic of each
 //! rail.
 
+mod pulled;
 pub(crate) mod rank;
+mod recorder;
 mod slowed;
 
 use crate::device::Fuse;
@@ -11,9 +13,11 @@ use crate::output::{print, print_as, table};
 use crate::over_time::{Period, say};
 use crate::shape::Course;
 use crate::size::Size;
+use crate::span;
 use crate::watch::{Prepared, Watch, WatchArguments};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pulled::{Pulling, Way};
 use rank::{Job, OPERATIONS, Rail, Report, Summary, elements};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -42,6 +46,14 @@ pub(crate) struct Arguments {
     /// Moves less data, and leaves slowed rails out
     #[arg(long, conflicts_with = "shape")]
     quick: bool,
+    /// Takes a rail away in the middle of the data, gives it back, and shows the traffic of each rail before, meanwhile
+    /// and afterwards. As root its link goes down; otherwise its sockets are closed, which =sockets asks for too
+    #[arg(long, value_name = "WAY", value_enum, num_args = 0..=1, require_equals = true)]
+    #[arg(conflicts_with_all = ["shape", "ranks", "rails", "rank_command", "nccl", "fuse"])]
+    pull: Option<Option<Way>>,
+    /// With --pull: the time for which the rail is away, such as 500ms
+    #[arg(long, value_name = "TIME", value_parser = span::away, default_value = "2s", requires = "pull")]
+    away: Duration,
     #[command(flatten)]
     watch: WatchArguments,
     /// With --shape: the time of the traffic [default: 10, or 5 more than the last --then]
@@ -68,11 +80,13 @@ struct Results<'a> {
     over_time: Vec<Period>,
     /// The part on rails that are slowed on purpose; `None` if it is left out.
     slowed: Option<slowed::Outcome>,
+    /// The course of the rail that was pulled, if one was.
+    pulled: Option<pulled::Outcome>,
 }
 
 #[derive(Serialize)]
 struct Collective {
-    /// The time of the slowest rank.
+    /// The time of the slowest rank; the mean of all rounds.
     seconds: f64,
     /// The size of its whole data.
     bytes: usize,
@@ -87,9 +101,10 @@ struct RankRail<'a> {
 }
 
 impl<'a> Results<'a> {
-    fn new(summaries: &'a [Summary], bytes: usize, over_time: Vec<Period>, slowed: Option<slowed::Outcome>) -> Self {
+    fn new(summaries: &'a [Summary], bytes: usize, over_time: Vec<Period>) -> Self {
         let collectives = OPERATIONS.iter().enumerate().map(|(operation, name)| {
-            let seconds = summaries.iter().map(|summary| summary.seconds[operation]).fold(0.0, f64::max);
+            let seconds = summaries.iter().map(|summary| summary.seconds[operation] / summary.rounds as f64);
+            let seconds = seconds.fold(0.0, f64::max);
             let bytes = elements(bytes, summaries.len()) * size_of::<f32>();
             (*name, Collective { seconds, bytes, gigabytes_per_second: bytes as f64 / 1e9 / seconds.max(1e-9) })
         });
@@ -104,7 +119,8 @@ impl<'a> Results<'a> {
             collectives: collectives.collect(),
             rails: rails.collect(),
             over_time,
-            slowed,
+            slowed: None,
+            pulled: None,
         }
     }
 }
@@ -148,7 +164,7 @@ impl Arguments {
 /// Shows the default split on slowed rails, unless the user chose rails, a split or less data. If this machine cannot
 /// slow rails, says why.
 fn slowed_part(arguments: &Arguments) -> Result<Option<slowed::Outcome>, Box<dyn Error>> {
-    if arguments.quick || !arguments.fuse.is_empty() || !arguments.network.is_open() {
+    if arguments.quick || arguments.pull.is_some() || !arguments.fuse.is_empty() || !arguments.network.is_open() {
         return Ok(None);
     }
     let course = Course::steady(SLOWED.parse()?);
@@ -170,38 +186,62 @@ fn collectives(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         }
     }
     let ranks = arguments.ranks as usize;
-    let (network, bucket, direct) = (arguments.network.network()?, arguments.bucket.0, arguments.direct);
-    let job = Job { network, bytes, bucket, direct, fuse: arguments.fuse.clone(), every: arguments.watch.every(false) };
+    let mut pulling = None;
+    let mut network_arguments = arguments.network.clone();
+    if let Some(way) = arguments.pull {
+        let (network, made) = Pulling::prepare(&arguments.network, (way, arguments.away), ranks, arguments.json)?;
+        (network_arguments, pulling) = (network, Some(made));
+    }
+    let (network, bucket, direct) = (network_arguments.network()?, arguments.bucket.0, arguments.direct);
+    let (fuse, every) = (arguments.fuse.clone(), arguments.watch.every(false));
+    let job = Job { network, bytes, bucket, direct, fuse, every, pull: pulling.as_ref().map(Pulling::job) };
     let begin = Instant::now();
-    let processes = arguments.network.spawn(ranks, Part::Demo, &job)?;
+    let processes = network_arguments.spawn(ranks, Part::Demo, &job)?;
     let mut watch = Watch::new(arguments.json, None);
     let mut progress = Progress::new(bytes * OPERATIONS.len() * ranks);
     let mut summaries: Vec<Option<Summary>> = (0..ranks).map(|_| None).collect();
-    let result = arguments.network.supervise(processes, |rank, body| match serde_json::from_slice(body) {
-        Ok(Report::Bucket { operation, bytes }) => progress.advance(operation, bytes),
-        Ok(Report::Seen(seen)) => progress.bar.suspend(|| watch.take(rank, seen)),
-        Ok(Report::Done(summary)) => summaries[rank] = Some(summary),
-        Err(error) => eprintln!("railweave: cannot read a report of rank {rank}: {error}"),
+    let result = network_arguments.supervise(processes, |rank, body| {
+        let report = match serde_json::from_slice(body) {
+            Ok(report) => report,
+            Err(error) => return eprintln!("railweave: cannot read a report of rank {rank}: {error}"),
+        };
+        if let Some(pulling) = &mut pulling {
+            progress.bar.suspend(|| pulling.take(rank, &report));
+        }
+        match report {
+            Report::Bucket { operation, bytes } => progress.advance(operation, bytes),
+            Report::Seen(seen) => progress.bar.suspend(|| watch.take(rank, seen)),
+            Report::Done(summary) => summaries[rank] = Some(summary),
+            Report::ListensOn(_) | Report::Turn(_) => {}
+        }
     });
     progress.finish();
     result.map_err(|error| format!("the demo failed: {error}"))?;
     let summaries: Option<Vec<Summary>> = summaries.into_iter().collect();
-    let summaries = summaries.ok_or("the demo failed: a rank ended without a summary; this is a bug of railweave")?;
-    let over_time = watch.finish()?;
+    let mut summaries =
+        summaries.ok_or("the demo failed: a rank ended without a summary; this is a bug of railweave")?;
+    let records: Vec<_> = summaries.iter_mut().filter_map(|summary| summary.record.take()).collect();
+    let pulled = pulling.map(|pulling| pulling.finish(&records)).transpose();
+    let pulled = pulled.map_err(|error| format!("the demo failed: {error}"))?;
+    let mut results = Results { pulled, ..Results::new(&summaries, bytes, watch.finish()?) };
+    let slowed = || slowed_part(arguments).map_err(|error| format!("the demo failed: {error}"));
     if arguments.json {
-        let slowed = slowed_part(arguments).map_err(|error| format!("the demo failed: {error}"))?;
-        return Ok(print(serde_json::to_string_pretty(&Results::new(&summaries, bytes, over_time, slowed))?)?);
+        results.slowed = slowed()?;
+        return Ok(print(serde_json::to_string_pretty(&results)?)?);
     }
-    show(&Results::new(&summaries, bytes, over_time, None), &summaries)?;
+    show(&results, &summaries)?;
     print(format_args!(
         "Passed: {ranks} ranks ran {} collectives of {} over {} (net v{}); every element was checked ({:.1} s).",
-        OPERATIONS.len(),
+        OPERATIONS.len() * summaries[0].rounds,
         Size(bytes),
         summaries[0].plugin,
         summaries[0].api,
         begin.elapsed().as_secs_f64(),
     ))?;
-    match slowed_part(arguments).map_err(|error| format!("the demo failed: {error}"))? {
+    if let Some(pulled) = &results.pulled {
+        print(pulled.sentence())?;
+    }
+    match slowed()? {
         Some(slowed) => Ok(slowed.show()?),
         None => Ok(()),
     }
@@ -230,6 +270,10 @@ impl Progress {
     fn advance(&mut self, operation: usize, bytes: usize) {
         let name = OPERATIONS.get(operation).copied().unwrap_or_default();
         self.bar.set_message(name);
+        // Nobody knows the number of rounds before.
+        if self.bar.length().is_some_and(|length| self.bar.position() + bytes as u64 > length) {
+            self.bar.inc_length(bytes as u64);
+        }
         self.bar.inc(bytes as u64);
         if let Some(last) = &mut self.last_line
             && last.elapsed() >= LINE_INTERVAL
@@ -271,6 +315,9 @@ fn show(results: &Results<'_>, summaries: &[Summary]) -> std::io::Result<()> {
                 if rail.usable { "up" } else { "down" }.to_owned(),
             ]);
         }
+    }
+    if let Some(pulled) = &results.pulled {
+        return pulled.show();
     }
     if counted {
         return print(rails);

@@ -1,13 +1,15 @@
 //! One rank's part of the demo: every collective over every bucket, every element checked.
 
+use super::recorder::{Pull, Record, Recorder, Turn, now_us};
 use crate::device::Fuse;
 use crate::job::report;
 use crate::network::Network;
 use crate::over_time::{Seen, look};
-use railweave_bench::bootstrap::Link;
+use railweave_bench::bootstrap::{Link, Reporter};
 use railweave_bench::communicator::{Mode, Settings};
 use railweave_bench::numbers::{Mismatch, check, fill};
 use railweave_bench::{Communicator, CommunicatorError};
+use railweave_nccl_host::net::Handle;
 use railweave_nccl_host::{LoadedNet, NetApi, RailCount};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
@@ -28,6 +30,8 @@ pub(crate) struct Job {
     pub(crate) fuse: Fuse,
     /// The period in which the rails' traffic is reported, if it is.
     pub(crate) every: Option<Duration>,
+    /// The rail that is pulled, if one is.
+    pub(crate) pull: Option<Pull>,
 }
 
 /// A report of a rank to its parent.
@@ -42,6 +46,10 @@ pub(crate) enum Report {
     },
     /// The traffic of the rank's rails.
     Seen(Seen),
+    /// The port that the rank's plugin listens on, which its relay leads to.
+    ListensOn(u16),
+    /// The turn of the rail that is pulled; from rank 0 only.
+    Turn(Turn),
     /// All collectives are done and correct.
     Done(Summary),
 }
@@ -53,10 +61,14 @@ pub(crate) struct Summary {
     pub(crate) plugin: String,
     /// The version of the net API.
     pub(crate) api: u32,
-    /// Seconds inside each of [`OPERATIONS`].
+    /// The number of rounds, each of all [`OPERATIONS`] over all data: 1 unless a rail is pulled.
+    pub(crate) rounds: usize,
+    /// Seconds inside each of [`OPERATIONS`], in all rounds.
     pub(crate) seconds: [f64; OPERATIONS.len()],
     /// The traffic of each rail; `None` if the plugin has no such counters.
     pub(crate) rails: Option<Vec<Rail>>,
+    /// The traffic of each rail over time, if one was pulled.
+    pub(crate) record: Option<Record>,
 }
 
 /// The traffic of one rail of one rank.
@@ -88,31 +100,49 @@ pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
         None => (0..net.devices()?).collect(),
     };
     let mode = if job.direct { Mode::Direct } else { Mode::Staged };
-    let mut communicator = Communicator::connect(&net, link, Settings { devices, mode, stall: job.network.stall() })?;
+    let settings = Settings { devices, mode, stall: job.network.stall() };
+    let (relay, reporter) = (job.pull.as_ref().and_then(|pull| pull.relays.get(link.rank()).copied()), link.reporter());
+    let announce = |handle: &mut Handle| match relay {
+        Some(relay) => announce_relay(handle, relay, &reporter),
+        None => Ok(()),
+    };
+    let mut communicator = Communicator::connect_by(&net, link, settings, &announce)?;
     let sampler = look(job.every, link, &plugin, Report::Seen)?;
-    let ranks = communicator.ranks();
-    let bucket = elements(job.bucket.min(job.bytes), ranks);
+    let round_bytes = job.bytes * OPERATIONS.len();
+    let recorder = job.pull.as_ref().map(|pull| {
+        let limits = (round_bytes, job.network.stall());
+        Recorder::start(pull, &plugin, link, limits, Report::Turn)
+    });
+    let mut recorder = recorder.transpose()?;
+    let bucket = elements(job.bucket.min(job.bytes), communicator.ranks());
     let mut buffers = Buffers { input: vec![0.0; bucket], output: vec![0.0; bucket] };
-    let mut seconds = [0.0; OPERATIONS.len()];
-    for (operation, seconds) in seconds.iter_mut().enumerate() {
-        let mut first = 0;
-        while first * ELEMENT_BYTES < job.bytes {
-            let length = bucket.min(elements(job.bytes - first * ELEMENT_BYTES, ranks));
-            let took = buffers.run(&mut communicator, operation, first, length).map_err(|error| {
-                format!("{} of elements {first} to {}: {error}", OPERATIONS[operation], first + length)
-            })?;
-            *seconds += took.as_secs_f64();
-            first += length;
-            report(link, &Report::Bucket { operation, bytes: length * ELEMENT_BYTES })?;
+    let (mut seconds, mut rounds) = ([0.0; OPERATIONS.len()], 0);
+    loop {
+        buffers.round(&mut communicator, (job, link), (&mut seconds, rounds), recorder.as_ref())?;
+        rounds += 1;
+        let is_over = recorder.as_mut().map_or(Ok(true), |recorder| recorder.is_over(link))?;
+        if is_over {
+            break;
         }
     }
     drop(sampler);
+    let record = recorder.map(Recorder::finish);
     let rails = plugin.rail_counters().map(|rails| rails.into_iter().map(Rail::from).collect());
     // A rank that closes early could cut off data that a slower one still waits for.
     link.barrier()?;
     communicator.close()?;
     net.finalize()?;
-    report(link, &Report::Done(Summary { plugin: plugin.name().to_owned(), api: plugin.version(), seconds, rails }))
+    let (plugin, api) = (plugin.name().to_owned(), plugin.version());
+    report(link, &Report::Done(Summary { plugin, api, rounds, seconds, rails, record }))
+}
+
+/// Makes a handle lead to this rank's relay, and tells the relay where it leads.
+fn announce_relay(handle: &mut Handle, relay: u16, reporter: &Reporter) -> Result<(), String> {
+    let mut own = railweave_transport::Handle::decode(&handle.0).map_err(|error| error.to_string())?;
+    let port = std::mem::replace(&mut own.control_port, relay);
+    handle.0 = own.encode();
+    let report = serde_json::to_vec(&Report::ListensOn(port)).map_err(|error| error.to_string())?;
+    reporter.report(&report).map_err(|error| error.to_string())
 }
 
 /// Returns the number of elements in `bytes`, rounded up so that they divide evenly among the ranks.
@@ -127,19 +157,47 @@ struct Buffers {
 }
 
 impl Buffers {
+    /// Runs every collective over every bucket, and adds to the time inside each.
+    fn round(
+        &mut self,
+        communicator: &mut Communicator<'_, LoadedNet>,
+        (job, link): (&Job, &mut Link),
+        (seconds, round): (&mut [f64; OPERATIONS.len()], usize),
+        recorder: Option<&Recorder>,
+    ) -> Result<(), Box<dyn Error>> {
+        let (ranks, bucket) = (communicator.ranks(), self.input.len());
+        for (operation, seconds) in seconds.iter_mut().enumerate() {
+            let mut first = 0;
+            while first * ELEMENT_BYTES < job.bytes {
+                let length = bucket.min(elements(job.bytes - first * ELEMENT_BYTES, ranks));
+                let (took, end_us) = self.run(communicator, (operation, round), first, length).map_err(|error| {
+                    format!("{} of elements {first} to {}: {error}", OPERATIONS[operation], first + length)
+                })?;
+                *seconds += took.as_secs_f64();
+                first += length;
+                let bytes = length * ELEMENT_BYTES;
+                if let Some(recorder) = recorder {
+                    recorder.note(bytes, [end_us.saturating_sub(took.as_micros() as u64), end_us]);
+                }
+                report(link, &Report::Bucket { operation, bytes })?;
+            }
+        }
+        Ok(())
+    }
+
     /// Runs one collective on `length` elements with the indices from `first` on, and checks the whole result. No two
-    /// elements of the demo have the same index and operation, so stale data cannot pass. Returns the time inside the
-    /// collective.
+    /// elements of the demo have the same index, operation and round, so stale data cannot pass. Returns the time
+    /// inside the collective, and its end in microseconds since 1970.
     fn run(
         &mut self,
         communicator: &mut Communicator<'_, LoadedNet>,
-        operation: usize,
+        (operation, round): (usize, usize),
         first: usize,
         length: usize,
-    ) -> Result<Duration, StepError> {
+    ) -> Result<(Duration, u64), StepError> {
         let (rank, ranks) = (communicator.rank(), communicator.ranks());
         let (input, output) = (&mut self.input[..length], &mut self.output[..length]);
-        let (block, round) = (length / ranks, operation as u64);
+        let (block, round) = (length / ranks, (round * OPERATIONS.len() + operation) as u64);
         let blocks = |output: &[f32], place: usize| {
             let each = output.chunks(block.max(1)).enumerate();
             each.into_iter().try_for_each(|(source, block)| check(block, source..source + 1, round, first + place))
@@ -151,7 +209,7 @@ impl Buffers {
                 fill(output, rank, round, first);
                 let begin = Instant::now();
                 communicator.all_reduce(output)?;
-                let took = begin.elapsed();
+                let took = (begin.elapsed(), now_us());
                 check(output, 0..ranks, round, first)?;
                 Ok(took)
             }
@@ -159,7 +217,7 @@ impl Buffers {
                 fill(&mut input[..block], rank, round, first);
                 let begin = Instant::now();
                 communicator.all_gather(&input[..block], output)?;
-                let took = begin.elapsed();
+                let took = (begin.elapsed(), now_us());
                 blocks(output, 0)?;
                 Ok(took)
             }
@@ -167,7 +225,7 @@ impl Buffers {
                 fill(output, rank, round, first);
                 let begin = Instant::now();
                 let own = communicator.reduce_scatter(output)?;
-                let took = begin.elapsed();
+                let took = (begin.elapsed(), now_us());
                 check(&output[own.clone()], 0..ranks, round, first + own.start)?;
                 Ok(took)
             }
@@ -175,7 +233,7 @@ impl Buffers {
                 fill(input, rank, round, first);
                 let begin = Instant::now();
                 communicator.all_to_all(input, output)?;
-                let took = begin.elapsed();
+                let took = (begin.elapsed(), now_us());
                 blocks(output, rank * block)?;
                 Ok(took)
             }
@@ -184,7 +242,7 @@ impl Buffers {
                 fill(input, rank, round, first);
                 let begin = Instant::now();
                 communicator.send_recv(to, input, from, output)?;
-                let took = begin.elapsed();
+                let took = (begin.elapsed(), now_us());
                 check(output, from..from + 1, round, first)?;
                 Ok(took)
             }
