@@ -2,10 +2,9 @@
 //!
 //! The kernel says that something has changed (rtnetlink(7)), and is then asked for everything: so no event can be
 //! missed, however many there were.
-#![allow(unsafe_code)] // socket2 does not join groups of netlink
+#![allow(unsafe_code)] // socket2 has no addresses of netlink
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ffi::c_int;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
@@ -18,7 +17,7 @@ use crate::interface::{Interface, links};
 
 /// The groups of linux/rtnetlink.h whose messages say that a link or an address has changed: RTNLGRP_LINK,
 /// RTNLGRP_IPV4_IFADDR and RTNLGRP_IPV6_IFADDR.
-const GROUPS: [c_int; 3] = [1, 5, 9];
+const GROUPS: [u32; 3] = [1, 5, 9];
 
 /// The events of some network interfaces.
 pub struct LinkEvents {
@@ -45,16 +44,15 @@ impl LinkEvents {
         let protocol = Protocol::from(libc::NETLINK_ROUTE);
         let socket = Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW, Some(protocol))?;
         socket.set_nonblocking(true)?;
-        for group in GROUPS {
-            let size = size_of_val(&group) as libc::socklen_t;
-            // SAFETY: the descriptor is open, and the kernel reads `size` bytes of the number.
-            let result = unsafe {
-                let (level, option) = (libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP);
-                libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const group).cast(), size)
-            };
-            if result != 0 {
-                return Err(io::Error::last_os_error());
-            }
+        // A socket without an address has that of the kernel, 0, and no sender gets its own messages back.
+        // SAFETY: zeros are a valid address: the kernel gives the socket a number.
+        let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+        address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+        address.nl_groups = GROUPS.iter().map(|group| 1 << (group - 1)).sum();
+        let size = size_of_val(&address) as libc::socklen_t;
+        // SAFETY: the descriptor is open, and the kernel reads `size` bytes of the address.
+        if unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size) } != 0 {
+            return Err(io::Error::last_os_error());
         }
         let names: BTreeMap<String, bool> = names.into_iter().map(|name| (name, true)).collect();
         let mut state = State { links: names, addresses: BTreeSet::new(), events: VecDeque::new() };

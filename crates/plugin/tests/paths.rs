@@ -108,7 +108,9 @@ fn a_path_that_breaks_while_the_peer_is_well_fails_what_needs_it_in_time() {
             for error in [sending, receiving].into_iter().flatten() {
                 assert!(matches!(error, NetError::Call { code: NcclResult::REMOTE_ERROR, .. }), "{error}");
             }
-            assert_eq!((warnings().len(), warnings_with(&["test: rail 1", "fd77:2::1"]).len()), (2, 2));
+            assert_eq!(warnings_with(&["test: rail 1", "fd77:2::1"]).len(), 2);
+            until("the kernel's word", || (warnings_with(&["rw1: the interface has lost"]).len() == 1).then_some(()));
+            assert_eq!(warnings().len(), 3, "{:?}", warnings());
             // The kernel may report that there is no route, but need not.
             assert!(!warnings_with(&["has not acknowledged a byte for"]).is_empty(), "{:?}", warnings());
         });
@@ -144,6 +146,27 @@ fn a_path_that_breaks_costs_its_rail_and_one_that_is_back_has_it_again() {
             }
             pair.release_outgoing(from);
             pair.release_incoming(to);
+            pair.close();
+        });
+    });
+}
+
+#[test]
+fn an_interface_that_goes_down_takes_its_rail_along_at_once() {
+    // Nothing else would notice: what this host sends to itself needs no link.
+    alone(&[TWO_INTERFACES, BY_SPEED], || {
+        in_namespace("--net", || {
+            if !two_interfaces() {
+                return;
+            }
+            let (_plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            converse(&pair);
+            assert_eq!(warnings(), Vec::<String>::new());
+            assert!(ip("link set rw1 down"));
+            until("the interface's end", || {
+                (!warnings_with(&["rail 1", "is down", "rw1: the interface is down"]).is_empty()).then_some(())
+            });
             pair.close();
         });
     });
