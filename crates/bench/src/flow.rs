@@ -53,7 +53,24 @@ pub struct Results {
     pub megabits_per_second: f64,
     /// On a receiver, the longest time between two such messages that came one after the other in the measured time.
     pub longest_pause: Duration,
+    /// On a receiver, every such time of at least [`PAUSE`], in order; no more than [`MAX_PAUSES`].
+    pub pauses: Vec<Pause>,
 }
+
+/// A time in which no message came, although the one before it had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// Its begin, since the beginning of the measurement.
+    pub since: Duration,
+    /// Its length.
+    pub time: Duration,
+}
+
+/// The shortest time that counts as a pause of its own.
+pub const PAUSE: Duration = Duration::from_millis(50);
+
+/// The largest number of pauses that are kept; a flow with more of them is only slow.
+pub const MAX_PAUSES: usize = 1000;
 
 /// The length of a bin of [`Results`].
 pub const BIN: Duration = Duration::from_millis(100);
@@ -229,8 +246,9 @@ fn receive<N: NetApi>(
         }
         if done == arrivals.messages + in_flight {
             let Arrivals { messages, bins, window } = arrivals;
-            let (megabits_per_second, longest_pause) = (window.megabits_per_second(), window.longest_pause);
-            return Ok(Results { in_flight, messages, bins, megabits_per_second, longest_pause });
+            let megabits_per_second = window.megabits_per_second();
+            let Window { longest_pause, pauses, .. } = window;
+            return Ok(Results { in_flight, messages, bins, megabits_per_second, longest_pause, pauses });
         }
         patience.after_round(moved, || format!("a flow: {posted} receives posted, {done} done"))?;
     }
@@ -286,6 +304,7 @@ struct Window {
     /// The bytes that came after the last.
     small_bytes: usize,
     longest_pause: Duration,
+    pauses: Vec<Pause>,
 }
 
 impl Window {
@@ -296,7 +315,11 @@ impl Window {
         }
         if self.first.is_some() {
             self.bytes += self.small_bytes;
-            self.longest_pause = self.longest_pause.max(now.saturating_sub(self.last));
+            let pause = Pause { since: self.last, time: now.saturating_sub(self.last) };
+            self.longest_pause = self.longest_pause.max(pause.time);
+            if pause.time >= PAUSE && self.pauses.len() < MAX_PAUSES {
+                self.pauses.push(pause);
+            }
         } else {
             self.first = Some(now);
         }
@@ -322,6 +345,8 @@ mod tests {
         }
         assert!((window.megabits_per_second() - 80.0).abs() < 1e-9);
         assert_eq!(window.longest_pause, Duration::from_millis(170));
+        let pause = Pause { since: Duration::from_millis(1030), time: Duration::from_millis(170) };
+        assert_eq!(window.pauses, [pause], "30 ms are none");
     }
 
     #[test]

@@ -90,8 +90,14 @@ pub(crate) fn watched<T: DeserializeOwned>(
     let show_phases = io::stderr().is_terminal();
     let mut found: Vec<Option<T>> = (0..count).map(|_| None).collect();
     network.supervise(ranks, |rank, body| match serde_json::from_slice(body) {
-        Ok(Report::Phase(phase)) if rank == 0 && watch.has_begun() => watch.phase(&phase),
-        Ok(Report::Phase(phase)) if rank == 0 && show_phases => eprintln!("measuring: {phase}"),
+        Ok(Report::Phase(phase)) if rank == 0 => {
+            watch.note_begin();
+            if watch.has_begun() {
+                watch.phase(&phase);
+            } else if show_phases {
+                eprintln!("measuring: {phase}");
+            }
+        }
         Ok(Report::Phase(_)) => {}
         Ok(Report::Seen(seen)) => watch.take(rank, seen),
         Ok(Report::Done(done)) => found[rank] = Some(*done),

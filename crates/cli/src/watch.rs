@@ -11,7 +11,7 @@ use std::error::Error;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// The period if rails are slowed and the user gives none.
 const DEFAULT_PERIOD: Duration = Duration::from_millis(500);
@@ -74,6 +74,8 @@ pub(crate) struct Watch {
     /// The rails that are slowed, and their speeds.
     slowed: Option<(Arc<Namespaces>, Course)>,
     changes: Option<Changes>,
+    /// The time when each step began, in seconds since 1970.
+    begins: Vec<f64>,
     /// The first error.
     error: Option<String>,
 }
@@ -89,7 +91,7 @@ struct Changes {
 impl Watch {
     /// Returns the view of a measurement that has not begun. With `json`, standard output is not written.
     pub(crate) fn new(json: bool, slowed: Option<(Arc<Namespaces>, Course)>) -> Self {
-        Self { over_time: OverTime::new(json), json, slowed, changes: None, error: None }
+        Self { over_time: OverTime::new(json), json, slowed, changes: None, begins: Vec::new(), error: None }
     }
 
     /// Takes in a rank's report.
@@ -105,6 +107,17 @@ impl Watch {
     /// Returns true if the traffic is being shown.
     pub(crate) fn has_begun(&self) -> bool {
         self.over_time.begin().is_some()
+    }
+
+    /// Notes that a step begins now.
+    pub(crate) fn note_begin(&mut self) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.begins.push(now.as_secs_f64());
+    }
+
+    /// Returns the time when each step began, in seconds since 1970.
+    pub(crate) fn begins(&self) -> &[f64] {
+        &self.begins
     }
 
     /// Shows which step begins, between the lines of traffic.

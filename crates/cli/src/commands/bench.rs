@@ -67,6 +67,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=64))]
     #[arg(conflicts_with_all = ["connections", "sweep", "raw", "connects"])]
     pairs: Option<u32>,
+    /// With --pairs: checks every byte of every message
+    #[arg(long, requires = "pairs")]
+    check: bool,
     /// With --pairs: sends this many messages of 8 bytes before each message of a size; they count among those in
     /// flight
     #[arg(long, value_name = "COUNT", requires = "pairs", default_value_t = 0)]
@@ -182,6 +185,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         let wanted = pairs::Wanted {
             device: arguments.device.clone(),
             pairs: count as usize,
+            checked: arguments.check,
             sizes: arguments.sizes.iter().map(|size| size.0).collect(),
             small: arguments.small as usize,
             in_flight: arguments.in_flight as usize,

@@ -56,6 +56,9 @@ pub(crate) struct Flow {
     pub(crate) mbit_per_second: f64,
     /// On a receiver, the longest time between two large messages in that time, in milliseconds.
     pub(crate) longest_pause_ms: f64,
+    /// On a receiver, the begin and the length of each pause of at least [`PAUSE`](railweave_bench::flow::PAUSE), in
+    /// milliseconds; the begin counts from that of this size.
+    pub(crate) pauses_ms: Vec<[f64; 2]>,
     /// The traffic of this rank as sender; empty if the plugin has no counters.
     pub(crate) rails: Vec<RailShare>,
 }
@@ -83,9 +86,12 @@ pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
             sampler.get_or_insert_with(|| look(job.every, link, &plugin));
             phase(link, &format!("bandwidth of {bytes} bytes"));
         })?;
-        let Results { messages, in_flight, bins, megabits_per_second: mbit_per_second, longest_pause } = results;
-        let (rails, longest_pause_ms) = (shares(&before, &counted()), longest_pause.as_secs_f64() * 1e3);
-        flows.push(Flow { messages, in_flight, bins, mbit_per_second, longest_pause_ms, rails });
+        let Results { messages, in_flight, bins, megabits_per_second: mbit_per_second, longest_pause, pauses } =
+            results;
+        let in_ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let pauses_ms = pauses.iter().map(|pause| [in_ms(pause.since), in_ms(pause.time)]).collect();
+        let (rails, longest_pause_ms) = (shares(&before, &counted()), in_ms(longest_pause));
+        flows.push(Flow { messages, in_flight, bins, mbit_per_second, longest_pause_ms, pauses_ms, rails });
     }
     drop(sampler.transpose()?);
     net.finalize()?;

@@ -1,6 +1,6 @@
 //! `railweave bench --pairs`: several pairs of processes over the same rails at once, and the bandwidth of each.
 
-use crate::commands::flow::{Job, OfRank};
+use crate::commands::flow::{Flow, Job, OfRank};
 use crate::device::Device;
 use crate::job::Part;
 use crate::measurement::{self, Subject};
@@ -23,6 +23,8 @@ pub(crate) struct Wanted {
     pub(crate) in_flight: usize,
     pub(crate) seconds: f64,
     pub(crate) warm_up: f64,
+    /// True if every byte is checked.
+    pub(crate) checked: bool,
     pub(crate) json: bool,
 }
 
@@ -43,6 +45,15 @@ struct Outcome {
     over_time: Vec<Period>,
 }
 
+/// A time in which a receiver got no message of a size.
+#[derive(Debug, Serialize)]
+struct PauseOf {
+    pair: usize,
+    /// Its begin in seconds since 1970, by this host's clock.
+    unix_seconds: f64,
+    ms: f64,
+}
+
 /// The results of all pairs at one size.
 #[derive(Debug, Serialize)]
 struct OfSize {
@@ -54,19 +65,21 @@ struct OfSize {
     pair_mbit_per_second: Vec<f64>,
     /// The longest time between two messages of this size that came one after the other, over all receivers.
     longest_pause_ms: f64,
+    /// Every such time of 50 ms and more, in order of receivers and of time.
+    pauses: Vec<PauseOf>,
     /// The share of each rail in the bytes of all senders, the warm-up included; empty if the plugin has no counters.
     rails: Vec<RailShare>,
 }
 
 /// Runs the measurement and prints the results.
 pub(crate) fn run(network: &NetworkArguments, watch: &WatchArguments, wanted: Wanted) -> Result<(), Box<dyn Error>> {
-    let Wanted { device, pairs, sizes, small, in_flight, seconds, warm_up, json } = wanted;
+    let Wanted { device, pairs, sizes, small, in_flight, seconds, warm_up, checked, json } = wanted;
     let course = watch.course()?;
     let every = watch.every(course.is_some());
     let Prepared { network, mut watch } = Prepared::new(network, course.as_ref(), json)?;
-    let job =
-        Job { network: network.network()?, device, sizes, small, in_flight, seconds, warm_up, checked: false, every };
+    let job = Job { network: network.network()?, device, sizes, small, in_flight, seconds, warm_up, checked, every };
     let ranks: Vec<OfRank> = measurement::watched(&network, 2 * pairs, Part::Flow, &job, &mut watch)?;
+    let watch_begins = watch.begins().to_vec();
     let over_time = watch.finish()?;
     let of_size = |(index, bytes): (usize, &usize)| {
         let of_pairs = ranks.chunks(2).map(|pair| (&pair[0].flows[index], &pair[1].flows[index]));
@@ -85,6 +98,7 @@ pub(crate) fn run(network: &NetworkArguments, watch: &WatchArguments, wanted: Wa
             gigabits_per_second: rates.iter().sum::<f64>() / 1000.0,
             pair_mbit_per_second: rates,
             longest_pause_ms: of_pairs.clone().map(|(_, receiver)| receiver.longest_pause_ms).fold(0.0, f64::max),
+            pauses: pauses(of_pairs.clone().map(|(_, receiver)| receiver), watch_begins.get(index).copied()),
             rails: RailShare::together(of_pairs.flat_map(|(sender, _)| &sender.rails)),
         }
     };
@@ -94,6 +108,16 @@ pub(crate) fn run(network: &NetworkArguments, watch: &WatchArguments, wanted: Wa
     let Some(OfRank { subject, .. }) = ranks.into_iter().next() else { unreachable!("there are at least two ranks") };
     let outcome = Outcome { subject, pairs, small, bandwidth, shape: course.map(|course| course.first), over_time };
     print_as(&outcome, json, |outcome| show(outcome, sum))
+}
+
+/// Returns the pauses of receivers whose traffic began at this time; none if nobody knows when.
+fn pauses<'a>(receivers: impl Iterator<Item = &'a Flow>, begin: Option<f64>) -> Vec<PauseOf> {
+    let Some(begin) = begin else { return Vec::new() };
+    let of_receiver = |(pair, receiver): (usize, &'a Flow)| {
+        let pause = move |[since_ms, ms]: &[f64; 2]| PauseOf { pair, unix_seconds: begin + since_ms / 1e3, ms: *ms };
+        receiver.pauses_ms.iter().map(pause)
+    };
+    receivers.enumerate().flat_map(of_receiver).collect()
 }
 
 /// Shows the results for people. `sum` is that of the speeds of slowed rails in Mbit/s.
@@ -108,8 +132,9 @@ fn show(outcome: &Outcome, sum: Option<f64>) -> std::io::Result<()> {
     );
     let mut rates = table(&header.iter().map(String::as_str).collect::<Vec<_>>(), 0);
     for of_size in &outcome.bandwidth {
-        let OfSize { bytes, in_flight, gigabits_per_second: rate, pair_mbit_per_second, longest_pause_ms, rails } =
-            of_size;
+        let OfSize {
+            bytes, in_flight, gigabits_per_second: rate, pair_mbit_per_second, longest_pause_ms, rails, ..
+        } = of_size;
         let least = pair_mbit_per_second.iter().copied().fold(f64::INFINITY, f64::min);
         let most = pair_mbit_per_second.iter().copied().fold(0.0, f64::max);
         let shares: Vec<String> = rails.iter().map(|rail| format!("{:.1} %", rail.share * 100.0)).collect();
