@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use railweave_fabric::{Effect, Part, PortEvent};
 use railweave_telemetry::EventKind;
+use railweave_transport::Session as Protocol;
 
 use super::connection::Connection;
 use super::control_loop::{ControlLoop, Entry};
@@ -41,11 +42,22 @@ impl ControlLoop {
                     self.give_up_rails(&part, &message);
                     self.doubt_sessions();
                 }
-                Effect::Back => self.hurry_rails(),
+                Effect::Back => {
+                    self.hurry_sessions();
+                    self.hurry_rails();
+                }
                 Effect::Failed(_) | Effect::Refused(_) | Effect::Down(_) | Effect::None => {}
             }
         }
         self.more_events.push(token);
+    }
+
+    /// Has each session with open connections dial at once if it has lost its socket: rails need it to come back.
+    fn hurry_sessions(&mut self) {
+        let sessions: BTreeSet<usize> = self.open_routes().into_iter().map(|route| route.session).collect();
+        for session in sessions {
+            self.with_session(session, Protocol::hurry);
+        }
     }
 
     /// Has each session with open connections find out soon if its socket still leads to the peer: its path may be gone

@@ -82,6 +82,20 @@ impl Session {
         }
     }
 
+    /// Begins to dial the peer of a session that is away again, now: something says that paths may be back. Without
+    /// this, the pauses have grown meanwhile, or the kernel waits seconds before it repeats a packet that was lost.
+    pub fn hurry(&mut self, now_ns: u64) {
+        match self.stage {
+            Stage::Pausing { .. } if self.is_away() => {}
+            Stage::Dialling { .. } if self.is_away() => {
+                self.actions.push_back(SessionAction::HangUp { flush: false });
+            }
+            _ => return,
+        }
+        self.redial.restart(self.config.redial_pause_ns);
+        self.redial_next(now_ns);
+    }
+
     /// Lets the acceptor wait until it looks for its opener's process again.
     fn wait_to_check(&mut self, now_ns: u64) {
         self.actions.push_back(SessionAction::StillAway);

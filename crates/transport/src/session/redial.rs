@@ -41,6 +41,11 @@ impl Redial {
         (self.done, self.pauses_ns) = (0, pauses_ns);
     }
 
+    /// Begins a round again with its first address, and with the first pause.
+    pub(super) fn restart(&mut self, pauses_ns: (u64, u64)) {
+        (self.done, self.pauses_ns) = (0, pauses_ns);
+    }
+
     /// Returns true if this is the address with which each round begins.
     pub(super) fn is_home(&self, address: SocketAddr) -> bool {
         self.addresses.first() == Some(&address)

@@ -93,6 +93,39 @@ fn a_session_that_connections_need_survives_its_socket() {
 }
 
 #[test]
+fn a_session_that_is_away_dials_at_once_when_paths_may_be_back() {
+    let (mut pair, _) = Pair::connected();
+    let hang_up = SessionAction::HangUp { flush: false };
+    pair.opener.hurry(0);
+    assert_eq!(actions(&mut pair.opener), [], "it has its socket");
+    pair.cut();
+    // A dial whose packets are lost, and one that failed: then it pauses.
+    pair.opener.hurry(pair.now_ns);
+    assert_eq!(actions(&mut pair.opener), [hang_up, SessionAction::StillAway, dial(address(2))]);
+    let mut pauses_ns = Vec::new();
+    for _ in 0..4 {
+        while !matches!(pair.opener.stage, Stage::Pausing { .. }) {
+            pair.opener.handle_lost(end_of_socket(SocketEndKind::Other), pair.now_ns);
+        }
+        drop(actions(&mut pair.opener));
+        let until_ns = pair.opener.timeout_ns().expect("it dials again");
+        pauses_ns.push(until_ns - pair.now_ns);
+        if pauses_ns.len() == 3 {
+            pair.opener.hurry(pair.now_ns);
+        } else {
+            pair.now_ns = until_ns;
+            pair.opener.handle_timeout(pair.now_ns);
+        }
+        assert!(actions(&mut pair.opener).contains(&dial(address(2))));
+    }
+    assert_eq!(pauses_ns, [1, 2, 4, 1].map(|times| times * pauses_ns[0]), "they begin again");
+    // Its peer cannot dial.
+    pair.acceptor.hurry(pair.now_ns);
+    assert_eq!(actions(&mut pair.acceptor), []);
+    pair.join();
+}
+
+#[test]
 fn a_set_up_outlives_its_socket_once_the_peer_may_have_the_connection() {
     let (mut pair, number) = Pair::setting_up();
     pair.cut();
