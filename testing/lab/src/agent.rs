@@ -3,12 +3,13 @@
 //! It ends when the lab is gone; then the guest's init script turns the guest off.
 
 use crate::frame::{self, End, Frame, Program};
+use clap::Args;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -27,20 +28,38 @@ const LINE_LIMIT: Duration = Duration::from_secs(30);
 /// The most bytes of output in one frame.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// Serves the lab until it is gone.
-pub(crate) fn serve() -> Result<ExitCode, String> {
-    let path = find_line()?;
-    let cannot = |error: io::Error| format!("the serial line to the lab, {}: {error}", path.display());
-    let mut line = File::options().read(true).write(true).open(&path).map_err(cannot)?;
-    let agent = Agent { line: Arc::new(Mutex::new(line.try_clone().map_err(cannot)?)), processes: Arc::default() };
+/// The place of the agent.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// The lab is at standard input and output, and not at the serial line of an emulated machine
+    #[arg(long)]
+    here: bool,
+}
+
+/// Serves the lab until it is gone, and then ends all processes.
+pub(crate) fn serve(arguments: &Arguments) -> Result<ExitCode, String> {
+    let cannot = |error: io::Error| format!("the line to the lab: {error}");
+    let (mut input, output) = if arguments.here {
+        let input = io::stdin().as_fd().try_clone_to_owned().map_err(cannot)?;
+        let output = io::stdout().as_fd().try_clone_to_owned().map_err(cannot)?;
+        (File::from(input), File::from(output))
+    } else {
+        let line = File::options().read(true).write(true).open(find_line()?).map_err(cannot)?;
+        (line.try_clone().map_err(cannot)?, line)
+    };
+    let agent = Agent { line: Arc::new(Mutex::new(output)), processes: Arc::default() };
     agent.send(0, &Frame::Ready);
-    loop {
-        match frame::read(&mut line) {
+    let result = loop {
+        match frame::read(&mut input) {
             Ok((channel, frame)) => agent.handle(channel, frame),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(ExitCode::SUCCESS),
-            Err(error) => return Err(cannot(error)),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break Ok(ExitCode::SUCCESS),
+            Err(error) => break Err(cannot(error)),
         }
+    };
+    for running in agent.processes().values() {
+        kill_group(running.pid, Signal::KILL.as_raw());
     }
+    result
 }
 
 fn find_line() -> Result<PathBuf, String> {

@@ -9,11 +9,12 @@ use crate::rig::Rig;
 use crate::scenario::{RankEnd, RanksOf, Run, Status};
 use crate::settling::Course as Sender;
 use crate::site::Site;
-use crate::step::{Deed, Rate};
+use crate::step::{CableEnd, Deed, Rate, Silence};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -34,8 +35,8 @@ pub(crate) struct RanksProgram<'a> {
     pub(crate) of: RanksOf,
     /// Its arguments.
     pub(crate) arguments: &'a str,
-    /// The number of its ranks.
-    pub(crate) ranks: usize,
+    /// The guest of each of its ranks.
+    pub(crate) ranks: &'a [usize],
 }
 
 /// Runs a program with these `variables`. Log files have names that begin with `log`.
@@ -47,8 +48,10 @@ pub(crate) fn run(
     variables: &[(String, String)],
     log: &Path,
 ) -> Result<RunReport, String> {
-    let RanksProgram { railweave, of, arguments, ranks: count } = *program;
-    let ranks = Ranks::listen(&site.scratch.join("ranks"), rig.lines(), count, log)?;
+    let RanksProgram { railweave, of, arguments, ranks: guests } = *program;
+    let count = guests.len();
+    let lines = guests.iter().map(|guest| Arc::clone(rig.line(*guest))).collect();
+    let ranks = Ranks::listen(&site.scratch.join("ranks"), lines, log)?;
     let log_file = |kind: &str| log_file(log, &format!("{}.{kind}", of.name()));
     let (output, errors) = (log_file("json"), log_file("log"));
     let create = |path: &Path| File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display()));
@@ -75,6 +78,10 @@ pub(crate) fn run(
         let rails = if of == RanksOf::Demo { json.as_object_mut().and_then(|json| json.remove("rails")) } else { None };
         let over_time = json.as_object_mut().and_then(|json| json.remove("over_time")).unwrap_or_default();
         report.figures = Figures::of_program(&json);
+        if !run.is_flapping() {
+            let steps: Vec<_> = course.changes.iter().map(|change| [change.begin_s, change.end_s]).collect();
+            report.figures.add_pauses(&json, &steps);
+        }
         add_settling(rig, &Sender::of_sender(&over_time), &course.changes, &mut report.figures);
         report.figures.add_parts_of_cables(&rails.unwrap_or_default());
     }
@@ -91,8 +98,16 @@ struct Course {
     last_step: Option<Instant>,
     /// Steps that were not taken.
     steps_left: usize,
-    /// The time of each step that was taken, and the rates of all cables from then on.
-    changes: Vec<(f64, f64)>,
+    /// The steps that were taken.
+    changes: Vec<Change>,
+}
+
+/// A step that was taken. Times are in seconds since 1970.
+struct Change {
+    begin_s: f64,
+    end_s: f64,
+    /// The rates of all cables together from then on, in Mbit/s.
+    mbit: f64,
 }
 
 /// The parent of the ranks; dropping it kills it, and then its ranks end too.
@@ -126,14 +141,21 @@ fn watch(rig: &Rig, run: &Run, (ranks, count): (&Ranks, usize), mut parent: Pare
                 if run.alone && last_step.is_none() {
                     ranks.leave_alone(true);
                 }
-                match step.deed()? {
+                let (deed, begin_s) = (step.deed()?, unix_seconds());
+                if !run.is_flapping() {
+                    eprintln!("  {:.2} s: {deed:?}", started.elapsed().as_secs_f64());
+                }
+                match deed.clone() {
                     Deed::Kill(rank) => ranks.kill(rank)?,
                     deed => rig.carry_out(deed)?,
                 }
-                if let Deed::Rate(Rate { cable, mbit }) = step.deed()? {
-                    rates[cable] = mbit;
+                match deed {
+                    Deed::Rate(Rate { cable, mbit }) => rates[cable] = mbit,
+                    Deed::Down(CableEnd { cable, .. }) | Deed::Silence(Silence { cable, .. }) => rates[cable] = 0.0,
+                    Deed::Up(CableEnd { cable, .. }) | Deed::Restore(cable) => rates[cable] = rig.rates()[cable],
+                    Deed::Kill(_) | Deed::Loss(_) | Deed::Shell(_) => {}
                 }
-                changes.push((unix_seconds(), rates.iter().sum()));
+                changes.push(Change { begin_s, end_s: unix_seconds(), mbit: rates.iter().sum() });
                 last_step = Some(Instant::now());
             }
             let patience = run.ends.iter().filter_map(|end| end.within_s).fold(0.0, f64::max);
@@ -148,10 +170,11 @@ fn watch(rig: &Rig, run: &Run, (ranks, count): (&Ranks, usize), mut parent: Pare
 
 /// Adds the time until the sender used all of its cables: from its beginning, `start.settled_s`, and from each step,
 /// `stepN.settled_s`, as far as it did before the next one.
-fn add_settling(rig: &Rig, sender: &Sender, changes: &[(f64, f64)], figures: &mut Figures) {
+fn add_settling(rig: &Rig, sender: &Sender, changes: &[Change], figures: &mut Figures) {
     let Some(begin) = sender.begin() else { return };
     let first = (begin, rig.rates().iter().sum());
-    let all: Vec<(f64, f64)> = std::iter::once(first).chain(changes.iter().copied()).collect();
+    let all: Vec<(f64, f64)> =
+        std::iter::once(first).chain(changes.iter().map(|change| (change.end_s, change.mbit))).collect();
     for (index, (from, mbit)) in all.iter().enumerate() {
         let until = all.get(index + 1).map_or(f64::INFINITY, |(next, _)| *next);
         if let Some(settled) = sender.settled_after(*from, until, *mbit) {

@@ -1,6 +1,15 @@
 //! Cables between guests: their properties, and the commands that give a guest's port these properties.
 
+use crate::step::Packets;
 use serde::Deserialize;
+
+/// Filters, as instructions of the classic BPF (bpf(4)), for `tc` (tc-bpf(8)): how many there are, and each one's code,
+/// jumps and value. They return 2, the kernel's TC_ACT_SHOT, for a packet to drop, and otherwise -1, TC_ACT_UNSPEC.
+const EVERY_PACKET: &str = "1,6 0 0 2,";
+/// At byte 23 of an Ethernet frame is IPv4's protocol. Of TCP (6), packets of up to 141 bytes have at most the header
+/// of a lane's frame. Of UDP (17), the port of RoCE (4791) is at 36, and the opcode at 42: 17 is an acknowledgement.
+const ACKNOWLEDGEMENTS: &str = "11,48 0 0 23,21 0 2 6,128 0 0 0,37 6 5 141,21 0 5 17,40 0 0 36,21 0 3 4791,48 0 0 42,\
+                                21 0 1 17,6 0 0 2,6 0 0 4294967295,";
 
 /// A cable between two guests, the same in both directions; or one that is plugged in at one end only.
 #[derive(Clone, Debug, Deserialize)]
@@ -91,7 +100,7 @@ impl Cable {
     pub(crate) fn shape(&self, port: Port, loss: Option<f64>) -> String {
         let Self { rate_mbit, burst_kib, delay_ms, loss_percent, .. } = self;
         let (index, loss) = (port.index, loss.unwrap_or(*loss_percent));
-        let mut commands = format!("tc qdisc del dev eth{index} root 2>/dev/null || true\n");
+        let mut commands = format!("tc qdisc del dev eth{index} root 2>/dev/null || true\n") + &port.hear();
         let mut parent = "root".to_owned();
         if let Some(rate) = rate_mbit {
             let kbit = (rate * 1000.0).round();
@@ -124,16 +133,35 @@ impl Port {
         ports
     }
 
-    /// Returns the shell commands that set up the port: its address, and RDMA on it.
-    pub(crate) fn set_up(self) -> String {
+    /// Returns the shell commands that set up the port: its address, and RDMA on it unless it is in a namespace.
+    pub(crate) fn set_up(self, in_namespace: bool) -> String {
         let Self { cable, guest, index } = self;
         // An active MTU of 4096 bytes, plus RDMA's own headers.
-        format!(
+        let plain = format!(
             "ip link set eth{index} mtu 4200 up\n\
-             ip address add 10.0.{cable}.{}/24 dev eth{index}\n\
-             rdma link add rxe{index} type rxe netdev eth{index}\n",
+             ip address add 10.0.{cable}.{}/24 dev eth{index}\n",
             guest + 1
+        );
+        if in_namespace { plain } else { format!("{plain}rdma link add rxe{index} type rxe netdev eth{index}\n") }
+    }
+
+    /// Returns the shell commands by which packets that come to this port are dropped. At the port that sends them, the
+    /// kernel would tell the sender.
+    pub(crate) fn drop_packets(self, packets: Packets) -> String {
+        let (index, filter) = match packets {
+            Packets::All => (self.index, EVERY_PACKET),
+            Packets::Acks => (self.index, ACKNOWLEDGEMENTS),
+        };
+        format!(
+            "{}tc qdisc add dev eth{index} clsact\n\
+             tc filter add dev eth{index} ingress protocol all bpf bytecode '{filter}' direct-action\n",
+            self.hear()
         )
+    }
+
+    /// Returns the shell command that ends this.
+    fn hear(self) -> String {
+        format!("tc qdisc del dev eth{} clsact 2>/dev/null || true\n", self.index)
     }
 
     /// Returns the shell command that takes the port up or down.
@@ -169,14 +197,15 @@ mod tests {
         let indices: Vec<_> = Port::all(&cables).iter().map(|port| (port.guest, port.index)).collect();
         assert_eq!(indices, [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (0, 1), (1, 2)]);
         let port = Port { cable: 1, guest: 2, index: 0 };
-        assert!(port.set_up().contains("10.0.1.3/24 dev eth0"), "{}", port.set_up());
+        assert!(port.set_up(false).contains("10.0.1.3/24 dev eth0"), "{}", port.set_up(false));
+        assert!(port.set_up(false).contains("rxe0") && !port.set_up(true).contains("rxe0"));
         assert_eq!(port.switch(false), "ip link set eth0 down\n");
     }
 
     #[test]
     fn a_cable_is_shaped_only_as_far_as_it_says() {
         let port = Port { cable: 0, guest: 0, index: 3 };
-        let del = "tc qdisc del dev eth3 root 2>/dev/null || true\n";
+        let del = "tc qdisc del dev eth3 root 2>/dev/null || true\ntc qdisc del dev eth3 clsact 2>/dev/null || true\n";
         assert_eq!(plain(&[0, 1]).shape(port, None), del);
         let rated = Cable { rate_mbit: Some(0.5), ..plain(&[0, 1]) };
         let tbf = "tc qdisc add dev eth3 root handle 1: tbf rate 500kbit burst 64kb limit 8mb\n";
@@ -186,6 +215,11 @@ mod tests {
         let lossy = Cable { delay_ms: 1.5, loss_percent: 2.0, ..plain(&[0, 1]) };
         assert!(lossy.shape(port, None).ends_with("root handle 2: netem delay 1500us loss 2% limit 20000\n"));
         assert!(!lossy.shape(port, Some(0.0)).contains("loss 2%"));
+        assert!(port.drop_packets(Packets::All).contains("dev eth3 ingress protocol all bpf bytecode '1,6 0 0 2,'"));
+        for filter in [EVERY_PACKET, ACKNOWLEDGEMENTS] {
+            let (count, instructions) = filter.trim_end_matches(',').split_once(',').unwrap();
+            assert_eq!(instructions.split(',').count().to_string(), count, "{filter}");
+        }
         let change = "tc qdisc change dev eth3 root handle 1: tbf rate 20000kbit burst 64kb limit 8mb\n";
         assert_eq!(rated.change_rate(port, 20.0), change);
     }

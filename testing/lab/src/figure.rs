@@ -38,6 +38,32 @@ impl Figures {
         }
     }
 
+    /// Adds, for each step, `stepN.pause_ms`, the longest pause between two messages that had not ended at this step
+    /// and began before the next one, and `stepN.resumed_s`, the time from this step until a message came, if none had
+    /// come since before it. Both are 0 without such a pause in the JSON of `railweave bench --pairs`. `steps` are the
+    /// begins and ends of the steps in seconds since 1970.
+    pub(crate) fn add_pauses(&mut self, json: &Value, steps: &[[f64; 2]]) {
+        let of_sizes = json["bandwidth"].as_array().into_iter().flatten();
+        let lists: Vec<&Vec<Value>> = of_sizes.filter_map(|of_size| of_size["pauses"].as_array()).collect();
+        if lists.is_empty() {
+            return;
+        }
+        let ends = |pause: &Value| {
+            let (begin, ms) = (pause["unix_seconds"].as_f64()?, pause["ms"].as_f64()?);
+            Some([begin, begin + ms / 1e3])
+        };
+        let pauses: Vec<[f64; 2]> = lists.into_iter().flatten().filter_map(ends).collect();
+        for (index, [step, done]) in steps.iter().enumerate() {
+            let next = steps.get(index + 1).map_or(f64::INFINITY, |[next, _]| *next);
+            let meanwhile = pauses.iter().filter(|[begin, end]| end > step && *begin < next);
+            let longest = meanwhile.map(|[begin, end]| (end - begin) * 1e3).fold(0.0, f64::max);
+            let around = pauses.iter().filter(|[begin, end]| begin < done && done < end);
+            let resumed = around.map(|[_, end]| end - done).fold(0.0, f64::max);
+            self.add(&format!("step{index}.pause_ms"), longest);
+            self.add(&format!("step{index}.resumed_s"), resumed);
+        }
+    }
+
     /// Adds a figure.
     pub(crate) fn add(&mut self, name: &str, value: f64) {
         self.0.push((name.to_owned(), value));
@@ -157,7 +183,11 @@ impl Threshold {
         if self.at_least {
             self.figure.starts_with("bandwidth.")
         } else {
-            self.figure.ends_with("_us") || self.figure.starts_with("pause.")
+            self.figure.ends_with("_us")
+                || self.figure.starts_with("pause.")
+                || self.figure.ends_with(".pause_ms")
+                || self.figure.ends_with(".settled_s")
+                || self.figure.ends_with(".resumed_s")
         }
     }
 
@@ -248,6 +278,25 @@ mod tests {
             ],
             "raw": null, "rails": [{"bytes": 7}],
         }))
+    }
+
+    #[test]
+    fn a_pause_belongs_to_the_steps_around_which_no_message_came() {
+        let pauses = json!([
+            { "unix_seconds": 9.9, "ms": 400 },
+            { "unix_seconds": 12.0, "ms": 100 },
+            { "unix_seconds": 20.0, "ms": 5000 }
+        ]);
+        let json = json!({ "bandwidth": [{ "bytes": 8, "gigabits_per_second": 1, "pauses": pauses }] });
+        let mut figures = Figures::default();
+        figures.add_pauses(&json, &[[10.0, 10.1], [14.0, 14.0], [20.5, 20.5], [24.0, 24.0]]);
+        let figure = |name: &str| figures.get(name).map(|value| (value * 10.0).round() / 10.0);
+        let of_steps = |what: &str| [0, 1, 2, 3].map(|step| figure(&format!("step{step}.{what}")).unwrap());
+        assert_eq!(of_steps("pause_ms"), [400.0, 5000.0, 5000.0, 5000.0]);
+        assert_eq!(of_steps("resumed_s"), [0.2, 0.0, 4.5, 1.0]);
+        let mut none = Figures::default();
+        none.add_pauses(&json!({ "bandwidth": [] }), &[[1.0, 1.0]]);
+        assert_eq!(none, Figures::default());
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub(crate) struct Plug {
 #[derive(Debug)]
 pub(crate) struct Guest {
     machine: Child,
+    /// True if it is the agent in a namespace, and not an emulator.
+    is_agent: bool,
     line: Arc<Line>,
     ready: Receiver<Frame>,
 }
@@ -41,7 +43,7 @@ pub(crate) struct Line {
     guest: usize,
     /// The log files of the guest's kernel and QEMU.
     logs: String,
-    input: Mutex<ChildStdin>,
+    input: Mutex<Option<ChildStdin>>,
     /// Takes the frames of each channel; `None` once the guest is gone.
     channels: Mutex<Channels>,
 }
@@ -105,22 +107,39 @@ impl Guest {
             };
             command.args(["-netdev", &cable, "-device", &format!("virtio-net-pci,netdev=cable{index},mac={mac}")]);
         }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
-        let mut machine = command.spawn().map_err(|error| format!("cannot start setpriv and QEMU: {error}"))?;
+        command.stderr(errors);
+        Self::start(number, command, format!("{} and {}", console.display(), qemu.display()), false)
+    }
+
+    /// Makes network namespace `number`, which root can do, with the agent in it; the agent's messages go to a file in
+    /// the folder `logs`.
+    pub(crate) fn inside_namespace(number: usize, agent: &Path, logs: &Path) -> Result<Self, String> {
+        let log = logs.join(format!("guest{number}.agent.log"));
+        let errors = File::create(&log).map_err(|error| format!("cannot write {}: {error}", log.display()))?;
+        // The namespaces end with the last process in them. unshare becomes the agent.
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--uts", "sh", "-ec"]);
+        command.arg("hostname \"guest$1\"; ip link set lo up; exec \"$0\" agent --here");
+        command.arg(agent).arg(number.to_string()).stderr(errors);
+        Self::start(number, command, log.display().to_string(), true)
+    }
+
+    /// Starts the machine or the agent with this command. Its messages are in `logs`.
+    fn start(number: usize, mut command: Command, logs: String, is_agent: bool) -> Result<Self, String> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let spawned = command.spawn();
+        let mut machine =
+            spawned.map_err(|error| format!("cannot start {}: {error}", command.get_program().display()))?;
         let (Some(input), Some(output)) = (machine.stdin.take(), machine.stdout.take()) else {
             unreachable!("both were asked for");
         };
         let (sender, ready) = channel();
         let channels = Channels { last: 0, open: Some(HashMap::from([(0, sender)])) };
-        let line = Arc::new(Line {
-            guest: number,
-            logs: format!("{} and {}", console.display(), qemu.display()),
-            input: Mutex::new(input),
-            channels: Mutex::new(channels),
-        });
+        let line =
+            Arc::new(Line { guest: number, logs, input: Mutex::new(Some(input)), channels: Mutex::new(channels) });
         let reader = Arc::clone(&line);
         thread::spawn(move || reader.hand_out(output));
-        Ok(Self { machine, line, ready })
+        Ok(Self { machine, is_agent, line, ready })
     }
 
     /// Waits until the guest is up.
@@ -136,6 +155,11 @@ impl Guest {
         }
     }
 
+    /// Returns the id of its process.
+    pub(crate) fn process(&self) -> u32 {
+        self.machine.id()
+    }
+
     /// Returns the connection to its processes.
     pub(crate) fn line(&self) -> &Arc<Line> {
         &self.line
@@ -144,8 +168,13 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // Both fail only for a machine that has ended and was waited for.
-        let _ = self.machine.kill();
+        // An agent in a namespace ends its processes when its input ends, and then itself; a machine does not take long
+        // either, but is not waited for. Both fail only for a process that has ended and was waited for.
+        if self.is_agent {
+            self.line.close();
+        } else {
+            let _ = self.machine.kill();
+        }
         let _ = self.machine.wait();
     }
 }
@@ -278,9 +307,15 @@ impl Remote {
 }
 
 impl Line {
+    /// Ends the input of the agent.
+    fn close(&self) {
+        *self.input.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     fn send(&self, channel: u32, frame: &Frame) -> Result<(), String> {
         let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
-        frame::write(&mut *input, channel, frame).map_err(|_: io::Error| self.gone())
+        let input = input.as_mut().ok_or_else(|| self.gone())?;
+        frame::write(input, channel, frame).map_err(|_: io::Error| self.gone())
     }
 }
 

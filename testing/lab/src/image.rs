@@ -28,6 +28,9 @@ const MODULES: &[&str] = &[
     // Shapers.
     "sch_tbf",
     "sch_netem",
+    // Filters that drop packets.
+    "sch_ingress",
+    "cls_bpf",
 ];
 
 /// The package that always depends on the newest stock kernel.

@@ -50,7 +50,7 @@ enum Command {
     Play(play::Arguments),
     /// Serves the lab inside a guest; the guest's init script starts it
     #[command(hide = true)]
-    Agent,
+    Agent(agent::Arguments),
     /// Takes the place of a rank; `railweave bench` starts it
     #[command(hide = true)]
     Rank(proxy::Arguments),
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
         Command::List(choice) => choice.scenarios().map(|scenarios| list(&scenarios)),
         Command::Needs(choice) => choice.scenarios().map(|scenarios| needs(&scenarios)),
         Command::Play(arguments) => play::run(&arguments),
-        Command::Agent => agent::serve(),
+        Command::Agent(arguments) => agent::serve(&arguments),
         Command::Rank(arguments) => proxy::run(arguments),
     };
     result.unwrap_or_else(|error| {

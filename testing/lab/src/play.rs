@@ -89,7 +89,8 @@ fn play_all(arguments: &Arguments) -> Result<Played, String> {
     let scenarios = choice.scenarios()?;
     let folder = target.join("lab");
     fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-    let image = image::prepare(&folder)?;
+    let is_emulated = scenarios.iter().any(|scenario| !scenario.namespaces);
+    let image = is_emulated.then(|| image::prepare(&folder)).transpose()?;
     let scratch = Scratch::new()?;
     let site = Site {
         paths: Paths { root: choice.root.clone(), target: target.clone(), nccl: nccl.clone() },
@@ -203,7 +204,8 @@ fn play_run(
     let mut report = match (run.kind(), test, &site.railweave) {
         (Kind::Ranks(of, arguments), _, Some(railweave)) => {
             let arguments = site.paths.fill_in(arguments)?;
-            let program = RanksProgram { railweave, of, arguments: &arguments, ranks: of.count(scenario.guests) };
+            let ranks = of.guests(&arguments, scenario.guests);
+            let program = RanksProgram { railweave, of, arguments: &arguments, ranks: &ranks };
             bench::run(rig, site, &program, run, &variables, log)
         }
         (Kind::Test(test), Some(program), _) => programs::test(rig, run, test, program, &variables, log),

@@ -46,9 +46,9 @@ struct Shared {
 }
 
 impl Ranks {
-    /// Listens on `socket` for this many ranks; rank 0 runs behind the first of `lines`. Log files have names that
-    /// begin with `log`.
-    pub(crate) fn listen(socket: &Path, lines: Vec<Arc<Line>>, ranks: usize, log: &Path) -> Result<Self, String> {
+    /// Listens on `socket` for ranks, each of which runs behind its own of `lines`. Log files have names that begin
+    /// with `log`.
+    pub(crate) fn listen(socket: &Path, lines: Vec<Arc<Line>>, log: &Path) -> Result<Self, String> {
         let cannot = |error: io::Error| format!("cannot listen on {}: {error}", socket.display());
         match fs::remove_file(socket) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(cannot(error)),
@@ -57,9 +57,9 @@ impl Ranks {
         let listener = UnixListener::bind(socket).map_err(cannot)?;
         listener.set_nonblocking(true).map_err(cannot)?;
         let shared = Arc::new(Shared {
+            ranks: Mutex::new(lines.iter().map(|_| None).collect()),
             lines,
             log: log.to_owned(),
-            ranks: Mutex::new((0..ranks).map(|_| None).collect()),
             alone: AtomicBool::new(false),
             over: AtomicBool::new(false),
         });

@@ -4,9 +4,10 @@ use crate::cable::{Cable, Port};
 use crate::guest::{Guest, Line, Plug};
 use crate::scenario::Scenario;
 use crate::site::Site;
-use crate::step::{CableEnd, Deed, Loss, Rate, Shell};
+use crate::step::{CableEnd, Deed, Loss, Rate, Shell, Silence};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -39,6 +40,8 @@ pub(crate) struct Rig {
     guests: Vec<Guest>,
     cables: Vec<Cable>,
     ports: Vec<Port>,
+    /// True if the guests are network namespaces.
+    in_namespaces: bool,
 }
 
 impl Rig {
@@ -47,14 +50,44 @@ impl Rig {
         let ports = Port::all(&scenario.cables);
         let mut guests = Vec::with_capacity(scenario.guests);
         for guest in 0..scenario.guests {
+            if scenario.namespaces {
+                guests.push(Guest::inside_namespace(guest, &site.program, logs)?);
+                continue;
+            }
             let plugs: Vec<Plug> =
                 ports.iter().filter(|port| port.guest == guest).map(|port| plug(site, &ports, *port)).collect();
-            guests.push(Guest::boot(guest, &site.image, &site.program, scenario.memory_mib, &plugs, logs)?);
+            let image = site.image.as_ref().ok_or("there is no image for emulated guests")?;
+            guests.push(Guest::boot(guest, image, &site.program, scenario.memory_mib, &plugs, logs)?);
         }
-        let rig = Self { guests, cables: scenario.cables.clone(), ports };
+        let rig = Self { guests, cables: scenario.cables.clone(), ports, in_namespaces: scenario.namespaces };
         rig.guests.iter().try_for_each(Guest::wait_ready)?;
-        rig.each_guest(|port| port.set_up() + &rig.cables[port.cable].shape(port, None))?;
+        if scenario.namespaces {
+            rig.plug_namespaces()?;
+        }
+        rig.each_guest(|port| port.set_up(scenario.namespaces) + &rig.cables[port.cable].shape(port, None))?;
         Ok(rig)
+    }
+
+    /// Joins namespaces by their cables.
+    fn plug_namespaces(&self) -> Result<(), String> {
+        for (cable, _) in self.cables.iter().enumerate() {
+            let mut ends = self.ports.iter().filter(|port| port.cable == cable);
+            let words = |port: &Port| {
+                let (name, place) = (format!("eth{}", port.index), self.guests[port.guest].process().to_string());
+                [name, "netns".to_owned(), place]
+            };
+            let mut command = Command::new("ip");
+            command.args(["link", "add"]).args(ends.next().map(words).into_iter().flatten()).args(["type", "veth"]);
+            if let Some(other) = ends.next() {
+                command.args(["peer", "name"]).args(words(other));
+            }
+            let output = command.output().map_err(|error| format!("cannot run ip: {error}"))?;
+            if !output.status.success() {
+                let said = String::from_utf8_lossy(&output.stderr);
+                return Err(format!("cable {cable} cannot be made between namespaces: {}", said.trim()));
+            }
+        }
+        Ok(())
     }
 
     /// Returns an error if a guest is gone.
@@ -99,12 +132,18 @@ impl Rig {
             }
             // A wire drops packets that nobody takes; an emulated port that nobody empties would hold up the other end.
             Deed::Down(end) => {
-                self.at(|port| port.cable == end.cable, |port| self.cables[end.cable].shape(port, Some(100.0)))?;
+                if !self.in_namespaces {
+                    self.at(|port| port.cable == end.cable, |port| self.cables[end.cable].shape(port, Some(100.0)))?;
+                }
                 self.at(here(end), |port| port.switch(false))
             }
             Deed::Up(end) => {
                 self.at(here(end), |port| port.switch(true))?;
                 self.at(|port| port.cable == end.cable, |port| self.cables[end.cable].shape(port, None))
+            }
+            Deed::Silence(Silence { cable, from, only }) => {
+                let is_meant = |port: Port| port.cable == cable && from.is_none_or(|guest| port.guest != guest);
+                self.at(is_meant, |port| port.drop_packets(only))
             }
             Deed::Rate(Rate { cable, mbit }) => {
                 self.at(|port| port.cable == cable, |port| self.cables[cable].change_rate(port, mbit))

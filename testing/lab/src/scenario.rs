@@ -2,7 +2,7 @@
 
 use crate::cable::Cable;
 use crate::figure::{Pattern, Threshold};
-use crate::step::{CableEnd, Deed, Loss, Rate, Shell, Step};
+use crate::step::{CableEnd, Deed, Flaps, Loss, Rate, Shell, Silence, Step};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,6 +26,9 @@ pub(crate) struct Scenario {
     /// True if it belongs to the ordinary test run.
     #[serde(default)]
     pub(crate) short: bool,
+    /// True if the guests are network namespaces of this machine, which root can make, and not emulated machines.
+    #[serde(default)]
+    pub(crate) namespaces: bool,
     /// The number of guests, 1 to 4.
     #[serde(default = "two")]
     pub(crate) guests: usize,
@@ -77,6 +80,8 @@ pub(crate) struct Run {
     /// With `bench` or `demo`: the steps taken meanwhile.
     #[serde(default, rename = "step")]
     pub(crate) steps: Vec<Step>,
+    /// With `bench` or `demo`, instead of steps: ports that go down and up at random.
+    flaps: Option<Flaps>,
     /// With `bench` or `demo`: the required ends of ranks. A rank without one may end in any way. The program itself
     /// must fail if a rank is required to fail or to be killed, and must succeed otherwise.
     #[serde(default, rename = "end")]
@@ -97,7 +102,7 @@ pub(crate) enum Kind<'a> {
 /// The programs that run ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RanksOf {
-    /// `railweave bench`: two ranks, in the first two guests.
+    /// `railweave bench`: pairs of ranks, in the first two guests.
     Bench,
     /// `railweave demo`: a rank in each guest.
     Demo,
@@ -112,11 +117,14 @@ impl RanksOf {
         }
     }
 
-    /// Returns the number of ranks with this many guests.
-    pub(crate) fn count(self, guests: usize) -> usize {
+    /// Returns the guest of each rank, with these arguments and this many guests. Every other pair of a bench sends
+    /// from guest 1 to guest 0.
+    pub(crate) fn guests(self, arguments: &str, guests: usize) -> Vec<usize> {
+        let mut words = arguments.split_whitespace();
+        let pairs = words.find(|word| *word == "--pairs").and_then(|_| words.next()?.parse().ok());
         match self {
-            Self::Bench => 2,
-            Self::Demo => guests,
+            Self::Bench => (0..2 * pairs.unwrap_or(1)).map(|rank: usize| (rank + rank / 2) % 2).collect(),
+            Self::Demo => (0..guests).collect(),
         }
     }
 }
@@ -220,8 +228,26 @@ impl Scenario {
             format!("{FOLDER}/{name}.toml, line {line}: {reason}; see docs/lab.md for what a scenario may hold")
         })?;
         name.clone_into(&mut scenario.name);
+        scenario.add_flaps().map_err(|reason| format!("{FOLDER}/{name}.toml: {reason}"))?;
         scenario.check().map_err(|reason| format!("{FOLDER}/{name}.toml: {reason}"))?;
         Ok(scenario)
+    }
+
+    /// Makes steps of the flaps of all runs.
+    fn add_flaps(&mut self) -> Result<(), String> {
+        let ends = |(cable, Cable { between, .. }): (usize, &Cable)| -> Vec<CableEnd> {
+            between.iter().map(|guest| CableEnd { cable, guest: *guest }).collect()
+        };
+        let ports: Vec<CableEnd> = self.cables.iter().enumerate().flat_map(ends).collect();
+        for run in &mut self.runs {
+            let Some(flaps) = &run.flaps else { continue };
+            let about = |reason| format!("run \"{}\": {reason}", run.name.escape_debug());
+            if !run.steps.is_empty() {
+                return Err(about("it has both step and flaps; choose one".to_owned()));
+            }
+            run.steps = flaps.steps(&ports).map_err(about)?;
+        }
+        Ok(())
     }
 
     /// Returns true if a run has ranks.
@@ -282,6 +308,11 @@ impl Scenario {
 }
 
 impl Run {
+    /// Returns true if ports go down and up at random meanwhile.
+    pub(crate) fn is_flapping(&self) -> bool {
+        self.flaps.is_some()
+    }
+
     /// Returns the kind of the run.
     pub(crate) fn kind(&self) -> Kind<'_> {
         match (&self.bench, &self.demo, &self.test) {
@@ -329,7 +360,7 @@ impl Run {
             }
         }
         let ranks = match self.kind() {
-            Kind::Ranks(of, _) => of.count(scenario.guests),
+            Kind::Ranks(of, arguments) => of.guests(arguments, scenario.guests).len(),
             Kind::Test(_) | Kind::Commands(_) => 0,
         };
         for step in &self.steps {
@@ -346,6 +377,10 @@ impl Run {
                     scenario.check_cable(cable)?;
                     let reason = |reason| format!("cable {cable}: {reason}");
                     scenario.cables[cable].check_rate(mbit).map_err(reason)?;
+                }
+                Deed::Silence(Silence { cable, from, .. }) => {
+                    scenario.check_cable(cable)?;
+                    from.map_or(Ok(()), |guest| scenario.check_end(CableEnd { cable, guest }))?;
                 }
                 Deed::Restore(cable) => scenario.check_cable(cable)?,
                 Deed::Shell(Shell { guest, .. }) if guest >= scenario.guests => {
@@ -456,6 +491,13 @@ command = [
     }
 
     #[test]
+    fn every_other_pair_of_a_bench_sends_the_other_way() {
+        assert_eq!(RanksOf::Bench.guests("--sizes 8", 3), [0, 1]);
+        assert_eq!(RanksOf::Bench.guests("--pairs 3 --sizes 8", 2), [0, 1, 1, 0, 0, 1]);
+        assert_eq!(RanksOf::Demo.guests("--quick", 3), [0, 1, 2]);
+    }
+
+    #[test]
     fn a_demo_has_a_rank_in_each_guest() {
         let demo = FULL.replacen("bench = \"--sizes 8\"", "demo = \"--quick\"", 1);
         let scenario = Scenario::parse("full", &demo.replacen("kill = 1 }", "kill = 2 }", 1)).unwrap();
@@ -493,6 +535,9 @@ command = [
             ("restore = 1", "rate = { cable = 0, mbit = 0 }", "mbit = 0 is not possible"),
             ("restore = 1", "rate = { cable = 1, mbit = 20 }", "cable 1: it has no rate_mbit"),
             ("restore = 1", "restore = 2", "there is no cable 2; there are 2, from 0"),
+            ("restore = 1", "silence = { cable = 0, from = 2 }", "cable 0 has no end in guest 2"),
+            ("restore = 1", "silence = { cable = 0, only = \"some\" }", "unknown variant `some`"),
+            ("alone = true", "flaps = { from_s = 1, until_s = 2, up_s = [1, 1], down_s = [1, 1], seed = 1 }", "both"),
             ("percent = 100", "percent = 200", "percent = 200 is not possible"),
             ("up = { cable = 0, guest = 1 }", "up = { cable = 0, guest = 2 }", "cable 0 has no end in guest 2"),
             ("status = \"killed\"", "status = \"dead\"", "unknown variant `dead`"),

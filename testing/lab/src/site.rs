@@ -13,8 +13,8 @@ pub(crate) struct Site {
     pub(crate) paths: Paths,
     /// The `railweave` program, with its plugin as users install both.
     pub(crate) railweave: Option<PathBuf>,
-    /// The guests' boot image.
-    pub(crate) image: Image,
+    /// The guests' boot image; `None` if no scenario has emulated guests.
+    pub(crate) image: Option<Image>,
     /// A copy of this program that no build replaces.
     pub(crate) program: PathBuf,
     /// A folder for sockets, with a short name.
