@@ -292,7 +292,7 @@ impl<O: Observer> Rail for SimRail<O> {
 
     fn parts(&self) -> Vec<Part> {
         let port = self.world.lock().ends[self.end].as_ref().map_or(usize::MAX, |end| end.port);
-        vec![Part { device: format!("port {port}").into(), piece: Piece::Device }]
+        vec![Part { device: format!("port {port}").into(), piece: Piece::Port(1) }]
     }
 
     fn describe(&self) -> String {

@@ -40,8 +40,8 @@ impl<F: Fabric> Core<F> {
         (self.probe, self.probed) = (0, None);
     }
 
-    /// Gives up the rails that use a part of this host that has failed, forever if the part is a device. Returns false
-    /// if there are none, or the connection does not go on without them.
+    /// Gives up the rails that use a part of this host that has failed, forever if the part is a device. Returns true if
+    /// one of them was usable.
     pub(crate) fn give_up_part(&mut self, part: &Part, message: &str) -> bool {
         if !self.recovers {
             return false;
@@ -54,8 +54,9 @@ impl<F: Fabric> Core<F> {
             // The end may have been without any rail already.
             self.fate.call_recovery();
         }
-        hit.iter().for_each(|rail| self.give_up(rail, GivenUp::Part(message.to_owned())));
-        !hit.is_empty()
+        let used = hit & self.rails.usable();
+        used.iter().for_each(|rail| self.give_up(rail, GivenUp::Part(message.to_owned())));
+        !used.is_empty()
     }
 
     /// Returns true if a rail never comes back, because its device has failed for good.

@@ -88,8 +88,8 @@ pub trait Recovers {
     /// If no such lane waits for a socket, or this one is unusable; it is closed.
     fn handle_lane(&mut self, rail: u8, lane: u8, socket: OwnedFd) -> Result<(), LaneRefused>;
 
-    /// Gives up the rails that use a part of this host that has failed, with this message. Returns false if no rail
-    /// does, or the connection does not recover.
+    /// Gives up the rails that use a part of this host that has failed, with this message; forever if the part is a
+    /// device. Returns true if one of them was usable.
     fn handle_part_failed(&mut self, part: &Part, message: &str) -> bool;
 
     /// Checks that a lane of a rail that comes up again waits for a socket.

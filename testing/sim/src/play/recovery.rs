@@ -81,7 +81,7 @@ impl<const O: bool> Game<O> {
     /// Gives up the rails of an end whose devices are known to have failed.
     pub(super) fn give_up_failed(&mut self, side: Side) {
         for port in self.processes[self.process_of(side)].failed_ports.clone() {
-            self.give_up_port(side, port, "its device has failed");
+            self.give_up_port(side, port, Piece::Device, "its device has failed");
         }
         self.look_after_recovery(side);
     }
@@ -167,14 +167,14 @@ impl<const O: bool> Game<O> {
         let plan = &self.connections[side.connection].plan;
         let (process, ports) = (self.process_of(side), plan.pairs[usize::from(rail)]);
         let port = self.processes[process].domains[usize::from(if side.sender { ports.0 } else { ports.1 })].port();
-        let gives_up = self.give_up_port(side, port, "it may have failed");
+        let gives_up = self.give_up_port(side, port, Piece::Port(1), "it may have failed");
         self.look_after_recovery(side);
         gives_up
     }
 
-    /// Lets an end give up its rails through a port.
-    fn give_up_port(&mut self, side: Side, port: usize, why: &str) -> bool {
-        let part = Part { device: format!("port {port}").into(), piece: Piece::Device };
+    /// Lets an end give up its rails through a port: forever, if its device has failed.
+    fn give_up_port(&mut self, side: Side, port: usize, piece: Piece, why: &str) -> bool {
+        let part = Part { device: format!("port {port}").into(), piece };
         let message = format!("port {port}: {why}");
         let gives_up = self.with_recovering(side, |end| end.handle_part_failed(&part, &message)) == Some(true);
         if gives_up && side.sender {
