@@ -73,7 +73,7 @@ pub unsafe extern "C" fn railweaveRailCounters_v1(out: *mut CRailCounters, capac
         write_text(&mut entry.remote, &name.remote);
         [entry.data_bytes, entry.data_writes, entry.cts_writes, entry.received_bytes] = sum;
         entry.connections = rail.connections;
-        entry.usable = u32::from(!rail.open.is_empty());
+        entry.usable = u32::from(rail.open.iter().any(|counters| !counters.is_down()));
         // SAFETY: the caller promises room for `capacity` entries, and the index is below that.
         unsafe { out.add(index).write(entry) };
     }

@@ -3,10 +3,12 @@
 mod common;
 
 use common::{
-    Pair, alone, each, in_namespace, info_lines, ip, noise, start, until, until_carrier, warnings, warnings_with,
+    Pair, alone, each, in_namespace, info_lines, ip, noise, run_dir, start, until, until_carrier, warnings,
+    warnings_with,
 };
 use railweave_abi::NcclResult;
 use railweave_nccl_host::NetError;
+use railweave_telemetry::{RailState, RunDir, read};
 use std::net::{Ipv6Addr, TcpListener};
 
 /// Moves messages of sizes that take every path through the protocol, and checks each.
@@ -117,6 +119,16 @@ fn a_path_that_breaks_while_the_peer_is_well_fails_what_needs_it_in_time() {
     });
 }
 
+/// Waits until the telemetry gives the rails of the second interface this state.
+fn until_states(state: RailState) {
+    until("the telemetry", || {
+        let files = RunDir::named(Some(&run_dir())).files().ok()?;
+        let snapshot = read(files.first()?).ok()?;
+        let mut second = snapshot.state.rails.iter().filter(|rail| rail.number == 1);
+        second.all(|rail| rail.state == state).then_some(())
+    });
+}
+
 #[test]
 fn a_path_that_breaks_costs_its_rail_and_one_that_is_back_has_it_again() {
     alone(&[TWO_INTERFACES, BY_SPEED], || {
@@ -136,9 +148,19 @@ fn a_path_that_breaks_costs_its_rail_and_one_that_is_back_has_it_again() {
                 assert_eq!(pair.finish(&[send], &[recv]).0, [4 << 20]);
                 to.assert_holds(&message);
                 assert!(!warnings_with(&["fd77:2::1", "is down", "rail 0 carries its load"]).is_empty());
+                let usable = || {
+                    plugin
+                        .rail_counters()
+                        .expect("the plugin counts")
+                        .iter()
+                        .map(|rail| rail.usable)
+                        .collect::<Vec<_>>()
+                };
+                assert_eq!((usable(), until_states(RailState::Down)), (vec![true, false], ()));
                 assert!(ip("-6 addr add fd77:2::1/64 dev rw1 nodad"));
                 let is_back = || info_lines().iter().filter(|line| line.contains("is back after")).count() >= 2 * round;
                 until("the rail", || is_back().then_some(()));
+                assert_eq!((usable(), until_states(RailState::Up)), (vec![true, true], ()));
                 let before = plugin.rail_counters().expect("the plugin counts")[1].data_bytes;
                 converse(&pair);
                 let after = plugin.rail_counters().expect("the plugin counts")[1].data_bytes;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// The two ends of a rail, for tables and messages.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,6 +27,7 @@ pub struct RailCounters {
     cts_writes: AtomicU64,
     received_bytes: AtomicU64,
     in_flight: AtomicU64,
+    is_down: AtomicBool,
     latencies: [AtomicU32; LATENCIES],
 }
 
@@ -65,6 +66,15 @@ impl RailCounters {
     pub(crate) fn count_latency(&self, micros: u64) {
         let place = &self.latencies[(micros.max(1).ilog2() as usize).min(LATENCIES - 1)];
         place.store(place.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_down(&self, is_down: bool) {
+        self.is_down.store(is_down, Ordering::Relaxed);
+    }
+
+    /// Returns true while the connection goes on without the rail, because it has failed.
+    pub fn is_down(&self) -> bool {
+        self.is_down.load(Ordering::Relaxed)
     }
 
     /// Returns the bytes that the rail was given and has not completed, of the messages that are measured

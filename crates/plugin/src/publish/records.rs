@@ -293,6 +293,9 @@ impl Records {
             }
             moved.any |= has_moved;
             self.has_flights |= own.iter().any(|rail| rail.in_flight.is_some_and(|bytes| bytes > 0));
+            if record.state == ConnectionState::Open {
+                refresh_states(own, counters, entry.given.allowed, time_ns);
+            }
             record.waited_for_cts = entry.steering.waited_for_cts();
             record.messages = record.messages.map(|_| own.iter().map(|rail| rail.cts_writes).sum());
             if record.state == ConnectionState::Open
@@ -365,6 +368,22 @@ fn shrink<T>(list: &mut Vec<T>) {
     let room = list.len().max(FEW);
     if list.capacity() > 2 * room {
         list.shrink_to(room);
+    }
+}
+
+/// Notes the rails of an open connection that have gone down, and those that are back.
+fn refresh_states(records: &mut [Rail], rails: &[Option<Arc<RailCounters>>], allowed: RailSet, time_ns: u64) {
+    for (record, counters) in records.iter_mut().zip(rails) {
+        let state = match counters.as_ref().map(|counters| counters.is_down()) {
+            Some(true) => RailState::Down,
+            Some(false) if record.state != RailState::Down => continue,
+            Some(false) if rail_id(record).is_some_and(|id| !allowed.contains(id)) => RailState::Drained,
+            Some(false) => RailState::Up,
+            None => continue,
+        };
+        if record.state != state {
+            (record.state, record.since_ns) = (state, time_ns);
+        }
     }
 }
 

@@ -21,6 +21,7 @@ impl<F: Fabric> Core<F> {
             return;
         }
         self.rails.give_up(rail);
+        self.set_down(rail, true);
         self.silences.forget(rail);
         self.quiet.remove(rail);
         if self.probed == Some(rail) {
@@ -34,14 +35,20 @@ impl<F: Fabric> Core<F> {
         self.fate.call_recovery();
     }
 
+    fn set_down(&self, rail: RailId, is_down: bool) {
+        if let Some(connected) = self.rails.find(rail) {
+            connected.side.info.counters.set_down(is_down);
+        }
+    }
+
     /// Has the last probe posted again, on a rail that may carry it.
     fn lose_probe(&mut self) {
         self.fate.set_probe_lost(self.probe);
         (self.probe, self.probed) = (0, None);
     }
 
-    /// Gives up the rails that use a part of this host that has failed, forever if the part is a device. Returns true if
-    /// one of them was usable.
+    /// Gives up the rails that use a part of this host that has failed, forever if the part is a device. Returns true
+    /// if one of them was usable.
     pub(crate) fn give_up_part(&mut self, part: &Part, message: &str) -> bool {
         if !self.recovers {
             return false;
@@ -115,6 +122,7 @@ impl<F: Fabric> Core<F> {
     /// [`Self::end_quiet`].
     pub(crate) fn use_again(&mut self, rail: RailId, is_quiet: bool) {
         self.rails.use_again(rail);
+        self.set_down(rail, false);
         if is_quiet {
             self.quiet.insert(rail);
         } else if self.probe != 0 && self.probed.is_none() {

@@ -153,6 +153,10 @@ impl<F: Fabric> SendConnection<F> {
                 self.give(rail, &shares, lanes);
             }
             for lane in 0..lanes {
+                // A rail that was given up just now has its whole part sent again elsewhere.
+                if !self.core.rails.usable().contains(rail) {
+                    break;
+                }
                 let bytes = self.build_chain(&shares, rail, lane, lanes);
                 let record = in_record && Some(rail) == leader && lane == 0;
                 self.end_chain(rail, slot, record, in_record, immediate);

@@ -301,7 +301,7 @@ impl Connection {
                     counts.add(Seen::RailSeen, (listed.unsure & seen.parts).len().into());
                     let said = (listed.mask.bits(), listed.size);
                     let is_early = |group: usize| self.groups.get(group).is_some_and(|group| group.hinted);
-                    self.wire.called_seen(listed.sequence, said.0, (listed.unsure & seen.parts).bits(), is_early);
+                    self.wire.called_seen(listed.sequence, said, (listed.unsure & seen.parts).bits(), is_early);
                     let is_done = |group: usize| self.groups.get(group).is_none_or(|group| group.done && !group.hinted);
                     let group = self.wire.called_unseen(listed.sequence, said, unseen, is_done, counts);
                     if let Some(group) = group.and_then(|group| self.groups.get_mut(group)) {

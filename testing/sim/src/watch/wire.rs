@@ -198,7 +198,7 @@ impl Wire {
             );
             return Err((Checker::Delivery, text));
         }
-        if done.lost == 0 && receive.carriers != mask && sizes.iter().any(|size| *size > 0) {
+        if done.lost == 0 && !done.is_taken && receive.carriers != mask && sizes.iter().any(|size| *size > 0) {
             return wrong(format!("the rails that carried bytes are {:#b}", receive.carriers));
         }
         if done.lost == 0 {
@@ -285,21 +285,34 @@ impl Wire {
         Ok(found.reported == found.mask)
     }
 
-    /// Notes that the receiver calls parts of a receive seen. Those of a buffer that is in use again need not have
-    /// come.
-    pub(super) fn called_seen(&mut self, number: u32, mask: u8, seen: u8, is_early: impl FnOnce(usize) -> bool) {
+    /// Notes that the receiver calls parts of a receive seen, of which its sender has said this mask and size. Those of
+    /// a buffer that is in use again need not have come.
+    pub(super) fn called_seen(
+        &mut self,
+        number: u32,
+        (mask, size): (u8, Option<u32>),
+        seen: u8,
+        is_early: impl FnOnce(usize) -> bool,
+    ) {
         let slot = (number & 0xff) as usize;
         let group = self.group_of[slot];
         if self.first_number.wrapping_add(group as u32) != number {
             return;
         }
+        let size_q = self.size_q(size);
         let found = &mut self.uses[slot];
-        found.mask = mask;
+        (found.mask, found.size_q) = (mask, size_q);
         found.is_taken |= seen & mask & !found.reported != 0 && is_early(group);
         found.reported |= seen & mask;
         if found.reported == mask {
             self.end_use(slot);
         }
+    }
+
+    /// Returns the size_q of a message of this size, `None` for a record.
+    fn size_q(&self, size: Option<u32>) -> u32 {
+        let all_ones = (1 << (24 - self.rails)) - 1;
+        size.map_or(all_ones, |size| size.div_ceil(128))
     }
 
     /// Returns true if a part that was called unseen has yet to come.
@@ -337,9 +350,9 @@ impl Wire {
         if self.group_of[slot] != group {
             return None;
         }
-        let all_ones = (1 << (24 - self.rails)) - 1;
+        let size_q = self.size_q(size);
         let found = &mut self.uses[slot];
-        (found.mask, found.size_q) = (mask, size.map_or(all_ones, |size| size.div_ceil(128)));
+        (found.mask, found.size_q) = (mask, size_q);
         if found.lost & unseen != 0 {
             counts.saw(Seen::RepairedRepair);
         }
