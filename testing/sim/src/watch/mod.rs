@@ -33,6 +33,12 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
+    /// Returns true if an end of a connection has given a rail up, and does not have it back.
+    pub(crate) fn is_given_up(&self, connection: usize, sender: bool, rail: u8) -> bool {
+        let watched = self.connections.get(connection);
+        watched.is_some_and(|watched| watched.rails.down(sender).any(|(down, _)| down == rail))
+    }
+
     pub(crate) fn violate(&mut self, at_ns: u64, checker: Checker, message: String) {
         if self.violation.is_none() {
             self.violation = Some(Violation { checker, message, at_ns });
