@@ -1,7 +1,9 @@
 //! Device events: logged, and reported to the connections whose parts failed.
 
 use std::collections::BTreeSet;
+use std::io;
 
+use railweave_discovery::interface_of;
 use railweave_fabric::{Effect, Part, PortEvent};
 use railweave_telemetry::EventKind;
 use railweave_transport::Session as Protocol;
@@ -39,8 +41,8 @@ impl ControlLoop {
                     self.handle_failure(Failure { part, message, until });
                 }
                 Effect::Down(part) if self.return_events && self.recovers => {
+                    self.doubt_sessions(&part, &message);
                     self.give_up_rails(&part, &message);
-                    self.doubt_sessions();
                 }
                 Effect::Back => {
                     self.hurry_sessions();
@@ -60,13 +62,19 @@ impl ControlLoop {
         }
     }
 
-    /// Has each session with open connections find out soon if its socket still leads to the peer: its path may be gone
-    /// too.
-    fn doubt_sessions(&mut self) {
+    /// Has each session with open connections find out soon if its socket still leads to the peer, because this part of
+    /// the host is down. A socket of a network interface that is down is given up at once.
+    fn doubt_sessions(&mut self, part: &Part, message: &str) {
         let answer_ns = self.listening.timeout_ns;
         let sessions: BTreeSet<usize> = self.open_routes().into_iter().map(|route| route.session).collect();
-        for session in sessions.into_iter().filter(|_| answer_ns > 0) {
-            self.with_session(session, |session, now| session.doubt(answer_ns, now));
+        for token in sessions {
+            let socket = self.session(token).and_then(|session| session.socket.as_ref());
+            let interface = socket.and_then(|socket| socket.stream.local()).and_then(interface_of);
+            if interface.as_deref() == Some(&*part.device) {
+                self.lose_socket(token, &io::Error::other(message));
+            } else if answer_ns > 0 {
+                self.with_session(token, |session, now| session.doubt(answer_ns, now));
+            }
         }
     }
 

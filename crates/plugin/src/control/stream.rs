@@ -77,6 +77,11 @@ impl Stream {
         Ok(Self::new(TcpStream::from_std(socket.into())))
     }
 
+    /// Returns the address of this end.
+    pub(crate) fn local(&self) -> Option<IpAddr> {
+        Some(self.socket.local_addr().ok()?.ip().to_canonical())
+    }
+
     /// Sets the congestion control. `inside_host`: both ends are on this host.
     pub(crate) fn set_congestion(&self, congestion: &LaneCongestion, inside_host: bool) -> io::Result<()> {
         congestion.set(&self.socket, inside_host)
