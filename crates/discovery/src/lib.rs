@@ -5,8 +5,7 @@
 //! else worth telling goes to the caller as a [`Note`].
 //!
 //! This crate makes no rail, and opens no socket but those by which [`Routes`] asks the kernel and [`LinkEvents`] hears
-//! from it. It leaves RDMA ports
-//! open, each with a protection domain, because only that shows whether they can be used.
+//! from it. It leaves RDMA ports open, each with a protection domain, because only that shows whether they can be used.
 
 #![deny(unsafe_code)]
 
