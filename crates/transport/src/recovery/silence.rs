@@ -4,7 +4,7 @@
 //! A rail is judged by its oldest work: while that stays the same, nothing that was posted later has come back either.
 //! Silence alone is no failure, because the peer may stand still, or its host be gone. It counts once something else of
 //! the peer was heard since it began: its session, or another rail. A false alarm costs new lanes, never data, and
-//! makes the rail's time longer.
+//! makes the rail's time longer: it shows in that the rail is back at once.
 
 use std::time::Duration;
 
@@ -34,6 +34,9 @@ pub enum Hush {
 /// The time of a rail is at most 2^`MOST_DOUBLINGS` times as long as the first.
 const MOST_DOUBLINGS: u32 = 10;
 
+/// A rail that is in use again within this many times of its first time was silent for a moment only: a false alarm.
+const AT_ONCE: u64 = 4;
+
 /// A rail has its first time again once it has not fallen silent for this many of its present times.
 const TIMES_OF_PEACE: u64 = 64;
 
@@ -62,6 +65,8 @@ struct Silence {
     doublings: u32,
     /// The time at which it last fell silent.
     fell_ns: u64,
+    /// True from then on until it is looked at again.
+    has_fallen: bool,
 }
 
 /// Work on its way over a rail.
@@ -121,8 +126,13 @@ impl Silences {
         mbps: Option<u32>,
         Hearing { now_ns, heard_ns }: Hearing,
     ) -> Result<Hush, Duration> {
-        let limit_ns = self.timeout_ns << self.rails[rail].doublings;
         let one = &mut self.rails[rail];
+        if std::mem::take(&mut one.has_fallen) {
+            let was_away_ns = now_ns.saturating_sub(one.fell_ns);
+            let is_false = was_away_ns < self.timeout_ns.saturating_mul(AT_ONCE);
+            one.doublings = if is_false { (one.doublings + 1).min(MOST_DOUBLINGS) } else { 0 };
+        }
+        let limit_ns = self.timeout_ns << one.doublings;
         if one.doublings > 0 && now_ns.saturating_sub(one.fell_ns) >= limit_ns.saturating_mul(TIMES_OF_PEACE) {
             one.doublings = 0;
         }
@@ -136,8 +146,7 @@ impl Silences {
         match () {
             () if is_alive && silent_ns >= limit_ns => {
                 let one = &mut self.rails[rail];
-                one.fell_ns = now_ns;
-                one.doublings = (one.doublings + 1).min(MOST_DOUBLINGS);
+                (one.fell_ns, one.has_fallen) = (now_ns, true);
                 self.forget(rail);
                 Err(Duration::from_nanos(silent_ns))
             }
@@ -237,10 +246,24 @@ mod tests {
             now += time;
             assert_eq!(look(&mut one, Some(1), now, now - 1), Err(time));
         }
+        assert_eq!(look(&mut one, None, now, now), Ok(Hush::Idle));
         now += 64 * 8000;
         assert_eq!(look(&mut one, None, now, now), Ok(Hush::Idle));
         assert_eq!(look(&mut one, Some(2), now, now), Ok(Hush::Busy));
         assert_eq!(look(&mut one, Some(2), now + 500, now + 1), Err(500));
+    }
+
+    #[test]
+    fn a_rail_that_stayed_away_was_silent_indeed_and_has_its_first_time() {
+        for (away, time) in [(1999, 1000), (2000, 500)] {
+            let mut one = silences();
+            assert_eq!(look(&mut one, Some(1), 0, 0), Ok(Hush::Busy));
+            assert_eq!(look(&mut one, Some(1), 500, 1), Err(500));
+            let back = 500 + away;
+            assert_eq!(look(&mut one, Some(2), back, back), Ok(Hush::Busy));
+            assert_eq!(look(&mut one, Some(2), back + time - 1, back + 1), Ok(Hush::Busy), "{away}");
+            assert_eq!(look(&mut one, Some(2), back + time, back + 1), Err(time), "{away}");
+        }
     }
 
     #[test]
