@@ -286,6 +286,10 @@ impl<O: Observer> Rail for SimRail<O> {
         self.world.lock().acknowledge_alone(self.end)
     }
 
+    fn silence(&mut self) -> Duration {
+        Duration::from_nanos(self.world.lock().silence_ns(self.end))
+    }
+
     fn end(self, flushes: &[RemoteSlice], reports: &mut impl Reports) -> bool {
         self.world.lock().end_rail(self.end, flushes, reports)
     }

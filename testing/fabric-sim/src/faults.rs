@@ -80,6 +80,8 @@ pub struct Faults {
     pub connect_later_ns: u64,
     /// Minimum time until a lane with a silent peer fails; the maximum is twice as long.
     pub retry_ns: u64,
+    /// Addition to that time for a lane that its peer has answered before.
+    pub patience_ns: u64,
 }
 
 impl Faults {
@@ -123,6 +125,7 @@ impl Faults {
             connect_later_permille: 0,
             connect_later_ns: 0,
             retry_ns: 50_000,
+            patience_ns: 0,
         }
     }
 }

@@ -160,6 +160,7 @@ seen! {
     DownAway = "a rail went down", "while the session was away";
     DownInSetUp = "a rail went down", "during the set-up";
     Suspected = "a rail went down", "although it worked";
+    DownSilent = "a rail went down", "because it was silent";
 
     NoReceive = "refusal", "isend: no receive is posted";
     NoTag = "refusal", "isend: the oldest receive has no buffer with this tag";

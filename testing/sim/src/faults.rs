@@ -6,6 +6,10 @@ use railweave_transport::{LOOK_INTERVAL, MOST_LOOKS_BETWEEN};
 /// Everything that an end owes leaves within this time, without any call of its application (docs/wire.md).
 const PROMISE_NS: u64 = 1_000_000;
 
+/// The time until a rail that has worked reports its peer's silence, where it is longer than a connection may take to
+/// recover.
+const PATIENCE_NS: u64 = 10_000_000_000;
+
 /// The faults of one seed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Faults {
@@ -66,6 +70,8 @@ pub(crate) struct Faults {
     pub(crate) heal_ns: u64,
     /// The longest time that work on the lanes of a rail takes.
     pub(crate) work_ns: u64,
+    /// The time for which a rail may be silent, if connections recover.
+    pub(crate) rail_timeout_ns: u64,
     /// The times at which rails fail, in addition to the deaths.
     pub(crate) rail_deaths: Vec<Death>,
     /// The deaths; at most one of them is a [`DeathKind::Killed`].
@@ -159,6 +165,7 @@ impl Faults {
             recovers: false,
             heal_ns: 0,
             work_ns: 20_000,
+            rail_timeout_ns: 0,
             rail_deaths: Vec::new(),
             deaths: Vec::new(),
         }
@@ -208,6 +215,8 @@ impl Faults {
     }
 
     /// Lets connections recover in two thirds of the seeds, and lets rails fail in half of these, up to eight times.
+    /// Gives rails a time for which they may be silent in three fifths of them; a third of these have rails that hardly
+    /// ever report a silence themselves.
     pub(crate) fn add_recovery(&mut self, chance: &mut Chance, may_fail: bool) {
         self.recovers = chance.permille(670);
         if !self.recovers {
@@ -222,12 +231,21 @@ impl Faults {
             let mut one = || Death { kind: chance.pick(&kinds), at: chance.between(1_000, until_ns) };
             self.rail_deaths = (0..count).map(|_| one()).collect();
         }
+        if chance.permille(600) {
+            // A peer that lives answers over its session within this time.
+            let answer_ns = 4 * (self.session_delay_ns + self.session_jitter_ns);
+            self.rail_timeout_ns = answer_ns + chance.pick(&[300_000, 3_000_000]);
+            if chance.permille(300) {
+                self.fabric.patience_ns = PATIENCE_NS;
+            }
+        }
     }
 
     /// Returns the time, in virtual nanoseconds, within which a connection that recovers moves again once a rail has
     /// failed: all rails may fail, one after the other, and each may have to be opened several times.
     pub(crate) fn recovery_limit_ns(&self) -> u64 {
-        let each_ns = self.heal_ns + 700_000_000;
+        // Each false alarm makes the time for a rail's silence longer.
+        let each_ns = self.heal_ns + 700_000_000 + 64 * self.rail_timeout_ns;
         self.death_limit_ns() + each_ns
     }
 

@@ -55,6 +55,8 @@ pub(crate) enum Task {
     Heal(usize),
     /// The control thread of a process looks after the recovery of an end.
     Recover { connection: usize, sender: bool },
+    /// The control thread of a process looks for rails of an end that have fallen silent.
+    Listen { connection: usize, sender: bool },
     /// A thread of a process does work on a rail of an end, by the work's number there.
     Work { connection: usize, sender: bool, number: u32 },
 }

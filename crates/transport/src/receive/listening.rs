@@ -3,7 +3,7 @@
 //! A receiver posts little that completes: most CTS are unsignalled. So while its oldest receive stays the same from
 //! one look to the next, it posts an empty signalled write on each rail, at most one at a time.
 
-use railweave_fabric::{Fabric, LaneId, Rail, RailId, Write};
+use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Rail, RailId, RailSet, Write};
 
 use super::RecvConnection;
 use crate::SLOTS;
@@ -11,6 +11,9 @@ use crate::recovery::{Hearing, Hush, Oldest};
 use crate::sequence::Sequence;
 use crate::slots::State;
 use crate::work::WorkKind;
+
+/// The bit that tells the mark of a full queue, the number of its rail's CTS writes, from that of a check.
+const FULL: u64 = 1 << 63;
 
 impl<F: Fabric> RecvConnection<F> {
     /// Judges the silences of the rails.
@@ -20,21 +23,22 @@ impl<F: Fabric> RecvConnection<F> {
         let open = self.oldest_open();
         let is_stuck = open.is_some() && open == self.recovery.stuck;
         self.recovery.stuck = open;
-        if F::ONE_SIDED && is_stuck {
-            self.post_checks();
-        }
+        let full = if F::ONE_SIDED && is_stuck { self.post_checks() } else { RailSet::EMPTY };
+        let mut marks = [None; MAX_RAILS];
         for rail in self.core.rails.usable() {
-            let received = self.core.rails.get(rail).side.info.counters.received_bytes();
+            let counters = &self.core.rails.get(rail).side.info.counters;
+            marks[rail] = match () {
+                () if !F::ONE_SIDED => open.map(|open| open.number().into()),
+                () if self.inbox.checked.contains(rail) => Some(self.recovery.checks[rail]),
+                () => full.contains(rail).then(|| FULL | counters.cts_writes()),
+            };
+            let received = counters.received_bytes();
             if std::mem::replace(&mut self.recovery.received[rail], received) != received {
                 self.core.silences.note_moved(rail, hearing.now_ns);
             }
         }
-        let (checked, checks) = (self.inbox.checked, self.recovery.checks);
-        let hush = self.core.judge_silences(hearing, |rail| {
-            let of_check = checked.contains(rail).then_some(checks[rail]);
-            let mark = if F::ONE_SIDED { of_check } else { open.map(|open| open.number().into()) };
-            mark.map(|mark| Oldest { mark, bytes: 0 })
-        });
+        let oldest = |rail: RailId| marks[rail].map(|mark| Oldest { mark, bytes: 0 });
+        let hush = self.core.judge_silences(hearing, oldest);
         hush.max(if open.is_some() { Hush::Busy } else { Hush::Idle })
     }
 
@@ -45,13 +49,18 @@ impl<F: Fabric> RecvConnection<F> {
         (1..=SLOTS as u32).rev().map(|count| self.head.before(count)).find(open)
     }
 
-    /// Posts an empty write on each rail that has none on its way. A rail without room for it has work on its way that
-    /// shows as much once it is over: it is checked after that.
-    fn post_checks(&mut self) {
+    /// Posts an empty write on each rail that has none on its way. Returns the rails without room for it: their queues
+    /// show as much, because nothing more is posted to them before something of theirs is over.
+    fn post_checks(&mut self) -> RailSet {
+        let mut full = RailSet::EMPTY;
         let has_room = |end: &Self, rail: RailId| end.core.rails.get(rail).rail.send_room(LaneId::FIRST) >= 2;
         for rail in self.core.postable().except(self.inbox.checked) {
             // An earlier one may have failed.
-            if self.core.check_open().is_err() || !self.core.postable().contains(rail) || !has_room(self, rail) {
+            if self.core.check_open().is_err() || !self.core.postable().contains(rail) {
+                continue;
+            }
+            if !has_room(self, rail) {
+                full.insert(rail);
                 continue;
             }
             self.recovery.checks[rail] += 1;
@@ -62,5 +71,6 @@ impl<F: Fabric> RecvConnection<F> {
                 let _ = self.core.post_failed(rail, error, &mut self.inbox);
             }
         }
+        full
     }
 }

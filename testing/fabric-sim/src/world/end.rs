@@ -30,6 +30,10 @@ pub(crate) struct Lane {
     pub(crate) put_off_since_ns: u64,
     /// The number of acknowledged unsignalled writes, whose room becomes free with the next signalled one.
     pub(crate) acked_unsignalled: u32,
+    /// True once the peer has acknowledged a write.
+    pub(crate) is_answered: bool,
+    /// The time since which the peer's host has acknowledged nothing of what it would have, had nothing been lost.
+    pub(crate) silent_since_ns: Option<u64>,
     /// True once a write was lost; no later write lands.
     pub(crate) lost: bool,
     pub(crate) dead: bool,
@@ -58,6 +62,14 @@ impl Lane {
     /// Delivers the writes that were lost, which have been sent again.
     pub(crate) fn deliver_lost(&mut self) {
         self.arrived += std::mem::take(&mut self.lost_writes);
+        if self.lost_acks == 0 && !self.lost {
+            self.silent_since_ns = None;
+        }
+    }
+
+    /// Notes that something of it, or an acknowledgement, is lost.
+    pub(crate) fn fall_silent(&mut self, now_ns: u64) {
+        self.silent_since_ns.get_or_insert(now_ns);
     }
 
     /// Ends the lane: its work is gone.
@@ -68,7 +80,7 @@ impl Lane {
         self.flights.clear();
         self.unacknowledged.clear();
         // Nobody waits for its acknowledgements any more.
-        (self.arrived, self.held, self.put_off) = (0, false, 0);
+        (self.arrived, self.held, self.put_off, self.silent_since_ns) = (0, false, 0, None);
     }
 }
 

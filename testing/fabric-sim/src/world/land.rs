@@ -68,12 +68,16 @@ impl<O: Observer> State<O> {
 
     /// Loses all further writes of a lane; after its retries the lane fails.
     pub(super) fn lose(&mut self, id: usize, lane: LaneId) {
-        let retry_ns = self.faults.retry_ns;
-        let at_ns = self.now_ns + retry_ns + self.chance.below(retry_ns + 1);
+        let (now_ns, retry_ns) = (self.now_ns, self.faults.retry_ns);
+        let mut at_ns = now_ns + retry_ns + self.chance.below(retry_ns + 1);
         let Some(end) = self.ends[id].as_mut() else { return };
         let state = &mut end.lanes[lane.index()];
         if std::mem::replace(&mut state.lost, true) {
             return;
+        }
+        state.fall_silent(now_ns);
+        if state.is_answered {
+            at_ns += self.faults.patience_ns;
         }
         let place = end.place(lane);
         self.see(place, &Event::Lost { fails_at_ns: at_ns });
@@ -387,7 +391,12 @@ impl<O: Observer> State<O> {
 
     /// Brings the acknowledgements that were lost.
     pub(super) fn recover_acks(&mut self, id: usize, lane: LaneId) {
-        let lost = self.ends[id].as_mut().map_or(0, |end| std::mem::take(&mut end.lanes[lane.index()].lost_acks));
+        let Some(end) = self.ends[id].as_mut() else { return };
+        let state = &mut end.lanes[lane.index()];
+        let lost = std::mem::take(&mut state.lost_acks);
+        if state.lost_writes == 0 && !state.lost {
+            state.silent_since_ns = None;
+        }
         (0..lost).for_each(|_| self.acknowledged(id, lane));
     }
 
@@ -396,6 +405,7 @@ impl<O: Observer> State<O> {
         self.moved_ns = self.now_ns;
         let Some(end) = self.ends[id].as_mut() else { return };
         let state = &mut end.lanes[lane.index()];
+        state.is_answered = true;
         let mut retires = 1;
         match state.unacknowledged.front() {
             None => return,

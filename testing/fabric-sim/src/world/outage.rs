@@ -78,8 +78,10 @@ impl<O: Observer> State<O> {
 
     /// Handles a write of this lane that was lost: it waits to be sent again, and so do those behind it.
     pub(super) fn lose_write(&mut self, id: usize, lane: LaneId) {
+        let now_ns = self.now_ns;
         let Some(end) = self.ends[id].as_mut() else { return };
         end.lanes[lane.index()].lost_writes += 1;
+        end.lanes[lane.index()].fall_silent(now_ns);
         let is_both = end.outages.is_both;
         self.suffer(if is_both { Mishap::LostInOutage } else { Mishap::WriteLostOneWay });
         self.retry(id, lane);
@@ -87,8 +89,10 @@ impl<O: Observer> State<O> {
 
     /// Handles a lost acknowledgement: a later one, or one of the retries, brings it.
     pub(super) fn lose_ack(&mut self, id: usize, lane: LaneId) {
+        let now_ns = self.now_ns;
         let Some(end) = self.ends[id].as_mut() else { return };
         end.lanes[lane.index()].lost_acks += 1;
+        end.lanes[lane.index()].fall_silent(now_ns);
         let is_both = end.outages.is_both;
         self.suffer(if is_both { Mishap::LostInOutage } else { Mishap::AckLostOneWay });
         self.retry(id, lane);

@@ -159,6 +159,13 @@ impl<O: Observer> State<O> {
         (self.keys.len(), self.ends.iter().flatten().count())
     }
 
+    /// Returns the longest time for which the host behind an end's lanes has been silent, over sockets.
+    pub(crate) fn silence_ns(&self, id: usize) -> u64 {
+        let lanes = self.ends[id].iter().filter(|end| !end.one_sided).flat_map(|end| &end.lanes);
+        let since_ns = lanes.filter_map(|lane| lane.silent_since_ns).min();
+        since_ns.map_or(0, |since_ns| self.now_ns - since_ns)
+    }
+
     /// Returns the number of ports. They are numbered from 0.
     pub fn ports(&self) -> usize {
         self.ports.len()

@@ -94,6 +94,9 @@ pub(super) trait End<const O: bool>: ConnectionEnd + Sized {
     /// Returns the name of its connection as one with a debt.
     fn debtor(comm: &Comm<Self, O>) -> Weak<RecvComm<O>>;
 
+    /// Returns true if it owes its peer something.
+    fn owes(&mut self) -> bool;
+
     /// Sends what it owes. Returns true if all of it is on its way.
     fn acknowledge(&mut self) -> bool;
 }
@@ -104,6 +107,10 @@ impl<const O: bool> End<O> for SendConnection<Net<O>> {
         Weak::new()
     }
 
+    fn owes(&mut self) -> bool {
+        false
+    }
+
     fn acknowledge(&mut self) -> bool {
         true
     }
@@ -112,6 +119,10 @@ impl<const O: bool> End<O> for SendConnection<Net<O>> {
 impl<const O: bool> End<O> for RecvConnection<Net<O>> {
     fn debtor(comm: &RecvComm<O>) -> Weak<RecvComm<O>> {
         Weak::clone(&comm.itself)
+    }
+
+    fn owes(&mut self) -> bool {
+        Self::owes(self)
     }
 
     fn acknowledge(&mut self) -> bool {
@@ -153,11 +164,6 @@ impl<E: ConnectionEnd, const O: bool> Comm<E, O> {
         self.end.borrow().as_ref().map(|end| Arc::clone(end.steering()))
     }
 
-    /// Lets the control thread use the end, between two calls; `None` once the connection is closed.
-    pub(super) fn with_end<R>(&self, use_end: impl FnOnce(&mut E) -> R) -> Option<R> {
-        self.end.borrow_mut().as_deref_mut().map(use_end)
-    }
-
     /// Returns the parts of its host that it uses.
     pub(super) fn parts(&self) -> Vec<Part> {
         self.end.borrow().as_ref().map_or_else(Vec::new, |end| end.parts())
@@ -182,6 +188,16 @@ impl<E: ConnectionEnd, const O: bool> Comm<E, O> {
 }
 
 impl<E: End<O>, const O: bool> Comm<E, O> {
+    /// Lets the control thread use the end, between two calls; `None` once the connection is closed.
+    pub(super) fn with_end<R>(&self, use_end: impl FnOnce(&mut E) -> R) -> Option<R> {
+        let use_end = || {
+            let mut end = self.end.borrow_mut();
+            let Some(end) = end.as_deref_mut() else { return (None, false) };
+            (Some(use_end(end)), end.owes())
+        };
+        call::between(self, || true, |_| false, use_end).flatten()
+    }
+
     /// Takes the end out of the connection, which is closed from now on.
     pub(super) fn close(&self) -> Option<Box<E>> {
         call::close(self, || self.end.borrow_mut().take()).expect("no other thread uses it")

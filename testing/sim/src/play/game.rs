@@ -354,6 +354,7 @@ impl<const O: bool> Game<O> {
             Task::RailDeath(number) => self.handle_death(self.faults.rail_deaths[number].kind),
             Task::Heal(port) => self.world.lock().heal_port(port),
             Task::Recover { connection, sender } => self.handle_recover(Side { connection, sender }),
+            Task::Listen { connection, sender } => self.handle_listen(Side { connection, sender }),
             Task::Work { connection, sender, number } => self.handle_work(Side { connection, sender }, number),
         }
     }

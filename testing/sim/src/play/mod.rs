@@ -12,6 +12,7 @@ mod habits;
 mod injecting;
 mod injection;
 mod insisting;
+mod listening;
 mod memory;
 mod net;
 mod orders;

@@ -33,7 +33,7 @@ impl<const O: bool> Game<O> {
     }
 
     /// Lets the control thread use an end that is up; `None` if it is not.
-    fn with_recovering<R>(&mut self, side: Side, use_end: impl FnOnce(&mut dyn Recovers) -> R) -> Option<R> {
+    pub(super) fn with_recovering<R>(&mut self, side: Side, use_end: impl FnOnce(&mut dyn Recovers) -> R) -> Option<R> {
         let pair = &self.connections[side.connection];
         match (side.sender, &pair.sender.stage, &pair.receiver.stage) {
             (true, Stage::Up(comm, _), _) => comm.with_end(|end| use_end(end)),
@@ -87,7 +87,7 @@ impl<const O: bool> Game<O> {
     }
 
     /// Carries out the actions of an end's recovery, and schedules its timer.
-    fn carry_recovery(&mut self, side: Side) {
+    pub(super) fn carry_recovery(&mut self, side: Side) {
         while let Some(action) = self.with_recovering(side, |end| end.poll_recovery()).flatten() {
             match action {
                 RecoveryAction::Send(message) => {

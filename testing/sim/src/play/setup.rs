@@ -52,7 +52,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
             traffic_class: None,
             first_number: self.faults.first_number,
             probe_timeout: PROBE_TIMEOUT,
-            rail_timeout: Duration::ZERO,
+            rail_timeout: Duration::from_nanos(self.faults.rail_timeout_ns),
             recovers: self.faults.recovers,
             outage: OUTAGE,
             rail_pause: RAIL_PAUSE,
@@ -288,6 +288,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
         } else {
             self.apply_failures(side);
             self.wake(self.process_of(side));
+            self.listen_again(side, self.faults.rail_timeout_ns);
         }
         for message in progress.into_kept() {
             self.tell(side, |session, number, now_ns| session.handle_message(number, message, now_ns));

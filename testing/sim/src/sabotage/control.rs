@@ -70,6 +70,11 @@ impl Plot {
         }
     }
 
+    /// Returns the time at which an end's peer was last heard, as its looks for silent rails are told of it.
+    pub(crate) fn heard_ns(&self, heard_ns: u64) -> u64 {
+        if self.is(Sabotage::PeerUnheard) { 0 } else { heard_ns }
+    }
+
     /// Returns the bytes of a frame as they arrive.
     pub(crate) fn carried_bytes(&self, mut bytes: Vec<u8>) -> Vec<u8> {
         if self.is(Sabotage::FrameCut) {

@@ -130,6 +130,8 @@ sabotages! {
     StateOfBefore = "RAIL_STATE has the entries of the one before" => Blame("may cause this error now");
     IdleDownLost = "RAIL_DOWN of a rail that has carried nothing is lost" => Progress("has been down since");
     RailNewsLost = "steps of a recovery that were lost with a session's socket are not sent again" => Death;
+    SilenceUnnoticed = "nobody looks for rails that fall silent" => Death;
+    PeerUnheard = "nobody hears that the peer of a silent rail is alive" => Death;
     RepairTwice = "a part that comes again comes twice" => Wire("came again, but");
     RepairMisnamed = "a part that comes again has the number of the next" => Wire("came again, but");
     RepairWithoutRecord = "a part that comes again lacks the record" => Wire("no record came with it");

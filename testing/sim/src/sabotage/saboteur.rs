@@ -4,6 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use railweave_fabric::{
     Access, Connecting, Domain, Fabric, Joining, LaneEndpoint, LaneId, Memory, Part, PendingRail, PostError, Rail,
@@ -315,6 +316,10 @@ impl<R: Rail> Rail for SaboteurRail<R> {
 
     fn acknowledge(&mut self) -> bool {
         self.plot.is(Sabotage::DebtForgotten) || self.inner.acknowledge()
+    }
+
+    fn silence(&mut self) -> Duration {
+        self.inner.silence()
     }
 
     fn end(self, flushes: &[RemoteSlice], reports: &mut impl Reports) -> bool {

@@ -1,0 +1,63 @@
+//! The looks of a control thread at the open ends of its process, for rails that fall silent.
+
+use railweave_fabric::{RailId, RailSet};
+use railweave_transport::{Hearing, Hush, RailInfo};
+
+use super::game::{Game, Side};
+use super::stage::Stage;
+use crate::Seen;
+use crate::sabotage::Sabotage;
+use crate::task::Task;
+use crate::watch::Strike;
+use crate::witness::Note;
+
+impl<const O: bool> Game<O> {
+    /// Schedules a look at an end after this time, in nanoseconds; none after 0.
+    pub(super) fn listen_again(&self, side: Side, after_ns: u64) {
+        let Side { connection, sender } = side;
+        if after_ns > 0 && !self.plot.is(Sabotage::SilenceUnnoticed) {
+            self.world.lock().later(after_ns, Task::Listen { connection, sender });
+        }
+    }
+
+    /// Lets the control thread look at an end.
+    pub(super) fn handle_listen(&mut self, side: Side) {
+        let pair = &self.connections[side.connection];
+        let route = if side.sender { pair.sender.route } else { pair.receiver.route };
+        let Some((session, _)) = route else { return };
+        let now_ns = self.now_ns();
+        let heard_ns = self.plot.heard_ns(self.sessions.ends[session].protocol.heard_ns());
+        let before = self.down(side);
+        let hush = self.with_recovering(side, |end| end.look_for_silence(Hearing { now_ns, heard_ns }));
+        let Some(hush) = hush else { return };
+        self.note_silent(side, self.down(side).except(before));
+        self.carry_recovery(side);
+        let timeout_ns = self.faults.rail_timeout_ns;
+        if hush == Hush::Doubtful {
+            self.tell(side, |session, _, now_ns| session.doubt(timeout_ns, now_ns));
+        }
+        self.listen_again(side, if hush == Hush::Idle { timeout_ns } else { timeout_ns / 2 });
+    }
+
+    /// Notes the rails that a look at an end has given up. They may have worked.
+    fn note_silent(&mut self, side: Side, rails: RailSet) {
+        for rail in rails {
+            self.strike(side.connection, &[true, false], Strike::RailFailed(rail.index() as u8));
+            self.world.lock().saw(Seen::DownSilent);
+        }
+        if side.sender && !rails.is_empty() {
+            self.world.lock().observer.watch.connections[side.connection].will_give_up();
+        }
+    }
+
+    /// Returns the rails of an end that are down.
+    fn down(&self, side: Side) -> RailSet {
+        let pair = &self.connections[side.connection];
+        let rails: Vec<RailInfo> = match (side.sender, &pair.sender.stage, &pair.receiver.stage) {
+            (true, Stage::Up(comm, _), _) => comm.rails(),
+            (false, _, Stage::Up(comm, _)) => comm.rails(),
+            _ => Vec::new(),
+        };
+        rails.iter().filter(|rail| rail.counters.is_down()).filter_map(|rail| RailId::new(rail.index)).collect()
+    }
+}
