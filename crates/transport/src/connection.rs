@@ -11,7 +11,7 @@ pub(crate) use self::fast_path::FastPath;
 use crate::fate::Fate;
 use crate::rail_info::RailInfo;
 use crate::rails::{ConnectedRail, POLL_BATCH, RailSide, Rails};
-use crate::recovery::{GivenUp, Outage, Silences};
+use crate::recovery::{GivenUp, Outage, Silences, flap_time};
 use crate::steering::Steering;
 use crate::violation::Violation;
 use crate::work::WorkKind;
@@ -138,7 +138,7 @@ impl<F: Fabric> Core<F> {
             peer,
             recovers: config.recovers,
             quiet: RailSet::EMPTY,
-            outage: Outage::new(config.outage),
+            outage: Outage::new(config.outage, flap_time(config.rail_pause)),
             gone: RailSet::EMPTY,
             gone_why: String::new(),
             silences: Silences::new(config.rail_timeout),

@@ -134,16 +134,13 @@ impl RailError {
         }
     }
 
-    /// Returns true if the peer, or this host, refused the work itself: repeating it over another rail may be refused
-    /// too.
-    pub fn is_refusal(&self) -> bool {
-        use WorkStatus::{
-            LocalAccess, LocalLength, LocalOperation, LocalProtection, RemoteAccess, RemoteInvalidRequest,
-        };
-        matches!(self, Self::Work(failure) if matches!(
-            failure.status,
-            LocalAccess | LocalLength | LocalOperation | LocalProtection | RemoteAccess | RemoteInvalidRequest
-        ))
+    /// Returns true if the work itself may be the reason, as when the peer or this host refuses it, or its adapter
+    /// cannot carry it out: repeated over another rail it may fail again. The failures of paths and whole adapters are
+    /// of another kind.
+    pub fn may_be_of_work(&self) -> bool {
+        use WorkStatus::{Fatal, Flushed, ReceiverNotReady, ResponseTimeout, RetriesExceeded};
+        let of_path = [Fatal, Flushed, ReceiverNotReady, ResponseTimeout, RetriesExceeded];
+        matches!(self, Self::Work(failure) if !of_path.contains(&failure.status))
     }
 
     /// Returns true if the peer refused the memory that the work names, as after it was deregistered there.

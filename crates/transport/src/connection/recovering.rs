@@ -4,6 +4,7 @@ use railweave_fabric::{Fabric, Fault, LaneId, MAX_RAILS, Part, Piece, Rail, Rail
 
 use super::{Core, Fatal, Outstanding};
 use crate::recovery::{GivenUp, Hearing, Hush, Oldest};
+use crate::sequence::Sequence;
 use crate::violation::{RailFault, Violation};
 use crate::{Cause, Error};
 
@@ -136,14 +137,15 @@ impl<F: Fabric> Core<F> {
 
     /// Ends the connection if none of its rails can come back, or it has been without any for too long. Called whenever
     /// its recovery has something to do.
-    pub(crate) fn check_outage(&mut self, outstanding: &mut impl Outstanding, now_ns: u64) {
+    /// `oldest` is the oldest message that is not complete.
+    pub(crate) fn check_outage(&mut self, outstanding: &mut impl Outstanding, oldest: Option<Sequence>, now_ns: u64) {
         if RailId::all().all(|rail| self.is_gone(rail) || !self.rails.has(rail)) {
             let why = format!("{}; this connection uses it and is lost", self.gone_why);
             self.drain(outstanding);
             self.fail(Error::local(why));
             return;
         }
-        if let Some(for_ns) = self.outage.check(!self.rails.usable().is_empty(), now_ns) {
+        if let Some(for_ns) = self.outage.check(!self.postable().is_empty(), oldest, now_ns) {
             let (peer, history) = (self.peer.clone(), self.outage.history());
             self.drain(outstanding);
             self.fail(Cause::Outage { peer, for_ns, history });
@@ -200,6 +202,11 @@ impl<F: Fabric> Core<F> {
             }
         }
         hush
+    }
+
+    /// Returns true if a rail has fallen silent at least twice since something last came over it.
+    pub(crate) fn has_fallen_again(&self, rail: RailId) -> bool {
+        self.silences.has_fallen_again(rail)
     }
 
     /// Returns true if the connection goes on without rails that fail.

@@ -34,6 +34,8 @@ pub(super) struct OneRail<F: Fabric> {
     /// The entries of RAIL_DOWN that wait for the answer.
     pub(super) question: Option<Vec<Listed>>,
     pub(super) pauses: Pauses,
+    /// True from the news that it is back until it is down: new lanes may fail before the sender uses them.
+    pub(super) is_in_use: bool,
 }
 
 /// The stage of a rail.
@@ -61,6 +63,7 @@ impl<F: Fabric> Recovery<F> {
             stage: Stage::Up,
             question: None,
             pauses: Pauses::new(pause),
+            is_in_use: true,
         });
         Self {
             rails,

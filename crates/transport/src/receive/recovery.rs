@@ -39,7 +39,12 @@ impl<F: Fabric> RecvConnection<F> {
             self.begin_fence(rail, why, now_ns);
         }
         self.repeat_cts();
-        self.core.check_outage(&mut self.inbox, now_ns);
+        self.check_outage(now_ns);
+    }
+
+    fn check_outage(&mut self, now_ns: u64) {
+        let oldest = self.oldest_open();
+        self.core.check_outage(&mut self.inbox, oldest, now_ns);
     }
 
     /// Returns the time at which there is something to do.
@@ -66,13 +71,20 @@ impl<F: Fabric> RecvConnection<F> {
         self.recovery.repeats_cts = true;
         let one = &mut self.recovery.rails[rail];
         one.stage = Stage::Fencing;
-        one.pauses.went_down(now_ns);
+        // Otherwise it has not been back since it was last said to be down.
+        let was_in_use = std::mem::take(&mut one.is_in_use);
+        if was_in_use {
+            let was_useless = matches!(why, GivenUp::Silent(_)) && self.core.has_fallen_again(rail);
+            one.pauses.went_down(was_useless, now_ns);
+        }
         if one.question.is_none() {
             self.recovery.say(rail, RailMessage::Suspect);
         }
-        self.core.note_down(rail, format!("{name}: {why}"));
-        let left = self.core.rails.usable();
-        self.recovery.actions.push_back(RecoveryAction::Event(Event::RailDown { rail, name, why, left }));
+        if was_in_use {
+            self.core.note_down(rail, format!("{name}: {why}"));
+            let left = self.core.rails.usable();
+            self.recovery.actions.push_back(RecoveryAction::Event(Event::RailDown { rail, name, why, left }));
+        }
         self.recovery.work(Fence::new(rail, taken, flushes));
     }
 
@@ -159,7 +171,9 @@ impl<F: Fabric> RecvConnection<F> {
     fn has_hidden(&self, rail: RailId) -> bool {
         let receives = (0..=u8::MAX).map(|number| self.inbox.slots.get(Slot::new(number)));
         let mut complete = receives.filter(|receive| receive.state == State::Complete && receive.flushable);
-        complete.any(|receive| receive.expected.contains(rail))
+        // An empty message has placed nothing.
+        let has_bytes = |receive: &Receive| receive.sizes[..usize::from(receive.count)].iter().any(|size| *size > 0);
+        complete.any(|receive| receive.expected.contains(rail) && has_bytes(receive))
     }
 
     /// Says what has come of the parts that the sender asks about. Nothing of this incarnation can come any more.
@@ -371,10 +385,12 @@ impl<F: Fabric> RecvConnection<F> {
         match &one.stage {
             Stage::Up if self.core.end_quiet(rail) => {
                 let after_ns = one.pauses.came_up(now_ns);
+                one.is_in_use = true;
                 let name = self.core.rails.name(rail);
                 let event = Event::RailUp { rail, name, after_ns, repaired: None };
                 self.recovery.actions.push_back(RecoveryAction::Event(event));
                 self.repeat_cts();
+                self.check_outage(now_ns);
             }
             // The news that its sockets are here is late, or some are not.
             Stage::Awaiting(_) => {
@@ -469,6 +485,10 @@ impl<F: Fabric> RecvConnection<F> {
     /// Writes the CTS entries of all receives that are not complete again over a usable rail, if a rail was given up
     /// that may have lost some.
     fn repeat_cts(&mut self) {
+        // What is on its way over a rail that was given up just now counts only once its fence has begun.
+        if self.core.has_given_up() {
+            return;
+        }
         let usable = self.core.postable();
         let Some(on) = usable.first().filter(|_| self.recovery.repeats_cts) else {
             return;

@@ -23,9 +23,9 @@ use railweave_fabric::{Part, RailId};
 
 pub(crate) use self::fence::{Fence, Fenced};
 pub use self::given_up::GivenUp;
-pub(crate) use self::new_lanes::{Attempt, Made, NewLanes, Remake};
+pub(crate) use self::new_lanes::{Attempt, Made, NewLanes, Remake, Unwanted};
 pub(crate) use self::outage::Outage;
-pub(crate) use self::pauses::Pauses;
+pub(crate) use self::pauses::{Pauses, flap_time};
 pub use self::silence::{Hearing, Hush};
 pub(crate) use self::silence::{Oldest, Silences};
 use crate::{Dial, Event, LaneRefused, Message, RailNews, Token};

@@ -10,8 +10,13 @@ const MOST: u64 = 100;
 const EARLY: u64 = 600;
 
 /// A rail that fails within this time of coming up flaps. One that stays up for [`STEADY`] has flapped enough.
-const FLAP: u64 = 100;
+const FLAP: u32 = 100;
 const STEADY: u64 = 600;
+
+/// Returns the time for which a rail must stay up so that its next failure is no flap, with this first pause.
+pub(crate) fn flap_time(first: Duration) -> Duration {
+    first.saturating_mul(FLAP)
+}
 
 /// The time that an attempt has.
 const ATTEMPT: u64 = 30;
@@ -41,11 +46,12 @@ impl Pauses {
         self.first_ns * ATTEMPT
     }
 
-    /// Notes that the rail has failed.
-    pub(crate) fn went_down(&mut self, now_ns: u64) {
+    /// Notes that the rail has failed. `was_useless` is true if it has carried nothing since it came up, although it
+    /// should have: then it flaps, for however long it was up.
+    pub(crate) fn went_down(&mut self, was_useless: bool, now_ns: u64) {
         if let Some(up_since_ns) = self.up_since_ns {
             let was_up_ns = now_ns.saturating_sub(up_since_ns);
-            if was_up_ns < self.first_ns * FLAP {
+            if was_useless || was_up_ns < self.first_ns * u64::from(FLAP) {
                 self.flaps = (self.flaps + 1).min(MOST_FLAPS);
             } else if was_up_ns >= self.first_ns * STEADY {
                 self.flaps = 0;
@@ -102,7 +108,7 @@ mod tests {
     #[test]
     fn attempts_are_a_second_apart_in_the_first_minute_and_ten_later() {
         let mut rail = Pauses::new(FIRST);
-        rail.went_down(MINUTE_NS);
+        rail.went_down(false, MINUTE_NS);
         assert_eq!(pauses(&mut rail, MINUTE_NS, 6), [100, 200, 400, 800, 1000, 1000]);
         assert_eq!(pauses(&mut rail, 2 * MINUTE_NS, 2), [6400, 10_000]);
         assert_eq!(rail.attempt_ns(), 3_000_000_000);
@@ -112,21 +118,24 @@ mod tests {
     fn a_rail_that_flaps_waits_longer_each_time_and_one_that_is_steady_does_not() {
         let mut rail = Pauses::new(FIRST);
         let mut now_ns = MINUTE_NS;
-        rail.went_down(now_ns);
+        rail.went_down(false, now_ns);
         for first in [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000] {
             assert_eq!(pauses(&mut rail, now_ns, 1), [first]);
             let soonest = if first == 100 { 0 } else { first };
             assert_eq!((rail.soonest_ns(now_ns) - now_ns) / 1_000_000, soonest);
             assert_eq!(rail.came_up(now_ns + 7), 7);
             now_ns += 100 * FIRST_NS - 1;
-            rail.went_down(now_ns);
+            rail.went_down(false, now_ns);
         }
         rail.came_up(now_ns);
         now_ns += MINUTE_NS - 1;
-        rail.went_down(now_ns);
+        rail.went_down(false, now_ns);
         assert_eq!(pauses(&mut rail, now_ns, 1), [10_000], "it was not steady for long enough");
         rail.came_up(now_ns);
-        rail.went_down(now_ns + MINUTE_NS);
+        rail.went_down(false, now_ns + MINUTE_NS);
         assert_eq!(pauses(&mut rail, now_ns + MINUTE_NS, 1), [100]);
+        rail.came_up(now_ns + MINUTE_NS);
+        rail.went_down(true, now_ns + 3 * MINUTE_NS);
+        assert_eq!(pauses(&mut rail, now_ns + 3 * MINUTE_NS, 1), [200], "it has carried nothing");
     }
 }

@@ -4,7 +4,8 @@
 //! A rail is judged by its oldest work: while that stays the same, nothing that was posted later has come back either.
 //! Silence alone is no failure, because the peer may stand still, or its host be gone. It counts once something else of
 //! the peer was heard since it began: its session, or another rail. A false alarm costs new lanes, never data, and
-//! makes the rail's time longer: it shows in that the rail is back at once.
+//! makes the rail's time longer: it shows in that work ends over the rail again at once. That it is back shows little:
+//! new lanes carry their first packets, and perhaps nothing else.
 
 use std::time::Duration;
 
@@ -31,10 +32,12 @@ pub enum Hush {
     Doubtful,
 }
 
-/// The time of a rail is at most 2^`MOST_DOUBLINGS` times as long as the first.
-const MOST_DOUBLINGS: u32 = 10;
+/// The time of a rail is at most 2^`MOST_DOUBLINGS` times as long as the first: a rail that loses only what is long, or
+/// only for moments, must not hold work up for ever longer.
+const MOST_DOUBLINGS: u32 = 4;
 
-/// A rail that is in use again within this many times of its first time was silent for a moment only: a false alarm.
+/// A rail over which work ends again within this many times of its first time was silent for a moment only: a false
+/// alarm.
 const AT_ONCE: u64 = 4;
 
 /// A rail has its first time again once it has not fallen silent for this many of its present times.
@@ -63,10 +66,12 @@ struct Silence {
     /// The time of the last look that found that something had come back.
     moved_ns: Option<u64>,
     doublings: u32,
-    /// The time at which it last fell silent.
+    /// The time at which it fell silent, for the first time since something had come over it.
     fell_ns: u64,
-    /// True from then on until it is looked at again.
+    /// True from then on until something comes over it again.
     has_fallen: bool,
+    /// True if it has fallen silent again before that.
+    has_fallen_again: bool,
 }
 
 /// Work on its way over a rail.
@@ -94,15 +99,30 @@ impl Silences {
     pub(crate) fn note_oldest(&mut self, rail: RailId, mark: Option<u64>, now_ns: u64) {
         let one = &mut self.rails[rail];
         if one.mark != mark {
-            one.moved_ns = one.mark.map(|_| now_ns).or(one.moved_ns);
+            let has_moved = one.mark.is_some();
             one.since_ns = mark.map(|_| now_ns);
             one.mark = mark;
+            if has_moved {
+                self.note_moved(rail, now_ns);
+            }
         }
     }
 
     /// Notes that something has come over a rail.
     pub(crate) fn note_moved(&mut self, rail: RailId, now_ns: u64) {
-        self.rails[rail].moved_ns = Some(now_ns);
+        let one = &mut self.rails[rail];
+        one.moved_ns = Some(now_ns);
+        if std::mem::take(&mut one.has_fallen) {
+            let was_away_ns = now_ns.saturating_sub(one.fell_ns);
+            let is_false = was_away_ns < self.timeout_ns.saturating_mul(AT_ONCE);
+            one.doublings = if is_false { (one.doublings + 1).min(MOST_DOUBLINGS) } else { 0 };
+            one.has_fallen_again = false;
+        }
+    }
+
+    /// Returns true if a rail has fallen silent at least twice since something last came over it.
+    pub(crate) fn has_fallen_again(&self, rail: RailId) -> bool {
+        self.rails[rail].has_fallen_again
     }
 
     /// Notes for how long a rail's peer has acknowledged nothing that is on its way to it. A fabric that knows this
@@ -127,11 +147,6 @@ impl Silences {
         Hearing { now_ns, heard_ns }: Hearing,
     ) -> Result<Hush, Duration> {
         let one = &mut self.rails[rail];
-        if std::mem::take(&mut one.has_fallen) {
-            let was_away_ns = now_ns.saturating_sub(one.fell_ns);
-            let is_false = was_away_ns < self.timeout_ns.saturating_mul(AT_ONCE);
-            one.doublings = if is_false { (one.doublings + 1).min(MOST_DOUBLINGS) } else { 0 };
-        }
         let limit_ns = self.timeout_ns << one.doublings;
         if one.doublings > 0 && now_ns.saturating_sub(one.fell_ns) >= limit_ns.saturating_mul(TIMES_OF_PEACE) {
             one.doublings = 0;
@@ -146,7 +161,11 @@ impl Silences {
         match () {
             () if is_alive && silent_ns >= limit_ns => {
                 let one = &mut self.rails[rail];
-                (one.fell_ns, one.has_fallen) = (now_ns, true);
+                if std::mem::replace(&mut one.has_fallen, true) {
+                    one.has_fallen_again = true;
+                } else {
+                    one.fell_ns = now_ns;
+                }
                 self.forget(rail);
                 Err(Duration::from_nanos(silent_ns))
             }
@@ -240,11 +259,12 @@ mod tests {
     fn each_alarm_doubles_the_time_until_there_is_peace() {
         let mut one = silences();
         let mut now = 0;
-        for time in [500, 1000, 2000, 4000] {
-            assert_eq!(look(&mut one, Some(1), now, now), Ok(Hush::Busy));
-            assert_eq!(look(&mut one, Some(1), now + time - 1, now + 1), Ok(Hush::Busy));
+        for time in [500, 1000, 2000, 4000, 8000, 8000] {
+            assert_eq!(look(&mut one, Some(now), now, now), Ok(Hush::Busy));
+            assert_eq!(look(&mut one, Some(now + 1), now, now), Ok(Hush::Busy), "something has come over it");
+            assert_eq!(look(&mut one, Some(now + 1), now + time - 1, now + 1), Ok(Hush::Busy));
+            assert_eq!(look(&mut one, Some(now + 1), now + time, now + time - 1), Err(time));
             now += time;
-            assert_eq!(look(&mut one, Some(1), now, now - 1), Err(time));
         }
         assert_eq!(look(&mut one, None, now, now), Ok(Hush::Idle));
         now += 64 * 8000;
@@ -261,9 +281,26 @@ mod tests {
             assert_eq!(look(&mut one, Some(1), 500, 1), Err(500));
             let back = 500 + away;
             assert_eq!(look(&mut one, Some(2), back, back), Ok(Hush::Busy));
-            assert_eq!(look(&mut one, Some(2), back + time - 1, back + 1), Ok(Hush::Busy), "{away}");
-            assert_eq!(look(&mut one, Some(2), back + time, back + 1), Err(time), "{away}");
+            assert_eq!(look(&mut one, Some(3), back, back), Ok(Hush::Busy));
+            assert_eq!(look(&mut one, Some(3), back + time - 1, back + 1), Ok(Hush::Busy), "{away}");
+            assert_eq!(look(&mut one, Some(3), back + time, back + 1), Err(time), "{away}");
         }
+    }
+
+    #[test]
+    fn a_rail_that_is_back_but_carries_nothing_gives_no_false_alarm() {
+        let mut one = silences();
+        let mut now = 0;
+        for fall in 0..5 {
+            assert_eq!(look(&mut one, Some(1), now, now), Ok(Hush::Busy));
+            assert_eq!(look(&mut one, Some(1), now + 500, now + 1), Err(500));
+            assert_eq!(one.has_fallen_again(rail(0)), fall > 0);
+            now += 600;
+        }
+        assert_eq!(look(&mut one, Some(1), now, now), Ok(Hush::Busy));
+        assert_eq!(look(&mut one, Some(2), now, now), Ok(Hush::Busy));
+        assert!(!one.has_fallen_again(rail(0)));
+        assert_eq!(look(&mut one, Some(2), now + 500, now + 1), Err(500), "the alarms were true");
     }
 
     #[test]

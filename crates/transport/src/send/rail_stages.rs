@@ -24,6 +24,8 @@ pub(super) struct OneRail<F: Fabric> {
     pub(super) incarnation: Incarnation,
     pub(super) stage: Stage<F>,
     pub(super) pauses: Pauses,
+    /// True if something has said that its path may be back since new lanes were last opened.
+    pub(super) is_hurried: bool,
     /// The bytes that were sent again for it since it went down.
     pub(super) repaired: u64,
     /// The refusal for which it was given up last, if one was the reason.
@@ -57,6 +59,7 @@ impl<F: Fabric> Recovery<F> {
             incarnation: Incarnation::default(),
             stage: Stage::Up,
             pauses: Pauses::new(pause),
+            is_hurried: false,
             repaired: 0,
             refused: None,
         });

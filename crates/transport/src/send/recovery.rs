@@ -17,7 +17,8 @@ use crate::connection::Outstanding;
 use crate::handshake::LaneRefused;
 use crate::message::{Listed, RailMessage, RailNews, Seen};
 use crate::rails::TakenRail;
-use crate::recovery::{Attempt, Fence, Fenced, GivenUp, Made, NewLanes, RecoveryAction, Remake};
+use crate::recovery::{Attempt, Fence, Fenced, GivenUp, Made, NewLanes, RecoveryAction, Remake, Unwanted};
+use crate::sequence::Sequence;
 use crate::violation::{CtsViolation, RailFault};
 use crate::work::WorkKind;
 use crate::{Dial, Error, Event, Immediate, Token, record};
@@ -39,7 +40,13 @@ impl<F: Fabric> SendConnection<F> {
             }
         }
         self.post_repairs(now_ns);
-        self.core.check_outage(&mut self.progress, now_ns);
+        self.check_outage(now_ns);
+    }
+
+    fn check_outage(&mut self, now_ns: u64) {
+        let owed = self.progress.requests.carried().filter(|slot| !slot.owed.is_empty());
+        let oldest = owed.map(|slot| slot.sequence).max_by_key(|sequence| self.head.since(*sequence));
+        self.core.check_outage(&mut self.progress, oldest, now_ns);
     }
 
     /// Returns the time of the next attempt to open new lanes.
@@ -65,7 +72,8 @@ impl<F: Fabric> SendConnection<F> {
         };
         let one = &mut self.recovery.rails[rail];
         (one.stage, one.repaired, one.refused) = (Stage::Fencing, 0, Refusals::of(&why));
-        one.pauses.went_down(now_ns);
+        let was_useless = matches!(why, GivenUp::Silent(_)) && self.core.has_fallen_again(rail);
+        one.pauses.went_down(was_useless, now_ns);
         self.core.note_down(rail, format!("{name}: {why}"));
         let left = self.core.rails.usable();
         self.recovery.actions.push_back(RecoveryAction::Event(Event::RailDown { rail, name, why, left }));
@@ -164,8 +172,11 @@ impl<F: Fabric> SendConnection<F> {
 
     fn rest(&mut self, rail: RailId, now_ns: u64) {
         let one = &mut self.recovery.rails[rail];
-        let until_ns = if self.core.is_gone(rail) { u64::MAX } else { one.pauses.next_ns(now_ns) };
-        one.stage = Stage::Resting { until_ns };
+        let mut until_ns = one.pauses.next_ns(now_ns);
+        if std::mem::take(&mut one.is_hurried) {
+            until_ns = until_ns.min(one.pauses.soonest_ns(now_ns));
+        }
+        one.stage = Stage::Resting { until_ns: if self.core.is_gone(rail) { u64::MAX } else { until_ns } };
     }
 
     /// Ends new lanes that the peer has given up.
@@ -189,6 +200,7 @@ impl<F: Fabric> SendConnection<F> {
         let event = Event::RailUp { rail, name, after_ns, repaired: Some(repaired) };
         self.recovery.actions.push_back(RecoveryAction::Event(event));
         self.progress.meter.use_rails(self.core.rails.usable());
+        self.check_outage(now_ns);
     }
 
     /// Handles a step of the peer.
@@ -212,7 +224,9 @@ impl<F: Fabric> SendConnection<F> {
                 self.recover_now(now_ns);
                 Ok(())
             }
-            (Stage::Offered(_) | Stage::Dialling { .. }, RailMessage::Suspect) => {
+            (Stage::Offered(pending) | Stage::Dialling { pending, .. }, RailMessage::Suspect) => {
+                // Destroying queue pairs takes time.
+                self.recovery.work(Unwanted::<F>::new(rail, pending));
                 self.recovery.say_never_up(rail);
                 Ok(())
             }
@@ -250,19 +264,24 @@ impl<F: Fabric> SendConnection<F> {
         if !fits {
             return Err(RailFault::OtherSlots);
         }
+        let mut oldest_unseen: Option<Sequence> = None;
         for (listed, seen) in unsure.into_iter().zip(seen) {
-            let sequence = crate::sequence::Sequence::new(listed.sequence);
+            let sequence = Sequence::new(listed.sequence);
             let here = listed.unsure & seen.parts;
             here.iter().for_each(|part| self.progress.repairs.note_seen(sequence, part));
             self.progress.requests.end_parts(sequence, here);
-            for part in listed.unsure.except(here) {
-                self.progress.repairs.add(sequence, part);
+            let unseen = listed.unsure.except(here);
+            unseen.iter().for_each(|part| self.progress.repairs.add(sequence, part));
+            if !unseen.is_empty()
+                && oldest_unseen.is_none_or(|oldest| self.head.since(oldest) < self.head.since(sequence))
+            {
+                oldest_unseen = Some(sequence);
             }
         }
         self.rest(rail, now_ns);
-        let has_unseen = self.progress.repairs.wait();
-        if let Some((lane, error)) = self.recovery.rails[rail].refused.take().filter(|_| has_unseen)
-            && self.recovery.refusals.count(self.recovery.pause_ns, now_ns) == Refused::TooOften
+        if let Some((lane, error)) = self.recovery.rails[rail].refused.take()
+            && let Some(oldest) = oldest_unseen
+            && self.recovery.refusals.count(oldest, self.recovery.pause_ns, now_ns) == Refused::TooOften
         {
             self.core.fail_by_refusal(rail, lane, error);
         }
@@ -315,13 +334,20 @@ impl<F: Fabric> SendConnection<F> {
                     attach(&mut pending, lane, socket).map_err(|error| error.to_string())?;
                     if missing > 1 { Ok(None) } else { Ok(Some(())) }
                 });
-                match attached {
-                    Ok(None) => one.stage = Stage::Dialling { pending, token, missing: missing - 1 },
-                    Ok(Some(())) => match pending.into_rail() {
-                        Ok(lanes) => self.install(rail, lanes, now_ns),
-                        Err(_) => self.recovery.say_never_up(rail),
-                    },
-                    Err(_) => self.recovery.say_never_up(rail),
+                let made = match attached {
+                    Ok(None) => {
+                        one.stage = Stage::Dialling { pending, token, missing: missing - 1 };
+                        return;
+                    }
+                    Ok(Some(())) => pending.into_rail().map_err(|error| error.to_string()),
+                    Err(reason) => Err(reason),
+                };
+                match made {
+                    Ok(lanes) => self.install(rail, lanes, now_ns),
+                    Err(reason) => {
+                        self.recovery.say_never_up(rail);
+                        self.note_failed(rail, &Made::Failed(reason));
+                    }
                 }
             }
             other => one.stage = other,
@@ -342,8 +368,10 @@ impl<F: Fabric> SendConnection<F> {
     pub(super) fn hurry(&mut self, now_ns: u64) {
         for rail in RailId::all().filter(|rail| !self.core.is_gone(*rail)) {
             let one = &mut self.recovery.rails[rail];
-            if let Stage::Resting { until_ns } = &mut one.stage {
-                *until_ns = (*until_ns).min(one.pauses.soonest_ns(now_ns));
+            match &mut one.stage {
+                Stage::Resting { until_ns } => *until_ns = (*until_ns).min(one.pauses.soonest_ns(now_ns)),
+                // The attempt in progress may have begun too early.
+                stage => one.is_hurried = !matches!(stage, Stage::Up),
             }
         }
     }
