@@ -1,7 +1,8 @@
 //! The receiving end's checks of its rails, by which their silence shows.
 //!
 //! A receiver posts little that completes: most CTS are unsignalled. So while its oldest receive stays the same from
-//! one look to the next, it posts an empty signalled write on each rail, at most one at a time.
+//! one look to the next, or places of its ring are held back, it posts an empty signalled write on each rail, at most
+//! one at a time.
 
 use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Rail, RailId, RailSet, Write};
 
@@ -21,9 +22,13 @@ impl<F: Fabric> RecvConnection<F> {
         // The application may not have looked for long. The connection keeps an error.
         let _ = self.core.poll(&mut self.inbox);
         let open = self.oldest_open();
-        let is_stuck = open.is_some() && open == self.recovery.stuck;
+        let is_held = self.inbox.holds.oldest().is_some();
+        let is_stuck = is_held || open.is_some() && open == self.recovery.stuck;
         self.recovery.stuck = open;
-        let full = if F::ONE_SIDED && is_stuck { self.post_checks() } else { RailSet::EMPTY };
+        let full = if F::ONE_SIDED { self.full() } else { RailSet::EMPTY };
+        if F::ONE_SIDED && is_stuck {
+            self.post_checks(full);
+        }
         let mut marks = [None; MAX_RAILS];
         for rail in self.core.rails.usable() {
             let counters = &self.core.rails.get(rail).side.info.counters;
@@ -39,7 +44,7 @@ impl<F: Fabric> RecvConnection<F> {
         }
         let oldest = |rail: RailId| marks[rail].map(|mark| Oldest { mark, bytes: 0 });
         let hush = self.core.judge_silences(hearing, oldest);
-        hush.max(if open.is_some() { Hush::Busy } else { Hush::Idle })
+        hush.max(if open.is_some() || is_held { Hush::Busy } else { Hush::Idle })
     }
 
     /// Returns the oldest receive that is not complete.
@@ -49,18 +54,18 @@ impl<F: Fabric> RecvConnection<F> {
         (1..=SLOTS as u32).rev().map(|count| self.head.before(count)).find(open)
     }
 
-    /// Posts an empty write on each rail that has none on its way. Returns the rails without room for it: their queues
-    /// show as much, because nothing more is posted to them before something of theirs is over.
-    fn post_checks(&mut self) -> RailSet {
-        let mut full = RailSet::EMPTY;
-        let has_room = |end: &Self, rail: RailId| end.core.rails.get(rail).rail.send_room(LaneId::FIRST) >= 2;
-        for rail in self.core.postable().except(self.inbox.checked) {
+    /// Returns the rails without room for a check. Their queues show as much: nothing more is posted to them before
+    /// something of theirs is over.
+    fn full(&self) -> RailSet {
+        let room = |rail: RailId| self.core.rails.get(rail).rail.send_room(LaneId::FIRST);
+        self.core.postable().iter().filter(|rail| room(*rail) < 2).collect()
+    }
+
+    /// Posts an empty write on each rail that has room for it and none on its way.
+    fn post_checks(&mut self, full: RailSet) {
+        for rail in self.core.postable().except(self.inbox.checked).except(full) {
             // An earlier one may have failed.
             if self.core.check_open().is_err() || !self.core.postable().contains(rail) {
-                continue;
-            }
-            if !has_room(self, rail) {
-                full.insert(rail);
                 continue;
             }
             self.recovery.checks[rail] += 1;
@@ -71,6 +76,5 @@ impl<F: Fabric> RecvConnection<F> {
                 let _ = self.core.post_failed(rail, error, &mut self.inbox);
             }
         }
-        full
     }
 }
