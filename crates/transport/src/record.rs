@@ -12,7 +12,16 @@ use crate::{MAX_BUFFERS, SLOTS, Slot};
 pub(crate) const RECORD_BYTES: usize = 8 * MAX_BUFFERS;
 
 /// Bytes of all records of a connection.
-pub(crate) const RECORDS_BYTES: usize = RECORD_BYTES * SLOTS;
+const RECORDS_BYTES: usize = RECORD_BYTES * SLOTS;
+
+/// The longest packet of RDMA: an MTU of 4096 bytes (IBTA 1.7, 9.8).
+pub(crate) const LONGEST_PACKET: u32 = 4096;
+
+/// Bytes of the memory of the records. Behind them is room for a packet that nobody reads: the first one of new lanes.
+pub(crate) const MEMORY_BYTES: usize = RECORDS_BYTES + LONGEST_PACKET as usize;
+
+/// The offset of that room.
+pub(crate) const PACKET_OFFSET: u64 = RECORDS_BYTES as u64;
 
 /// Marks a place without a record: no size is this large.
 const NOTHING: u64 = u64::MAX;
@@ -31,7 +40,7 @@ pub(crate) struct RecordSource {
 
 impl RecordSource {
     pub(crate) fn new(region: Arc<Region>) -> Self {
-        assert_eq!(region.len(), RECORDS_BYTES, "the records have a fixed size");
+        assert_eq!(region.len(), MEMORY_BYTES, "the records have a fixed size");
         Self { region }
     }
 
@@ -52,7 +61,7 @@ pub(crate) struct Records {
 
 impl Records {
     pub(crate) fn new(region: Arc<Region>) -> Self {
-        assert_eq!(region.len(), RECORDS_BYTES, "the records have a fixed size");
+        assert_eq!(region.len(), MEMORY_BYTES, "the records have a fixed size");
         for word in 0..RECORDS_BYTES / 8 {
             region.store(8 * word, NOTHING, Ordering::Relaxed);
         }
@@ -81,8 +90,8 @@ mod tests {
     #[test]
     fn a_record_is_taken_once() {
         let slot = Slot::new(7);
-        let ours = RecordSource::new(Arc::new(Region::new(RECORDS_BYTES)));
-        let region = Arc::new(Region::new(RECORDS_BYTES));
+        let ours = RecordSource::new(Arc::new(Region::new(MEMORY_BYTES)));
+        let region = Arc::new(Region::new(MEMORY_BYTES));
         let theirs = Records::new(Arc::clone(&region));
         assert_eq!(theirs.take(slot, 2), None, "nothing was written yet");
         ours.fill(slot, &[5, 6]);
@@ -103,7 +112,7 @@ mod tests {
     #[test]
     fn a_size_that_no_buffer_can_have_is_no_record() {
         let taken = |sizes: &[u64]| {
-            let region = Arc::new(Region::new(RECORDS_BYTES));
+            let region = Arc::new(Region::new(MEMORY_BYTES));
             let theirs = Records::new(Arc::clone(&region));
             RecordSource::new(region).fill(Slot::new(1), sizes);
             theirs.take(Slot::new(1), sizes.len()).is_some()

@@ -369,13 +369,13 @@ mod tests {
     use railweave_fabric::Region;
 
     use super::*;
-    use crate::record::RECORDS_BYTES;
+    use crate::record::MEMORY_BYTES;
 
     const SLOT: u8 = 7;
 
     /// Slots of a connection of three rails, of which the last never came up, with one receive of these buffers.
     fn waiting(capacities: &[u64]) -> Slots {
-        let records = Records::new(Arc::new(Region::new(RECORDS_BYTES)));
+        let records = Records::new(Arc::new(Region::new(MEMORY_BYTES)));
         let mut slots = Slots::new(3, RailSet::first_of(2), records, Sequence::default());
         let receive = slots.open(Slot::new(SLOT), capacities.len() as u8, false, 0);
         receive.capacities[..capacities.len()].copy_from_slice(capacities);

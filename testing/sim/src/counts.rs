@@ -146,6 +146,7 @@ seen! {
     OrderVoid = "path", "an order without a share for any usable rail";
     OrderReplaced = "path", "an order that another one replaced before any message";
     FirstPacket = "path", "packets by which a set-up tries its rails";
+    PacketAgain = "path", "packets by which new lanes of a rail are tried";
 
     DownIdle = "a rail went down", "while no message was in progress";
     DownBusy = "a rail went down", "while a message was in progress";

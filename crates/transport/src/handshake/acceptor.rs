@@ -108,7 +108,7 @@ impl<F: Fabric> Acceptor<F> {
     fn handle_lanes(&mut self, lanes: Lanes) -> Result<(), HandshakeFailure> {
         let set_up = &mut self.set_up;
         let theirs = set_up.take_lanes(lanes)?;
-        set_up.memory = Some(OwnMemory::new(crate::record::RECORDS_BYTES, crate::cts::STREAM_BYTES));
+        set_up.memory = Some(OwnMemory::new(crate::record::MEMORY_BYTES, crate::cts::STREAM_BYTES));
         for (rail, theirs) in RailId::all().zip(theirs) {
             match theirs {
                 RailLanes::Dropped { reason, is_of_way } => {

@@ -81,7 +81,7 @@ impl<F: Fabric> Connector<F> {
             ways,
         };
         let mut set_up = SetUp::new(config, ports, peer, Token([0; 16]), deadline_ns, Box::new(counters));
-        set_up.memory = Some(OwnMemory::new(crate::cts::STREAM_BYTES, crate::record::RECORDS_BYTES));
+        set_up.memory = Some(OwnMemory::new(crate::cts::STREAM_BYTES, crate::record::MEMORY_BYTES));
         set_up.has_others = offer.ways.others > 0;
         let first_step = offer.ways.first_step;
         set_up.send(Message::Offer(offer));

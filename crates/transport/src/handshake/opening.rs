@@ -266,7 +266,8 @@ impl<F: Fabric, C> SetUp<F, C> {
         };
         rail.pending = Some(domain.open_rail(&spec)?);
         let (local, remote) = (plan.local_address(), plan.remote_address());
-        rail.remake = Some(Arc::new(Remake { domain: Arc::clone(domain), spec, local, remote }));
+        let packet_bytes = packet_bytes([plan.local.mtu, plan.remote.mtu]).min(domain.max_write());
+        rail.remake = Some(Arc::new(Remake { domain: Arc::clone(domain), spec, local, remote, packet_bytes }));
         (rail.inbox_key, rail.outbox_key) = (inbox.remote_key(), outbox.local_key());
         rail.registrations = vec![inbox, outbox];
         Ok(())

@@ -8,6 +8,8 @@
 
 use railweave_fabric::{LaneId, LocalSlice, PostError, Rail, RailError, RemoteSlice, Reports, WorkId, Write};
 
+use crate::record::LONGEST_PACKET;
+
 /// A write that has not come through is followed by another after this time, unless the user has set a long time for
 /// all of them. A later packet makes the peer ask for a lost one at once, where the adapter alone might wait for
 /// seconds.
@@ -15,9 +17,6 @@ const REPEAT_NS: u64 = 200_000_000;
 
 /// The most writes of a lane.
 const MOST_WRITES: u32 = 64;
-
-/// The longest packet of RDMA: an MTU of 4096 bytes (IBTA 1.7, 9.8).
-const LONGEST: u32 = 4096;
 
 /// A rail that has to carry its first packets.
 pub(crate) struct Probe<R> {
@@ -56,7 +55,7 @@ pub(crate) fn repeat_ns(timeout_ns: u64) -> u64 {
 
 /// Returns the length of a whole packet between ports with these MTUs, in bytes.
 pub(super) fn packet_bytes(mtus: [u32; 2]) -> u32 {
-    mtus[0].min(mtus[1]).clamp(1, LONGEST)
+    mtus[0].min(mtus[1]).clamp(1, LONGEST_PACKET)
 }
 
 impl<R: Rail> Probe<R> {

@@ -25,6 +25,15 @@ pub(crate) struct Remake<F: Fabric> {
     /// The addresses of both ends.
     pub(crate) local: IpAddr,
     pub(crate) remote: IpAddr,
+    /// The length of a whole packet between both ports, in bytes.
+    pub(crate) packet_bytes: u32,
+}
+
+/// The places from and to which the first packet of a rail's new lanes is written, if it may have as many bytes as any.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FirstPacket {
+    pub(crate) local: LocalSlice,
+    pub(crate) remote: RemoteSlice,
 }
 
 /// Lanes as far as they were made.
@@ -43,8 +52,8 @@ pub(crate) struct NewLanes<F: Fabric> {
     remake: Arc<Remake<F>>,
     /// The peer's end points, once they are known.
     peer: Option<Vec<LaneEndpoint>>,
-    /// True if this end proves that the lanes carry packets.
-    proves: bool,
+    /// The packet by which this end proves that the lanes carry data, if it does.
+    proof: Option<FirstPacket>,
     /// The receives that are still to be posted.
     receives: u32,
     state: State<F>,
@@ -81,14 +90,18 @@ impl<F: Fabric> NewLanes<F> {
         Self { receives, ..Self::new(attempt, remake, State::Begun, Some(peer)) }
     }
 
-    /// Connects lanes that are open to the peer's end points, and proves that they carry packets.
+    /// Connects lanes that are open to the peer's end points, and proves that they carry whole packets.
     pub(crate) fn connect(
         attempt: Attempt,
         remake: &Arc<Remake<F>>,
         pending: F::PendingRail,
         peer: Vec<LaneEndpoint>,
+        packet: FirstPacket,
     ) -> Self {
-        Self { proves: F::ONE_SIDED, ..Self::new(attempt, remake, State::Pending(pending), Some(peer)) }
+        Self {
+            proof: F::ONE_SIDED.then_some(packet),
+            ..Self::new(attempt, remake, State::Pending(pending), Some(peer))
+        }
     }
 
     fn new(attempt: Attempt, remake: &Arc<Remake<F>>, state: State<F>, peer: Option<Vec<LaneEndpoint>>) -> Self {
@@ -97,7 +110,7 @@ impl<F: Fabric> NewLanes<F> {
             timeout_ns: attempt.timeout_ns,
             remake: Arc::clone(remake),
             peer,
-            proves: false,
+            proof: None,
             receives: 0,
             state,
             endpoints: Vec::new(),
@@ -153,11 +166,12 @@ impl<F: Fabric> NewLanes<F> {
                     self.state = State::Filling(rail);
                     return Ok(Some(LOOK_PAUSE));
                 }
-                if !self.proves {
+                let Some(FirstPacket { mut local, remote }) = self.proof else {
                     self.state = State::Done(Made::Ready(rail, std::mem::take(&mut self.endpoints)));
                     return Ok(None);
-                }
-                let mut probe = Probe::new(rail, LocalSlice::default(), RemoteSlice::default());
+                };
+                local.length = self.remake.packet_bytes.min(rail.max_write());
+                let mut probe = Probe::new(rail, local, remote);
                 probe.send().map_err(|error| error.to_string())?;
                 let repeat_at_ns = now_ns.saturating_add(repeat_ns(self.timeout_ns));
                 self.state = State::Proving { probe, repeat_at_ns };
@@ -169,7 +183,8 @@ impl<F: Fabric> NewLanes<F> {
                     return Ok(None);
                 }
                 if now_ns >= until_ns {
-                    return Err("its lanes are connected, but no packet comes through".to_owned());
+                    let bytes = self.remake.packet_bytes;
+                    return Err(format!("its lanes are connected, but no packet of {bytes} bytes comes through"));
                 }
                 if now_ns >= repeat_at_ns {
                     probe.send().map_err(|error| error.to_string())?;

@@ -17,7 +17,7 @@ use crate::connection::Outstanding;
 use crate::handshake::LaneRefused;
 use crate::message::{Listed, RailMessage, RailNews, Seen};
 use crate::rails::TakenRail;
-use crate::recovery::{Attempt, Fence, Fenced, GivenUp, Made, NewLanes, RecoveryAction, Remake, Unwanted};
+use crate::recovery::{Attempt, Fence, Fenced, FirstPacket, GivenUp, Made, NewLanes, RecoveryAction, Remake, Unwanted};
 use crate::sequence::Sequence;
 use crate::violation::{CtsViolation, RailFault};
 use crate::work::WorkKind;
@@ -309,7 +309,15 @@ impl<F: Fabric> SendConnection<F> {
             Joining::ByExchange { .. } => {
                 one.stage = Stage::Connecting { is_wanted: true };
                 let attempt = Attempt { rail, timeout_ns: one.pauses.attempt_ns() };
-                self.recovery.work(NewLanes::connect(attempt, &remake, pending, peer));
+                let address = self.records.region.address() + record::PACKET_OFFSET;
+                let packet = FirstPacket {
+                    local: LocalSlice { address, length: 0, key: self.record_keys[rail] },
+                    remote: RemoteSlice {
+                        address: self.peer_records.wrapping_add(record::PACKET_OFFSET),
+                        key: self.peer_record_keys[rail],
+                    },
+                };
+                self.recovery.work(NewLanes::connect(attempt, &remake, pending, peer, packet));
             }
             Joining::BySockets { .. } => {
                 one.stage = Stage::Dialling { pending, token, missing: u32::from(lanes) };

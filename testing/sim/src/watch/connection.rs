@@ -16,6 +16,9 @@ use super::wire::{Landing, Wire};
 use crate::Seen;
 use crate::counts::Counts;
 
+/// The place behind the records to which the first packets of new lanes go (docs/wire.md).
+const PACKET_OFFSET: u64 = 64 * 256;
+
 /// The most empty writes that an end posts on a rail, to find out its latency.
 const MOST_PINGS: u32 = 3;
 
@@ -258,6 +261,13 @@ impl Connection {
 
     /// Checks a write of the sender that has landed whole; `bytes` are its bytes.
     pub(super) fn landed(&mut self, landing: &Landing, bytes: &[u8], counts: &mut Counts) -> Checked {
+        if landing.control && landing.address == PACKET_OFFSET && landing.immediate.is_none() {
+            counts.saw(Seen::PacketAgain);
+            return match self.rails.have_failed {
+                true => Ok(()),
+                false => Err((Checker::Wire, "a first packet although no rail has failed".to_owned())),
+            };
+        }
         let traffic = &mut self.traffic[usize::from(landing.rail)];
         if landing.length == 0 && landing.immediate.is_none() {
             counts.saw(Seen::Ping);
