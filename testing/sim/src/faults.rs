@@ -252,7 +252,9 @@ impl Faults {
     /// Returns the time, in virtual nanoseconds, within which a rail is up again once nothing strikes it any more.
     pub(crate) fn rail_limit_ns(&self) -> u64 {
         let session_ns = self.session_delay_ns + self.session_jitter_ns;
-        self.heal_ns + 20 * self.work_ns + 20 * session_ns + 4 * self.fabric.retry_ns + 30_000_000
+        // A rail that gives false alarms flaps, and has longer pauses.
+        let pauses_ns = if self.rail_timeout_ns > 0 { 40_000_000 } else { 0 };
+        self.heal_ns + 20 * self.work_ns + 20 * session_ns + 4 * self.fabric.retry_ns + 30_000_000 + pauses_ns
     }
 
     /// Adds applications that fall silent, and acknowledgements that do not leave, each to half of the seeds.

@@ -21,6 +21,8 @@ impl<F: Fabric> RecvConnection<F> {
     pub(super) fn listen(&mut self, hearing: Hearing) -> Hush {
         // The application may not have looked for long. The connection keeps an error.
         let _ = self.core.poll(&mut self.inbox);
+        // Nor may it make a call soon, and this poll may have put acknowledgements off. What is left is a debt.
+        let _ = self.acknowledge();
         let open = self.oldest_open();
         let is_held = self.inbox.holds.oldest().is_some();
         let is_stuck = is_held || open.is_some() && open == self.recovery.stuck;

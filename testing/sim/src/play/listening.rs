@@ -30,7 +30,11 @@ impl<const O: bool> Game<O> {
         let before = self.down(side);
         let hush = self.with_recovering(side, |end| end.look_for_silence(Hearing { now_ns, heard_ns }));
         let Some(hush) = hush else { return };
-        self.note_silent(side, self.down(side).except(before));
+        // They may have worked.
+        for rail in self.note_given_up(side, before) {
+            self.strike(side.connection, &[true, false], Strike::RailFailed(rail.index() as u8));
+            self.world.lock().saw(Seen::DownSilent);
+        }
         self.carry_recovery(side);
         let timeout_ns = self.faults.rail_timeout_ns;
         if hush == Hush::Doubtful {
@@ -39,19 +43,23 @@ impl<const O: bool> Game<O> {
         self.listen_again(side, if hush == Hush::Idle { timeout_ns } else { timeout_ns / 2 });
     }
 
-    /// Notes the rails that a look at an end has given up. They may have worked.
-    fn note_silent(&mut self, side: Side, rails: RailSet) {
-        for rail in rails {
-            self.strike(side.connection, &[true, false], Strike::RailFailed(rail.index() as u8));
-            self.world.lock().saw(Seen::DownSilent);
-        }
+    /// Notes the rails that an end has just given up, before which these were down. Returns them.
+    pub(super) fn note_given_up(&self, side: Side, before: RailSet) -> RailSet {
+        let rails = self.down(side).except(before);
+        let mut state = self.world.lock();
+        let now_ns = state.now_ns;
+        let watched = &mut state.observer.watch.connections[side.connection];
         if side.sender && !rails.is_empty() {
-            self.world.lock().observer.watch.connections[side.connection].will_give_up();
+            watched.will_give_up();
         }
+        if !side.sender {
+            rails.iter().for_each(|rail| watched.went_down(now_ns, false, rail.index() as u8));
+        }
+        rails
     }
 
     /// Returns the rails of an end that are down.
-    fn down(&self, side: Side) -> RailSet {
+    pub(super) fn down(&self, side: Side) -> RailSet {
         let pair = &self.connections[side.connection];
         let rails: Vec<RailInfo> = match (side.sender, &pair.sender.stage, &pair.receiver.stage) {
             (true, Stage::Up(comm, _), _) => comm.rails(),

@@ -176,10 +176,9 @@ impl<const O: bool> Game<O> {
     fn give_up_port(&mut self, side: Side, port: usize, piece: Piece, why: &str) -> bool {
         let part = Part { device: format!("port {port}").into(), piece };
         let message = format!("port {port}: {why}");
+        let before = self.down(side);
         let gives_up = self.with_recovering(side, |end| end.handle_part_failed(&part, &message)) == Some(true);
-        if gives_up && side.sender {
-            self.world.lock().observer.watch.connections[side.connection].will_give_up();
-        }
+        self.note_given_up(side, before);
         gives_up
     }
 
