@@ -28,5 +28,6 @@ mod records;
 mod recovery;
 mod regressions;
 mod room;
+mod silence;
 mod steering;
 mod writes;

@@ -296,6 +296,43 @@ fn no_place_of_the_ring_is_used_again_while_a_copy_of_its_entry_may_land() {
 }
 
 #[test]
+fn no_cts_is_written_again_before_the_fences_that_are_due_have_begun() {
+    let three = vec![1 << 30; 3];
+    let mut pair = split::<true>(Setup { from: three.clone(), to: three, ..Setup::default() });
+    let receive = pair.irecv();
+    pair.drive();
+    // No rail has room for a copy.
+    let now_ns = pair.now_ns();
+    pair.world.lock().faults.room_withheld_permille = 1000;
+    pair.world.lock().faults.room_withheld_ns = 1 << 40;
+    assert!(pair.receiver.test(receive).unwrap().is_none());
+    let fail = |pair: &mut Pair<true>, rail| {
+        let end = pair.world.lock().connected_end(0, false, rail).expect("the rail is up");
+        pair.world.lock().fail(end);
+        pair.world.advance(1);
+        assert!(pair.receiver.test(receive).unwrap().is_none());
+    };
+    pair.posted(false);
+    fail(&mut pair, 1);
+    pair.receiver.recover(now_ns);
+    assert_eq!(pair.posted(false).len(), 0, "it waits for room");
+    let mut tasks = Tasks::default();
+    tasks.take(&mut pair.receiver, false);
+    // Another rail is given up; its fence is due, and has not begun.
+    fail(&mut pair, 0);
+    pair.world.lock().faults.room_withheld_permille = 0;
+    pair.world.advance(1 << 41);
+    let mut fence = tasks.of_receiver.pop_front().expect("the lanes of rail 1 have to end");
+    assert!(fence.run(now_ns).is_none());
+    pair.receiver.handle_worked(fence, now_ns);
+    assert_eq!(pair.posted(false).len(), 0, "what is on its way over rail 0 is unknown");
+    pair.receiver.recover(now_ns);
+    assert!(pair.posted(false).iter().all(|(place, _)| place.rail == 2));
+    tasks.take(&mut pair.receiver, false);
+    assert_eq!(ups_and_downs(&tasks.events), "-1-0");
+}
+
+#[test]
 fn the_lost_part_of_an_early_receive_comes_again_unless_its_buffer_is_in_use_again() {
     for is_in_use in [false, true] {
         let mut pair = split::<true>(Setup::two_rails());
