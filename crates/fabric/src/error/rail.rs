@@ -433,6 +433,9 @@ mod tests {
              MTU, firewall for UDP 4791, PFC or ECN on the switch), the GID index, and raise ack_timeout if the \
              network is only slow"
         );
+        let of_path = WorkStatus::ALL.into_iter().filter(|status| !work(*status).may_be_of_work());
+        let names: Vec<_> = of_path.map(WorkStatus::name).collect();
+        assert_eq!(names.len(), 5, "{names:?}");
         for status in WorkStatus::ALL {
             let text = work(status).to_string();
             assert!(text.contains(&format!("({}), ", status.name())) && status.advice().len() > 10, "{text}");
