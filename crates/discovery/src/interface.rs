@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // getifaddrs hands out a linked list
 
 use std::collections::BTreeMap;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -88,6 +88,20 @@ pub fn interface_of(address: IpAddr) -> Option<String> {
     Some(found.device().to_owned())
 }
 
+/// Returns the addresses of the interface with this name. A name of something else, such as an RDMA device, has none,
+/// and costs no list of all addresses.
+pub fn interface_addresses(name: &str) -> Vec<IpAddr> {
+    let Ok(c_name) = CString::new(name) else {
+        return Vec::new();
+    };
+    // SAFETY: the name is a C string.
+    if unsafe { libc::if_nametoindex(c_name.as_ptr()) } == 0 {
+        return Vec::new();
+    }
+    let all = Interface::list().unwrap_or_default();
+    all.into_iter().filter(|interface| interface.device() == name).map(|interface| interface.address).collect()
+}
+
 /// # Safety
 /// `element` is one of `getifaddrs`'s list, which has not been freed.
 unsafe fn read_element(element: &libc::ifaddrs) -> Option<Interface> {
@@ -103,7 +117,7 @@ unsafe fn read_element(element: &libc::ifaddrs) -> Option<Interface> {
     };
     // SAFETY: the name is a C string in the list's memory.
     let name = unsafe { CStr::from_ptr(element.ifa_name) }.to_string_lossy().into_owned();
-    let device = std::ffi::CString::new(name.split(':').next().unwrap_or_default()).ok()?;
+    let device = CString::new(name.split(':').next().unwrap_or_default()).ok()?;
     // SAFETY: the name is a C string.
     let index = unsafe { libc::if_nametoindex(device.as_ptr()) };
     Some(Interface {
@@ -150,5 +164,7 @@ mod tests {
         assert_eq!(loopback.prefix_len, 8);
         assert_eq!(interface_of(Ipv4Addr::LOCALHOST.into()).as_deref(), Some("lo"));
         assert_eq!(interface_of(Ipv4Addr::new(192, 0, 2, 77).into()), None);
+        assert!(interface_addresses("lo").contains(&Ipv4Addr::LOCALHOST.into()));
+        assert_eq!(interface_addresses("mlx5_0"), Vec::<IpAddr>::new());
     }
 }

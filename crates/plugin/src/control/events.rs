@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use railweave_discovery::interface_of;
+use railweave_discovery::interface_addresses;
 use railweave_fabric::{Effect, Part, PortEvent};
 use railweave_telemetry::EventKind;
 use railweave_transport::Session as Protocol;
@@ -41,8 +41,9 @@ impl ControlLoop {
                     self.handle_failure(Failure { part, message, until });
                 }
                 Effect::Down(part) if self.return_events && self.recovers => {
-                    self.doubt_sessions(&part, &message);
+                    // First, because each message that goes over them meanwhile has to be repaired.
                     self.give_up_rails(&part, &message);
+                    self.doubt_sessions(&part, &message);
                 }
                 Effect::Back => {
                     self.hurry_sessions();
@@ -66,11 +67,12 @@ impl ControlLoop {
     /// the host is down. A socket of a network interface that is down is given up at once.
     fn doubt_sessions(&mut self, part: &Part, message: &str) {
         let answer_ns = self.listening.timeout_ns;
+        let addresses = interface_addresses(&part.device);
         let sessions: BTreeSet<usize> = self.open_routes().into_iter().map(|route| route.session).collect();
         for token in sessions {
             let socket = self.session(token).and_then(|session| session.socket.as_ref());
-            let interface = socket.and_then(|socket| socket.stream.local()).and_then(interface_of);
-            if interface.as_deref() == Some(&*part.device) {
+            let local = socket.and_then(|socket| socket.stream.local());
+            if local.is_some_and(|local| addresses.contains(&local)) {
                 self.lose_socket(token, &io::Error::other(message));
             } else if answer_ns > 0 {
                 self.with_session(token, |session, now| session.doubt(answer_ns, now));
