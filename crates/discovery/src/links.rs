@@ -33,6 +33,8 @@ struct State {
     addresses: BTreeSet<(String, IpAddr)>,
     /// The events that were not taken yet.
     events: VecDeque<PortEvent>,
+    /// True if something has changed since the last look.
+    is_behind: bool,
 }
 
 impl LinkEvents {
@@ -55,7 +57,7 @@ impl LinkEvents {
             return Err(io::Error::last_os_error());
         }
         let names: BTreeMap<String, bool> = names.into_iter().map(|name| (name, true)).collect();
-        let mut state = State { links: names, addresses: BTreeSet::new(), events: VecDeque::new() };
+        let mut state = State::new(names);
         state.look(&links()?, &Interface::list()?);
         // A port whose link is down is no news to a process that begins.
         state.events.clear();
@@ -86,17 +88,34 @@ impl EventSource for LinkEvents {
 
     fn take_event(&self) -> Option<PortEvent> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.events.is_empty()
-            && self.drain()
-            && let (Ok(links), Ok(interfaces)) = (links(), Interface::list())
-        {
-            state.look(&links, &interfaces);
+        if state.events.is_empty() {
+            state.is_behind |= self.drain();
+            state.catch_up(|| Ok((links()?, Interface::list()?)));
         }
         state.events.pop_front()
+    }
+
+    fn is_behind(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_behind
     }
 }
 
 impl State {
+    fn new(links: BTreeMap<String, bool>) -> Self {
+        Self { links, addresses: BTreeSet::new(), events: VecDeque::new(), is_behind: false }
+    }
+
+    /// Looks at the interfaces if something has changed. The kernel lists them over a socket, so a process without a
+    /// free descriptor has to ask again later.
+    fn catch_up(&mut self, list: impl FnOnce() -> io::Result<(BTreeMap<String, bool>, Vec<Interface>)>) {
+        if self.is_behind
+            && let Ok((links, interfaces)) = list()
+        {
+            self.is_behind = false;
+            self.look(&links, &interfaces);
+        }
+    }
+
     /// Compares the interfaces with what was seen before.
     fn look(&mut self, links: &BTreeMap<String, bool>, interfaces: &[Interface]) {
         for (name, was_up) in &mut self.links {
@@ -159,11 +178,7 @@ mod tests {
 
     #[test]
     fn each_change_of_a_watched_interface_is_an_event() {
-        let mut state = State {
-            links: BTreeMap::from([("eth0".to_owned(), true), ("eth1".to_owned(), true)]),
-            addresses: BTreeSet::new(),
-            events: VecDeque::new(),
-        };
+        let mut state = State::new(BTreeMap::from([("eth0".to_owned(), true), ("eth1".to_owned(), true)]));
         let links =
             |eth0| BTreeMap::from([("eth0".to_owned(), eth0), ("eth1".to_owned(), true), ("x".to_owned(), eth0)]);
         let both = [interface("eth0", "10.0.0.1"), interface("eth1:2", "10.0.1.1"), interface("x", "10.0.2.1")];
@@ -188,9 +203,40 @@ mod tests {
     }
 
     #[test]
-    fn this_host_reports_its_events() {
+    fn a_change_that_cannot_be_looked_at_is_found_by_a_later_look() {
+        let mut state = State::new(BTreeMap::from([("eth0".to_owned(), true)]));
+        state.catch_up(|| panic!("nothing has changed"));
+        state.is_behind = true;
+        state.catch_up(|| Err(io::Error::from_raw_os_error(libc::EMFILE)));
+        assert!(state.is_behind && take(&mut state).is_empty());
+        state.catch_up(|| Ok((BTreeMap::new(), Vec::new())));
+        assert_eq!(take(&mut state)[0].0, Effect::Down(interface_part("eth0")));
+        assert!(!state.is_behind);
+    }
+
+    /// Has this thread enter a network namespace of its own, and its loopback interface come up there.
+    fn set_loopback_up() {
+        // SAFETY: the call takes no pointer (unshare(2)).
+        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+            return eprintln!("skipped: this process may not make a network namespace");
+        }
         let events = LinkEvents::open(["lo".to_owned()]).unwrap();
-        assert!(events.descriptor() >= 0);
+        assert_eq!(events.take_event(), None);
+        // A child begins in the namespace of the thread that starts it.
+        let set_up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
+        if !set_up.is_ok_and(|status| status.success()) {
+            return eprintln!("skipped: there is no ip, or it may not change an interface");
+        }
+        let taken: Vec<_> = std::iter::from_fn(|| events.take_event()).map(|event| event.message).collect();
+        assert!(taken.contains(&"lo: the interface is up".to_owned()), "{taken:?}");
+        assert!(taken.contains(&"lo: the interface has the address 127.0.0.1 now".to_owned()), "{taken:?}");
+        assert!(!events.is_behind());
+    }
+
+    #[test]
+    fn this_host_reports_that_its_loopback_interface_comes_up() {
         assert!(is_link_up("lo") && !is_link_up("no-such-interface"));
+        // The thread ends with the test, and its namespace with it.
+        std::thread::spawn(set_loopback_up).join().unwrap();
     }
 }

@@ -175,6 +175,12 @@ pub trait EventSource: Send + Sync {
 
     /// Returns the next event, if there is one. Never blocks.
     fn take_event(&self) -> Option<PortEvent>;
+
+    /// Returns true if something has happened, and the last attempt to find out what it was has failed: take events
+    /// again soon, because the descriptor does not become readable for them.
+    fn is_behind(&self) -> bool {
+        false
+    }
 }
 
 /// The ports of one fabric on this machine.

@@ -152,6 +152,8 @@ pub(super) struct ControlLoop {
     pub(super) port_events: HashMap<usize, Arc<dyn EventSource>>,
     /// The event sources that may have more events.
     pub(super) more_events: Vec<usize>,
+    /// The times to ask the sources again that could not find out what has happened.
+    pub(super) sources_behind: Agenda<usize>,
     pub(super) return_events: bool,
     /// True if connections go on without rails that fail.
     pub(super) recovers: bool,
@@ -232,6 +234,7 @@ impl ControlLoop {
             strangers: Strangers::default(),
             port_events,
             more_events: Vec::new(),
+            sources_behind: Agenda::default(),
             return_events: config.return_events,
             recovers: config.recovers,
             log_lanes: config.log_lanes,
@@ -309,6 +312,7 @@ impl ControlLoop {
                 PollToken(token) => self.handle_ready(token),
             }
         }
+        self.ask_sources_behind();
         self.read_resting_sessions();
         if !self.take_commands() {
             return false;
@@ -493,6 +497,7 @@ impl ControlLoop {
         let settling = self.stop_by_ns.filter(|_| self.settling.owes()).map(|_| self.now_ns() + SETTLED_AGAIN_NS);
         let stopping = self.stop_by_ns.into_iter().chain(settling);
         let again = again.chain((!self.more_events.is_empty()).then_some(0));
+        let again = again.chain(self.sources_behind.first().map(|(at, _)| at));
         let unclaimed = unclaimed.into_iter().chain(self.left_queue.next_ns());
         let again = again.chain(self.recoveries.first().map(|(at, _)| at)).chain(self.workers.next_rail_ns());
         let again = again.chain(self.listening.next_ns).chain(self.rail_lines.next_ns());

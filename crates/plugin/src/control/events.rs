@@ -18,13 +18,20 @@ use crate::log;
 /// Events taken from a source in one turn.
 const MOST_EVENTS_AT_ONCE: usize = 64;
 
+/// The pause before a source is asked again that could not find out what has happened.
+const BEHIND_AGAIN_NS: u64 = 100_000_000;
+
 impl ControlLoop {
     /// Takes events from a source. A source that may have more is read again in the thread's next turn, because the
     /// kernel reports its events only once.
     pub(super) fn take_events(&mut self, token: usize) {
         for _ in 0..MOST_EVENTS_AT_ONCE {
-            let Some(event) = self.port_events.get(&token).and_then(|source| source.take_event()) else {
+            let Some(source) = self.port_events.get(&token) else {
                 return;
+            };
+            let Some(event) = source.take_event() else {
+                let again = source.is_behind().then(|| self.now_ns() + BEHIND_AGAIN_NS);
+                return self.sources_behind.set(token, again);
             };
             let PortEvent { is_fault, effect, message } = event;
             if is_fault {
@@ -53,6 +60,15 @@ impl ControlLoop {
             }
         }
         self.more_events.push(token);
+    }
+
+    /// Takes events from the sources that could not find out what has happened, if it is time to.
+    pub(super) fn ask_sources_behind(&mut self) {
+        let now = self.now_ns();
+        while let Some((_, token)) = self.sources_behind.first().filter(|(at, _)| *at <= now) {
+            self.sources_behind.set(token, None);
+            self.take_events(token);
+        }
     }
 
     /// Has each session with open connections dial at once if it has lost its socket: rails need it to come back.
