@@ -1,12 +1,18 @@
 //! Log lines about rails that go down and come back. A cable that is pulled takes a rail of every connection over it,
-//! so only the first of them has a line of its own; the others are counted.
+//! so only the first of them has lines of its own; the others are counted. So are its own lines beyond a few, because a
+//! peer can have a rail go down and come back as often as it likes.
 
 use std::collections::BTreeMap;
 
 use railweave_transport::RailName;
 
-/// The time for which lines like the first are counted.
+/// The time for which lines like the first are counted, and the longest one for a rail that goes on like that.
 const WINDOW_NS: u64 = 1_000_000_000;
+const LONGEST_WINDOW_NS: u64 = 64 * WINDOW_NS;
+
+/// The lines about one connection that are said in that time. A rail that an honest peer brings up again does not fail
+/// more often.
+const MOST: u32 = 4;
 
 /// The subject of a line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,10 +27,15 @@ pub(super) struct Subject {
 
 /// A line that was said, and the number of those that were not, because they are like it.
 struct Said {
+    /// The time for which the others are counted, and its end.
+    window_ns: u64,
     until_ns: u64,
-    /// The connection that it was about.
+    /// The connection that it was about, and the lines about it.
     connection: u32,
+    said: u32,
+    /// The lines about any connection that were not said, and true if some were about this one.
     unsaid: u32,
+    goes_on: bool,
     peer: String,
 }
 
@@ -35,28 +46,27 @@ pub(super) struct Sum {
     pub(super) text: String,
 }
 
-/// The lines of the last second.
+/// The lines of the last time.
 #[derive(Default)]
 pub(super) struct RailLines {
     said: BTreeMap<Subject, Said>,
 }
 
 impl RailLines {
-    /// Returns true if a line with this subject, about this connection, is to be said now. Otherwise it is counted. A
-    /// rail of one connection that goes up and down is not opened again so soon that its lines would be many.
+    /// Returns true if a line with this subject, about this connection, is to be said now. Otherwise it is counted.
     pub(super) fn take(&mut self, subject: Subject, connection: u32, peer: &str, now_ns: u64) -> bool {
-        match self.said.get_mut(&subject) {
-            Some(said) if said.connection == connection => true,
-            Some(said) => {
-                said.unsaid = said.unsaid.saturating_add(1);
-                false
-            }
-            None => {
-                let until_ns = now_ns.saturating_add(WINDOW_NS);
-                self.said.insert(subject, Said { until_ns, connection, unsaid: 0, peer: peer.to_owned() });
-                true
-            }
+        let (window_ns, until_ns) = (WINDOW_NS, now_ns.saturating_add(WINDOW_NS));
+        let one = self.said.entry(subject).or_insert_with(|| {
+            let peer = peer.to_owned();
+            Said { window_ns, until_ns, connection, said: 0, unsaid: 0, goes_on: false, peer }
+        });
+        if one.connection == connection && one.said < MOST {
+            one.said += 1;
+            return true;
         }
+        one.goes_on |= one.connection == connection;
+        one.unsaid = one.unsaid.saturating_add(1);
+        false
     }
 
     /// Returns the next time at which [`Self::sums`] may have something.
@@ -64,18 +74,31 @@ impl RailLines {
         self.said.values().map(|said| said.until_ns).min()
     }
 
-    /// Returns the lines that stand for those that were counted, once their second is over.
+    /// Returns the lines that stand for those that were counted, once their time is over. A connection that had too
+    /// many lines has none in the next time, which is longer.
     pub(super) fn sums(&mut self, now_ns: u64) -> Vec<Sum> {
-        let over = self.said.extract_if(.., |_, said| said.until_ns <= now_ns);
-        let with_more = over.filter(|(_, said)| said.unsaid > 0);
-        let sum = |(Subject { rail, is_back, .. }, Said { unsaid, peer, .. })| {
-            let (went, times) =
-                (if is_back { "came back" } else { "went down" }, if unsaid == 1 { "time" } else { "times" });
-            let text =
-                format!("to {peer}: rail {rail} {went} {unsaid} more {times} within a second, once per connection");
-            Sum { is_back, text }
-        };
-        with_more.map(sum).collect()
+        let mut sums = Vec::new();
+        self.said.retain(|Subject { rail, is_back, .. }, one| {
+            if one.until_ns > now_ns {
+                return true;
+            }
+            if one.unsaid > 0 {
+                let (unsaid, peer) = (one.unsaid, &one.peer);
+                let (went, times) =
+                    (if *is_back { "came back" } else { "went down" }, if unsaid == 1 { "time" } else { "times" });
+                let within = match one.window_ns / WINDOW_NS {
+                    1 => "a second".to_owned(),
+                    seconds => format!("{seconds} s"),
+                };
+                let text = format!("to {peer}: rail {rail} {went} {unsaid} more {times} within {within}");
+                sums.push(Sum { is_back: *is_back, text });
+            }
+            one.unsaid = 0;
+            one.window_ns = one.window_ns.saturating_mul(2).min(LONGEST_WINDOW_NS);
+            one.until_ns = now_ns.saturating_add(one.window_ns);
+            std::mem::take(&mut one.goes_on)
+        });
+        sums
     }
 }
 
@@ -102,8 +125,26 @@ mod tests {
         assert!(!lines.take(first[3].clone(), 9, "host", 500));
         assert_eq!((lines.sums(WINDOW_NS), lines.next_ns()), (Vec::new(), Some(100 + WINDOW_NS)));
         let sums: Vec<_> = lines.sums(100 + WINDOW_NS).into_iter().map(|sum| (sum.is_back, sum.text)).collect();
-        let text = |what: &str| format!("to host: rail a - b {what} within a second, once per connection");
+        let text = |what: &str| format!("to host: rail a - b {what} within a second");
         assert_eq!(sums, [(false, text("went down 3 more times")), (true, text("came back 1 more time"))]);
         assert!(lines.take(first[0].clone(), 8, "host", 100 + WINDOW_NS), "its second is over");
+    }
+
+    #[test]
+    fn a_rail_of_one_connection_that_goes_up_and_down_has_a_few_lines_and_then_sums() {
+        let mut lines = RailLines::default();
+        let (mut said, mut sums) = (0, Vec::new());
+        // A hundred times a second, for ten minutes.
+        for now_ns in (0..60_000).map(|count| count * 10_000_000) {
+            said += usize::from(lines.take(subject(1, "a", false), 7, "host", now_ns));
+            sums.extend(lines.sums(now_ns).into_iter().map(|sum| sum.text));
+        }
+        assert_eq!(said, 4);
+        assert_eq!(sums[0], "to host: rail a - b went down 97 more times within a second");
+        assert_eq!(sums[2], "to host: rail a - b went down 400 more times within 4 s");
+        // After 1, 3, 7, 15, 31, 63 and 127 s, and then every 64 s.
+        assert_eq!(sums.len(), 14);
+        assert_eq!(lines.sums(u64::MAX - 1).len(), 1);
+        assert_eq!((lines.sums(u64::MAX), lines.next_ns()), (Vec::new(), None), "it has stopped");
     }
 }
