@@ -536,7 +536,7 @@ impl ControlLoop {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::net::{Ipv4Addr, TcpStream};
     use std::sync::mpsc;
 
@@ -545,7 +545,7 @@ mod tests {
 
     use super::*;
 
-    fn config() -> ControlConfig {
+    pub(in crate::control) fn config() -> ControlConfig {
         let (options, _) = Options::parse(|_| None).expect("the defaults are allowed");
         ControlConfig {
             hello: hello(1, 1, false),

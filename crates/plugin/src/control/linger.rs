@@ -58,7 +58,8 @@ impl ControlLoop {
                 match connection {
                     Connection::Closed(end) => self.free(end),
                     Connection::Setup(ConnectionSetup { handshake: Some(handshake), .. }) => self.free(handshake),
-                    Connection::Setup(_) | Connection::Open { .. } => {}
+                    Connection::Setup(_) => {}
+                    Connection::Open { recovery, .. } => self.free_lanes(recovery.inbox),
                 }
             }
         }

@@ -15,7 +15,7 @@ use super::connection::Connection;
 use super::control_loop::ControlLoop;
 use super::rail_inbox::{Input, Recovery};
 use super::rail_lines::{Subject, Sum};
-use super::worker::RailDone;
+use super::worker::{RailDone, RailJob};
 use crate::comm::{Comm, End, NoTurn, Route};
 use crate::log;
 
@@ -47,7 +47,7 @@ impl ControlLoop {
         while let Some(RailDone { route, work, pause }) = self.workers.take_rail_done() {
             match (work, pause) {
                 (Some(work), None) => self.recover(route, Input::Worked(work)),
-                (Some(work), Some(pause)) => self.workers.give_rail_again(route, work, pause),
+                (Some(work), Some(pause)) => self.workers.give_rail_again(RailJob { route, work }, pause),
                 (None, _) => self.fail_recovery(route, "a bug in Railweave ended the work on a rail; please report it"),
             }
         }
@@ -60,12 +60,22 @@ impl ControlLoop {
 
     /// Hands the recovery of a connection something. A connection that is not open needs none.
     pub(super) fn recover(&mut self, route: Route, input: Input) {
-        if let Some(recovery) = self.recovery(route) {
-            // One look finds everything that is due.
-            if !matches!((&input, recovery.inbox.back()), (Input::Due, Some(Input::Due))) {
-                recovery.inbox.push_back(input);
+        let Some(recovery) = self.recovery(route) else {
+            return self.free_lanes([input]);
+        };
+        // One look finds everything that is due.
+        if !matches!((&input, recovery.inbox.back()), (Input::Due, Some(Input::Due))) {
+            recovery.inbox.push_back(input);
+        }
+        self.serve_recovery(route);
+    }
+
+    /// Frees the lanes that come for no end any more. The kernel may take long to destroy them.
+    pub(super) fn free_lanes(&mut self, inputs: impl IntoIterator<Item = Input>) {
+        for input in inputs {
+            if let Input::Worked(work) = input {
+                self.free(work);
             }
-            self.serve_recovery(route);
         }
     }
 
@@ -119,7 +129,7 @@ impl ControlLoop {
                     }
                     return self.recoveries.set(route, Some(now.saturating_add(AGAIN_NS)));
                 }
-                Err(NoTurn::Closed) => return,
+                Err(NoTurn::Closed) => return self.free_lanes(inbox),
             }
         }
     }
@@ -136,7 +146,7 @@ impl ControlLoop {
             RecoveryAction::Send(message) => self.send(route, message),
             RecoveryAction::Work(mut work) => {
                 if work.may_block() {
-                    if let Err(reason) = self.workers.give_rail(route, work) {
+                    if let Err(reason) = self.workers.give_rail(RailJob { route, work }) {
                         self.fail_recovery(route, &reason);
                     }
                 } else {
@@ -222,9 +232,14 @@ impl ControlLoop {
     /// Forgets the recovery of a connection that its application closes.
     pub(super) fn end_recovery(&mut self, route: Route) {
         self.recoveries.set(route, None);
-        if let Some(token) = self.recovery(route).and_then(|recovery| recovery.token.take()) {
+        let Some(recovery) = self.recovery(route) else {
+            return;
+        };
+        let (token, inbox) = (recovery.token.take(), std::mem::take(&mut recovery.inbox));
+        if let Some(token) = token {
             self.lane_routes.remove(&token);
         }
+        self.free_lanes(inbox);
     }
 
     /// Has rails that are down opened again soon: something says that paths may be back.
@@ -250,4 +265,26 @@ impl ControlLoop {
 
 fn say(is_back: bool, line: &str) {
     if is_back { log::info(line) } else { log::warn(line) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+    use crate::comm::owing::Owing;
+    use crate::control::command::Listeners;
+    use crate::control::control_loop::tests::config;
+    use crate::control::worker::tests::DroppedOn;
+
+    #[test]
+    fn lanes_that_come_for_a_closed_connection_are_freed_on_the_freeing_thread() {
+        let (_commands, receiver) = mpsc::channel();
+        let mut thread =
+            ControlLoop::new(config(), receiver, Listeners::default(), Arc::new(Owing::new()), 4096).unwrap();
+        thread.workers.begin_setups();
+        let (dropped, thread_names) = mpsc::channel();
+        thread.recover(Route { session: 77, connection: 1 }, Input::Worked(Box::new(DroppedOn(dropped))));
+        assert_eq!(thread_names.recv().as_deref(), Ok("railweave-free"));
+    }
 }

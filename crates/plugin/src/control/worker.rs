@@ -9,7 +9,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, SendError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -99,10 +99,13 @@ impl<J: Send + 'static> Worker<J> {
         Ok(Self { jobs: Some(jobs), progress, thread: Some(thread) })
     }
 
-    /// Adds a job. Returns false if the thread is gone.
-    fn give(&self, job: J) -> bool {
+    /// Adds a job. Returns it if the thread is gone.
+    fn give(&self, job: J) -> Result<(), J> {
         self.progress.given.fetch_add(1, Ordering::Relaxed);
-        self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok())
+        match &self.jobs {
+            Some(jobs) => jobs.send(job).map_err(|SendError(job)| job),
+            None => Err(job),
+        }
     }
 
     /// Lets the thread finish its jobs and joins it. If it finishes none for `patience`, leaves it running and returns
@@ -158,9 +161,9 @@ pub(super) struct Done {
 }
 
 /// Work on a rail of an open connection.
-struct RailJob {
-    route: Route,
-    work: Box<dyn RailWork>,
+pub(super) struct RailJob {
+    pub(super) route: Route,
+    pub(super) work: Box<dyn RailWork>,
 }
 
 /// Such work that is back. It goes on after the pause, if there is one; `None` if a bug ended it.
@@ -247,7 +250,8 @@ impl Workers {
         if thread.worker.progress.left() == 0 {
             thread.since_ns = now_ns;
         }
-        if !thread.worker.give(task) {
+        if let Err(task) = thread.worker.give(task) {
+            self.free(Box::new(task.handshake));
             return Err("a bug in Railweave ended the set-up thread; please report it".to_owned());
         }
         self.given_tasks += 1;
@@ -306,20 +310,23 @@ impl Workers {
     ///
     /// # Errors
     /// If there is no thread that would do it: the reason.
-    pub(super) fn give_rail(&mut self, route: Route, work: Box<dyn RailWork>) -> Result<(), String> {
-        let job = RailJob { route, work };
-        let thread = self.rail_thread().map_err(|error| format!("the rail thread cannot be started: {error}"))?;
-        if !thread.worker.give(job) {
-            return Err("a bug in Railweave ended the rail thread; please report it".to_owned());
-        }
-        Ok(())
+    pub(super) fn give_rail(&mut self, job: RailJob) -> Result<(), String> {
+        let (reason, job) = match self.rail_thread() {
+            Ok(thread) => match thread.worker.give(job) {
+                Ok(()) => return Ok(()),
+                Err(job) => ("a bug in Railweave ended the rail thread; please report it".to_owned(), job),
+            },
+            Err(error) => (format!("the rail thread cannot be started: {error}"), job),
+        };
+        self.free(Box::new(job.work));
+        Err(reason)
     }
 
     /// Has work on a rail go on after a pause.
-    pub(super) fn give_rail_again(&mut self, route: Route, work: Box<dyn RailWork>, pause: Duration) {
+    pub(super) fn give_rail_again(&mut self, job: RailJob, pause: Duration) {
         let at_ns = nanoseconds(self.epoch.elapsed() + pause);
         if let Some(thread) = &mut self.rail_thread {
-            thread.paused.push((at_ns, RailJob { route, work }));
+            thread.paused.push((at_ns, job));
         }
     }
 
@@ -331,11 +338,13 @@ impl Workers {
     /// Returns the next work on a rail that is back. Lets paused work go on whose time has come.
     pub(super) fn take_rail_done(&mut self) -> Option<RailDone> {
         let now_ns = nanoseconds(self.epoch.elapsed());
-        let thread = self.rail_thread.as_mut()?;
-        for (_, job) in thread.paused.extract_if(.., |(at_ns, _)| *at_ns <= now_ns) {
-            thread.worker.give(job);
+        let paused = &mut self.rail_thread.as_mut()?.paused;
+        let due: Vec<RailJob> = paused.extract_if(.., |(at_ns, _)| *at_ns <= now_ns).map(|(_, job)| job).collect();
+        for job in due {
+            // If the thread is gone, the next work that it is given tells.
+            let _ = self.give_rail(job);
         }
-        thread.done.try_recv().ok()
+        self.rail_thread.as_ref()?.done.try_recv().ok()
     }
 
     /// Drops `over`, on the freeing thread if its fabric may block.
@@ -350,7 +359,7 @@ impl Workers {
         }
         if let Some(thread) = &self.freeing_thread {
             // If the thread is gone, this drops `over`.
-            thread.give(over);
+            let _ = thread.give(over);
         }
     }
 }
@@ -366,18 +375,26 @@ impl Drop for Workers {
                 ));
             }
         }
-        if let Some(thread) = &mut self.rail_thread {
-            thread.paused.clear();
-            if let Err(left) = thread.worker.finish(PATIENCE) {
-                log::warn(&format!(
-                    "finalize no longer waits for the kernel, which has not ended or made the queue pairs of a rail \
-                     for 5 s; such work left to it: {left}; look at the kernel log, and at the port's link"
-                ));
-            }
+        let paused = self.rail_thread.as_mut().map(|thread| std::mem::take(&mut thread.paused));
+        for (_, job) in paused.into_iter().flatten() {
+            self.free(Box::new(job.work));
+        }
+        if let Some(thread) = &mut self.rail_thread
+            && let Err(left) = thread.worker.finish(PATIENCE)
+        {
+            log::warn(&format!(
+                "finalize no longer waits for the kernel, which has not ended or made the queue pairs of a rail \
+                 for 5 s; such work left to it: {left}; look at the kernel log, and at the port's link"
+            ));
         }
         while let Some(done) = self.take_done() {
             if let Some(handshake) = done.handshake {
                 self.free(Box::new(handshake));
+            }
+        }
+        while let Some(done) = self.rail_thread.as_ref().and_then(|thread| thread.done.try_recv().ok()) {
+            if let Some(work) = done.work {
+                self.free(Box::new(work));
             }
         }
         if let Some(thread) = &mut self.freeing_thread
@@ -421,7 +438,11 @@ impl Task {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::any::Any;
+
+    use railweave_fabric::RailId;
+
     use super::*;
 
     /// Makes a worker whose jobs each wait for a message.
@@ -442,7 +463,7 @@ mod tests {
     fn a_worker_that_gets_something_done_is_waited_for_and_one_that_does_not_is_left() {
         let patience = Duration::from_millis(500);
         let (go, mut worker) = gated();
-        (0..10).for_each(|_| assert!(worker.give(())));
+        (0..10).for_each(|_| worker.give(()).unwrap());
         let progress = Arc::clone(&worker.progress);
         let keeper = std::thread::spawn(move || {
             // Three jobs, each after half of the patience, which together take longer than it. Then none.
@@ -460,7 +481,7 @@ mod tests {
         assert!(begin.elapsed() >= patience * 2, "it was left after {:?}", begin.elapsed());
         drop(keeper.join().unwrap());
         let (go, mut worker) = gated();
-        assert!(worker.give(()));
+        worker.give(()).unwrap();
         go.send(()).unwrap();
         assert_eq!(worker.finish(Duration::from_secs(60)), Ok(()));
     }
@@ -475,5 +496,54 @@ mod tests {
         [5, 6].into_iter().for_each(|job| jobs.send(job).unwrap());
         drop(jobs);
         assert_eq!([todo.next(), todo.next(), todo.next(), todo.next()], [Some(6), Some(3), Some(5), None]);
+    }
+
+    /// Work that says on which thread it is dropped.
+    pub(in crate::control) struct DroppedOn(pub(in crate::control) Sender<String>);
+
+    impl RailWork for DroppedOn {
+        fn run(&mut self, _now_ns: u64) -> Option<Duration> {
+            None
+        }
+
+        fn may_block(&self) -> bool {
+            true
+        }
+
+        fn rail(&self) -> RailId {
+            RailId::new(0).unwrap()
+        }
+
+        fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+            self
+        }
+    }
+
+    impl Drop for DroppedOn {
+        fn drop(&mut self) {
+            let _ = self.0.send(std::thread::current().name().unwrap_or_default().to_owned());
+        }
+    }
+
+    impl Workers {
+        /// Starts the set-up thread, as a fabric that may block does.
+        pub(in crate::control) fn begin_setups(&mut self) {
+            self.setup_thread().unwrap();
+        }
+    }
+
+    #[test]
+    fn lanes_that_are_left_over_at_the_end_are_freed_on_the_freeing_thread() {
+        let poll = mio::Poll::new().unwrap();
+        let waker = Arc::new(Waker::new(poll.registry(), mio::Token(0)).unwrap());
+        let mut workers = Workers::new(Instant::now(), Duration::from_secs(60), waker);
+        workers.begin_setups();
+        let (dropped, thread_names) = mpsc::channel();
+        let job = || RailJob { route: Route { session: 2, connection: 1 }, work: Box::new(DroppedOn(dropped.clone())) };
+        // One is done, and one waits for its time.
+        workers.give_rail(job()).unwrap();
+        workers.give_rail_again(job(), Duration::from_secs(3600));
+        drop(workers);
+        assert_eq!(thread_names.try_iter().collect::<Vec<_>>(), ["railweave-free", "railweave-free"]);
     }
 }
