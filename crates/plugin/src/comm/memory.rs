@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use railweave_fabric::{Fabric, Memory, MemoryKind, RegisterError};
+use railweave_fabric::{Domain, Fabric, Memory, MemoryKind, RegisterError};
 use railweave_transport::MemoryKeys;
 
 use super::registrations::Registrations;
@@ -31,6 +31,10 @@ impl MemoryHandle {
 /// Registers memory for a connection. Service threads call it while a progress thread uses the connection.
 pub(crate) trait Registrar: Send + Sync {
     fn register(&self, memory: &Memory) -> Result<MemoryHandle, RegisterError>;
+
+    /// Returns true if the link of each rail's port is known to be down on this host. May block like
+    /// [`Domain::is_link_up`].
+    fn are_links_down(&self) -> bool;
 }
 
 /// Registers memory on the rails of one connection.
@@ -51,5 +55,9 @@ impl<F: Fabric> Registrar for RegistrarOf<F> {
             shared.push(registration);
         }
         Ok(MemoryHandle { keys, process: ProcessMark::own(), _registrations: Box::new(shared) })
+    }
+
+    fn are_links_down(&self) -> bool {
+        self.rails.iter().all(|(_, registrations)| !registrations.domain().is_link_up())
     }
 }

@@ -10,7 +10,7 @@ use railweave_transport::{Fate, Lingering, RailName, Side, Token};
 use super::command::ConnectRequest;
 use super::hearing::Heard;
 use super::rail_inbox::Recovery;
-use crate::comm::{Comm, End};
+use crate::comm::{Comm, End, Registrar};
 use crate::listener::{Listener, Ready};
 use crate::network::{AnyHandshake, Network};
 
@@ -47,6 +47,8 @@ pub(super) enum Connection {
         comm: Option<Weak<Comm>>,
         recovery: Recovery,
         heard: Heard,
+        /// The ports of its rails.
+        registrar: Arc<dyn Registrar>,
     },
     /// Closed by this side, and lingering: the peer may still need its lanes.
     Closed(Lingering<Box<dyn End>>),

@@ -191,6 +191,7 @@ impl ControlLoop {
             comm: None,
             recovery: Recovery::default(),
             heard: Heard::new(established.rails.clone()),
+            registrar: Arc::clone(&established.registrar),
         };
         session.connections.insert(route.connection, open);
         let peer = session.protocol.peer().map(peer_of).unwrap_or_default();

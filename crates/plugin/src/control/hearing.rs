@@ -42,4 +42,9 @@ impl Heard {
         let of_rail = |rail: &RailInfo| rail.counters.data_writes().wrapping_add(rail.counters.cts_writes());
         self.rails.iter().map(of_rail).fold(0, u64::wrapping_add)
     }
+
+    /// Returns true if the connection has no rail that carries messages.
+    pub(super) fn are_all_down(&self) -> bool {
+        self.rails.iter().all(|rail| rail.counters.is_down())
+    }
 }

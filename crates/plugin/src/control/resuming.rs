@@ -188,9 +188,20 @@ impl ControlLoop {
     /// Tells a session if the rails of one of its open connections carry anything.
     pub(super) fn judge_connection(&mut self, route: Route, is_due: bool, insists: bool) {
         let mut probe = self.fate(route).map_or(Probe::Broken, |fate| fate.judge(is_due, insists));
-        if matches!(probe, Probe::Outstanding { .. }) && self.with_open_end(route, |end| end.is_cut_off()) == Ok(true) {
+        if matches!(probe, Probe::Outstanding { .. }) && self.is_cut_off(route) {
             probe = Probe::CutOff;
         }
         self.with_session(route.session, |session, now| session.handle_judged(route.connection, probe, now));
+    }
+
+    /// Returns true if a connection has no rail, and the links of all its ports are down on this host: so it says
+    /// nothing of the peer that none of them carries anything. The kernel is asked while calls of the application go
+    /// on.
+    fn is_cut_off(&mut self, route: Route) -> bool {
+        let connection = self.session(route.session).and_then(|it| it.connections.get(&route.connection));
+        match connection {
+            Some(Connection::Open { heard, registrar, .. }) => heard.are_all_down() && registrar.are_links_down(),
+            _ => false,
+        }
     }
 }
