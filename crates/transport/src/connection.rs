@@ -529,10 +529,6 @@ macro_rules! both_ends {
                 self.core.give_up_part(part, message)
             }
 
-            fn is_cut_off(&self) -> bool {
-                self.core.recovers() && self.core.rails.usable().is_empty() && self.core.rails.are_links_down()
-            }
-
             fn look_for_silence(&mut self, hearing: crate::Hearing) -> crate::Hush {
                 if !self.core.listens() {
                     return crate::Hush::Idle;

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use railweave_fabric::{
-    Domain, Fabric, LaneId, MAX_RAILS, Part, Piece, Rail, RailError, RailId, RailSet, Reports, WorkId,
-};
+use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, Piece, Rail, RailError, RailId, RailSet, Reports, WorkId};
 
 use crate::cts::CtsRail;
 use crate::posted_receives::PostedReceives;
@@ -252,15 +250,6 @@ impl<F: Fabric> Rails<F> {
     /// Returns the parts of this host that the rails use.
     pub(crate) fn parts(&self) -> Vec<Part> {
         RailId::all().flat_map(|rail| self.parts_of(rail)).collect()
-    }
-
-    /// Returns true if the link of each rail that came up once is known to be down on this host.
-    pub(crate) fn are_links_down(&self) -> bool {
-        self.by_id.iter().all(|state| match state {
-            RailState::Up(connected) => !connected.remake.domain.is_link_up(),
-            RailState::Down(down) => !down.remake.domain.is_link_up(),
-            RailState::NeverUp => true,
-        })
     }
 
     /// Returns the rails that came up once, as the rest of the process sees them.

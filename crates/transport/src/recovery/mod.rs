@@ -106,10 +106,6 @@ pub trait Recovers {
     /// says that nothing is on its way, and again once something was posted.
     fn look_for_silence(&mut self, hearing: Hearing) -> Hush;
 
-    /// Returns true if the connection has no rail, and the links of all its ports are down on this host: so it says
-    /// nothing of the peer that none of them carries anything. May block like [`railweave_fabric::Domain::is_link_up`].
-    fn is_cut_off(&self) -> bool;
-
     /// Returns when [`Self::recover`] must be called, in nanoseconds of the caller's clock; 0 for soon.
     fn recovery_timeout_ns(&self) -> Option<u64>;
 
