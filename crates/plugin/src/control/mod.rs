@@ -16,6 +16,7 @@ mod events;
 mod failures;
 mod handshakes;
 mod hearing;
+mod jobs;
 mod ladder;
 mod lane_socket;
 mod lanes;

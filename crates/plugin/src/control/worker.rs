@@ -4,13 +4,12 @@
 //! third ends the lanes of rails that failed and makes new ones, so that this waits for nobody.
 #![allow(clippy::disallowed_types, reason = "the control thread and its workers exchange jobs here")]
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, SendError, Sender};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use mio::Waker;
@@ -18,121 +17,14 @@ use railweave_transport::RailWork;
 use railweave_transport::progress::Step;
 
 use super::clock::nanoseconds;
+use super::jobs::Worker;
 use super::numa::Placed;
-use super::signals;
 use crate::comm::Route;
 use crate::log;
 use crate::network::AnyHandshake;
 
 /// The time that the last `finalize` waits while a worker finishes no job.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The time between two checks of the worker's progress during that wait.
-const PROGRESS_CHECK_INTERVAL: Duration = Duration::from_millis(2);
-
-/// The longest time between two checks that counts as waiting. If more has passed, this process was stopped, and its
-/// worker with it.
-const MOST_BETWEEN_CHECKS: Duration = Duration::from_millis(100);
-
-/// The number of jobs that a worker was given, and the number of those that are done.
-#[derive(Default)]
-struct Progress {
-    given: AtomicU64,
-    done: AtomicU64,
-}
-
-impl Progress {
-    fn done(&self) -> u64 {
-        self.done.load(Ordering::Acquire)
-    }
-
-    fn left(&self) -> u64 {
-        self.given.load(Ordering::Relaxed).saturating_sub(self.done())
-    }
-}
-
-/// The jobs that wait for a thread.
-struct Todo<J> {
-    given: Receiver<J>,
-    may_wait: fn(&J) -> bool,
-    first: VecDeque<J>,
-    last: VecDeque<J>,
-}
-
-impl<J> Todo<J> {
-    fn sort(&mut self, job: J) {
-        let queue = if (self.may_wait)(&job) { &mut self.last } else { &mut self.first };
-        queue.push_back(job);
-    }
-
-    /// Returns the next job: the oldest that must not wait, otherwise the oldest. Blocks until there is one. `None`: no
-    /// more will come.
-    fn next(&mut self) -> Option<J> {
-        while let Ok(job) = self.given.try_recv() {
-            self.sort(job);
-        }
-        let known = self.first.pop_front().or_else(|| self.last.pop_front());
-        known.or_else(|| self.given.recv().ok())
-    }
-}
-
-/// A thread that does one job after another.
-struct Worker<J> {
-    jobs: Option<Sender<J>>,
-    progress: Arc<Progress>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl<J: Send + 'static> Worker<J> {
-    /// Starts the thread. Jobs that may wait are done when there are no others.
-    fn start(name: &str, may_wait: fn(&J) -> bool, mut work: impl FnMut(J) + Send + 'static) -> io::Result<Self> {
-        let (jobs, given) = mpsc::channel::<J>();
-        let mut todo = Todo { given, may_wait, first: VecDeque::new(), last: VecDeque::new() };
-        let progress = Arc::<Progress>::default();
-        let counted = Arc::clone(&progress);
-        let _blocked = signals::Blocked::all();
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            while let Some(job) = todo.next() {
-                work(job);
-                counted.done.fetch_add(1, Ordering::Release);
-            }
-        })?;
-        Ok(Self { jobs: Some(jobs), progress, thread: Some(thread) })
-    }
-
-    /// Adds a job. Returns it if the thread is gone.
-    fn give(&self, job: J) -> Result<(), J> {
-        self.progress.given.fetch_add(1, Ordering::Relaxed);
-        match &self.jobs {
-            Some(jobs) => jobs.send(job).map_err(|SendError(job)| job),
-            None => Err(job),
-        }
-    }
-
-    /// Lets the thread finish its jobs and joins it. If it finishes none for `patience`, leaves it running and returns
-    /// the number of unfinished jobs.
-    fn finish(&mut self, patience: Duration) -> Result<(), u64> {
-        drop(self.jobs.take());
-        let Some(thread) = self.thread.take() else {
-            return Ok(());
-        };
-        let (mut seen, mut waited, mut checked) = (self.progress.done(), Duration::ZERO, Instant::now());
-        while !thread.is_finished() {
-            waited += checked.elapsed().min(MOST_BETWEEN_CHECKS);
-            checked = Instant::now();
-            if self.progress.done() != seen {
-                (seen, waited) = (self.progress.done(), Duration::ZERO);
-            }
-            if waited >= patience {
-                return Err(self.progress.left());
-            }
-            std::thread::sleep(PROGRESS_CHECK_INTERVAL);
-        }
-        // A panic was already caught and logged.
-        let _ = thread.join();
-        Ok(())
-    }
-}
-
 /// A handshake and its next step.
 pub(super) struct Task {
     pub(super) number: u64,
@@ -440,63 +332,11 @@ impl Task {
 #[cfg(test)]
 pub(super) mod tests {
     use std::any::Any;
+    use std::sync::mpsc::Sender;
 
     use railweave_fabric::RailId;
 
     use super::*;
-
-    /// Makes a worker whose jobs each wait for a message.
-    fn gated() -> (Sender<()>, Worker<()>) {
-        let (go, gate) = mpsc::channel::<()>();
-        let worker = Worker::start(
-            "test",
-            |()| false,
-            move |()| {
-                let _ = gate.recv();
-            },
-        )
-        .unwrap();
-        (go, worker)
-    }
-
-    #[test]
-    fn a_worker_that_gets_something_done_is_waited_for_and_one_that_does_not_is_left() {
-        let patience = Duration::from_millis(500);
-        let (go, mut worker) = gated();
-        (0..10).for_each(|_| worker.give(()).unwrap());
-        let progress = Arc::clone(&worker.progress);
-        let keeper = std::thread::spawn(move || {
-            // Three jobs, each after half of the patience, which together take longer than it. Then none.
-            for done in 1..=3 {
-                std::thread::sleep(patience / 2);
-                go.send(()).unwrap();
-                while progress.done() < done {
-                    std::thread::yield_now();
-                }
-            }
-            go
-        });
-        let begin = Instant::now();
-        assert_eq!(worker.finish(patience), Err(7));
-        assert!(begin.elapsed() >= patience * 2, "it was left after {:?}", begin.elapsed());
-        drop(keeper.join().unwrap());
-        let (go, mut worker) = gated();
-        worker.give(()).unwrap();
-        go.send(()).unwrap();
-        assert_eq!(worker.finish(Duration::from_secs(60)), Ok(()));
-    }
-
-    #[test]
-    fn what_may_wait_is_done_when_there_is_nothing_else() {
-        let (jobs, given) = mpsc::channel();
-        let may_wait = |job: &u32| job % 2 == 1;
-        let mut todo = Todo { given, may_wait, first: VecDeque::new(), last: VecDeque::new() };
-        [1, 3, 2, 4].into_iter().for_each(|job| jobs.send(job).unwrap());
-        assert_eq!([todo.next(), todo.next(), todo.next()], [Some(2), Some(4), Some(1)]);
-        [5, 6].into_iter().for_each(|job| jobs.send(job).unwrap());
-        drop(jobs);
-        assert_eq!([todo.next(), todo.next(), todo.next(), todo.next()], [Some(6), Some(3), Some(5), None]);
-    }
 
     /// Work that says on which thread it is dropped.
     pub(in crate::control) struct DroppedOn(pub(in crate::control) Sender<String>);
