@@ -189,7 +189,7 @@ impl ControlLoop {
             parts,
             listener,
             comm: None,
-            recovery: Recovery::default(),
+            recovery: Recovery::new(),
             heard: Heard::new(established.rails.clone()),
             registrar: Arc::clone(&established.registrar),
         };

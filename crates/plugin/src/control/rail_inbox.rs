@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use mio::Waker;
@@ -51,11 +52,18 @@ pub(super) enum Input {
 }
 
 /// The recovery of an open connection.
-#[derive(Default)]
 pub(super) struct Recovery {
     pub(super) inbox: VecDeque<Input>,
+    /// False once the connection is closed: then its work on the rail thread is not done any more.
+    pub(super) is_open: Arc<AtomicBool>,
     /// The token with which the peer dials lanes again, once it may.
     pub(super) token: Option<Token>,
+}
+
+impl Recovery {
+    pub(super) fn new() -> Self {
+        Self { inbox: VecDeque::new(), is_open: Arc::new(AtomicBool::new(true)), token: None }
+    }
 }
 
 impl Input {

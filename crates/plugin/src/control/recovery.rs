@@ -5,6 +5,7 @@
 //! end waits in its inbox until then, in order.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use railweave_fabric::Part;
@@ -15,7 +16,7 @@ use super::connection::Connection;
 use super::control_loop::ControlLoop;
 use super::rail_inbox::{Input, Recovery};
 use super::rail_lines::{Subject, Sum};
-use super::worker::{RailDone, RailJob};
+use super::worker::{RailDone, RailJob, RailOwner};
 use crate::comm::{Comm, End, NoTurn, Route};
 use crate::log;
 
@@ -44,10 +45,13 @@ impl ControlLoop {
         for route in self.called.take() {
             self.recover(route, Input::Due);
         }
-        while let Some(RailDone { route, work, pause }) = self.workers.take_rail_done() {
+        while let Some(RailDone { owner, work, pause }) = self.workers.take_rail_done() {
+            let route = owner.route;
             match (work, pause) {
+                // Its route may be another connection's by now.
+                (work, _) if !owner.is_open() => self.free(work),
                 (Some(work), None) => self.recover(route, Input::Worked(work)),
-                (Some(work), Some(pause)) => self.workers.give_rail_again(RailJob { route, work }, pause),
+                (Some(work), Some(pause)) => self.workers.give_rail_again(RailJob { owner, work }, pause),
                 (None, _) => self.fail_recovery(route, "a bug in Railweave ended the work on a rail; please report it"),
             }
         }
@@ -146,7 +150,11 @@ impl ControlLoop {
             RecoveryAction::Send(message) => self.send(route, message),
             RecoveryAction::Work(mut work) => {
                 if work.may_block() {
-                    if let Err(reason) = self.workers.give_rail(RailJob { route, work }) {
+                    let Some(is_open) = self.recovery(route).map(|recovery| Arc::clone(&recovery.is_open)) else {
+                        return self.free(work);
+                    };
+                    let owner = RailOwner { route, is_open };
+                    if let Err(reason) = self.workers.give_rail(RailJob { owner, work }) {
                         self.fail_recovery(route, &reason);
                     }
                 } else {
@@ -235,11 +243,13 @@ impl ControlLoop {
         let Some(recovery) = self.recovery(route) else {
             return;
         };
+        recovery.is_open.store(false, Ordering::Relaxed);
         let (token, inbox) = (recovery.token.take(), std::mem::take(&mut recovery.inbox));
         if let Some(token) = token {
             self.lane_routes.remove(&token);
         }
         self.free_lanes(inbox);
+        self.workers.cancel_rails();
     }
 
     /// Has rails that are down opened again soon: something says that paths may be back.
@@ -275,7 +285,7 @@ mod tests {
     use crate::comm::owing::Owing;
     use crate::control::command::Listeners;
     use crate::control::control_loop::tests::config;
-    use crate::control::worker::tests::DroppedOn;
+    use crate::control::worker::tests::Said;
 
     #[test]
     fn lanes_that_come_for_a_closed_connection_are_freed_on_the_freeing_thread() {
@@ -284,7 +294,7 @@ mod tests {
             ControlLoop::new(config(), receiver, Listeners::default(), Arc::new(Owing::new()), 4096).unwrap();
         thread.workers.begin_setups();
         let (dropped, thread_names) = mpsc::channel();
-        thread.recover(Route { session: 77, connection: 1 }, Input::Worked(Box::new(DroppedOn(dropped))));
+        thread.recover(Route { session: 77, connection: 1 }, Input::Worked(Box::new(Said::when_dropped(dropped))));
         assert_eq!(thread_names.recv().as_deref(), Ok("railweave-free"));
     }
 }

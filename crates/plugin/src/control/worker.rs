@@ -52,15 +52,29 @@ pub(super) struct Done {
     pub(super) handshake: Option<Box<dyn AnyHandshake>>,
 }
 
+/// The connection of work on a rail.
+#[derive(Clone)]
+pub(super) struct RailOwner {
+    pub(super) route: Route,
+    /// False once it is closed, whatever has its route then.
+    pub(super) is_open: Arc<AtomicBool>,
+}
+
+impl RailOwner {
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Relaxed)
+    }
+}
+
 /// Work on a rail of an open connection.
 pub(super) struct RailJob {
-    pub(super) route: Route,
+    pub(super) owner: RailOwner,
     pub(super) work: Box<dyn RailWork>,
 }
 
 /// Such work that is back. It goes on after the pause, if there is one; `None` if a bug ended it.
 pub(super) struct RailDone {
-    pub(super) route: Route,
+    pub(super) owner: RailOwner,
     pub(super) work: Option<Box<dyn RailWork>>,
     pub(super) pause: Option<Duration>,
 }
@@ -69,6 +83,8 @@ pub(super) struct RailDone {
 struct RailThread {
     worker: Worker<RailJob>,
     done: Receiver<RailDone>,
+    /// True once the threads must end: waiting work is then freed instead of done.
+    ending: Arc<AtomicBool>,
     /// Work that goes on at these times.
     paused: Vec<(u64, RailJob)>,
 }
@@ -183,17 +199,17 @@ impl Workers {
     fn rail_thread(&mut self) -> io::Result<&mut RailThread> {
         if self.rail_thread.is_none() {
             let (back, done) = mpsc::channel();
-            let (waker, epoch) = (Arc::clone(&self.waker), self.epoch);
-            let worker = Worker::start(
-                "railweave-rail",
-                |_| false,
-                move |job: RailJob| {
-                    // If the receiver is gone, this drops the work.
-                    let _ = back.send(job.run(epoch));
-                    let _ = waker.wake();
-                },
-            )?;
-            self.rail_thread = Some(RailThread { worker, done, paused: Vec::new() });
+            let ending = Arc::<AtomicBool>::default();
+            let (is_ending, waker, epoch) = (Arc::clone(&ending), Arc::clone(&self.waker), self.epoch);
+            let worker = Worker::start("railweave-rail", RailJob::may_wait, move |job: RailJob| {
+                if is_ending.load(Ordering::Relaxed) {
+                    return drop(job);
+                }
+                // If the receiver is gone, this drops the work.
+                let _ = back.send(job.run(epoch));
+                let _ = waker.wake();
+            })?;
+            self.rail_thread = Some(RailThread { worker, done, ending, paused: Vec::new() });
         }
         Ok(self.rail_thread.as_mut().expect("it was just made"))
     }
@@ -219,6 +235,17 @@ impl Workers {
         let at_ns = nanoseconds(self.epoch.elapsed() + pause);
         if let Some(thread) = &mut self.rail_thread {
             thread.paused.push((at_ns, job));
+        }
+    }
+
+    /// Frees the paused work on rails whose connection is closed.
+    pub(super) fn cancel_rails(&mut self) {
+        let paused = self.rail_thread.iter_mut().flat_map(|thread| {
+            let closed = thread.paused.extract_if(.., |(_, job)| !job.owner.is_open());
+            closed.map(|(_, job)| job.work)
+        });
+        for work in paused.collect::<Vec<_>>() {
+            self.free(Box::new(work));
         }
     }
 
@@ -258,14 +285,17 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        if let Some(thread) = &mut self.setup_thread {
-            thread.ending.store(true, Ordering::Relaxed);
-            if let Err(left) = thread.worker.finish(PATIENCE) {
-                log::warn(&format!(
-                    "finalize no longer waits for a call of the kernel that sets up a connection and has not returned \
-                     for 5 s; set-ups left to it: {left}; look at the kernel log, and at the port's link"
-                ));
-            }
+        let endings = self.setup_thread.iter().map(|thread| &thread.ending);
+        for ending in endings.chain(self.rail_thread.iter().map(|thread| &thread.ending)) {
+            ending.store(true, Ordering::Relaxed);
+        }
+        if let Some(thread) = &mut self.setup_thread
+            && let Err(left) = thread.worker.finish(PATIENCE)
+        {
+            log::warn(&format!(
+                "finalize no longer waits for a call of the kernel that sets up a connection and has not returned \
+                 for 5 s; set-ups left to it: {left}; look at the kernel log, and at the port's link"
+            ));
         }
         let paused = self.rail_thread.as_mut().map(|thread| std::mem::take(&mut thread.paused));
         for (_, job) in paused.into_iter().flatten() {
@@ -301,15 +331,23 @@ impl Drop for Workers {
 }
 
 impl RailJob {
+    fn may_wait(&self) -> bool {
+        self.work.may_wait()
+    }
+
     fn run(self, epoch: Instant) -> RailDone {
-        let Self { route, mut work } = self;
+        let Self { owner, mut work } = self;
+        if !owner.is_open() {
+            // The control thread has its lanes freed.
+            return RailDone { owner, work: Some(work), pause: None };
+        }
         let ran = catch_unwind(AssertUnwindSafe(|| {
             let pause = work.run(nanoseconds(epoch.elapsed()));
             (work, pause)
         }));
         match ran {
-            Ok((work, pause)) => RailDone { route, work: Some(work), pause },
-            Err(_) => RailDone { route, work: None, pause: None },
+            Ok((work, pause)) => RailDone { owner, work: Some(work), pause },
+            Err(_) => RailDone { owner, work: None, pause: None },
         }
     }
 }
@@ -338,16 +376,33 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Work that says on which thread it is dropped.
-    pub(in crate::control) struct DroppedOn(pub(in crate::control) Sender<String>);
+    /// Work on a rail that says its name when it is done, and on which thread it is dropped.
+    pub(in crate::control) struct Said {
+        name: &'static str,
+        may_wait: bool,
+        done: Sender<&'static str>,
+        dropped: Sender<String>,
+    }
 
-    impl RailWork for DroppedOn {
+    impl Said {
+        /// Returns new lanes that say only on which thread they are dropped.
+        pub(in crate::control) fn when_dropped(dropped: Sender<String>) -> Self {
+            Self { name: "lanes", may_wait: true, done: mpsc::channel().0, dropped }
+        }
+    }
+
+    impl RailWork for Said {
         fn run(&mut self, _now_ns: u64) -> Option<Duration> {
+            let _ = self.done.send(self.name);
             None
         }
 
         fn may_block(&self) -> bool {
             true
+        }
+
+        fn may_wait(&self) -> bool {
+            self.may_wait
         }
 
         fn rail(&self) -> RailId {
@@ -359,9 +414,36 @@ pub(super) mod tests {
         }
     }
 
-    impl Drop for DroppedOn {
+    impl Drop for Said {
         fn drop(&mut self) {
-            let _ = self.0.send(std::thread::current().name().unwrap_or_default().to_owned());
+            let _ = self.dropped.send(std::thread::current().name().unwrap_or_default().to_owned());
+        }
+    }
+
+    /// Work that says that it has begun, and lasts until a message comes.
+    struct Gate(Sender<()>, Receiver<()>);
+
+    impl RailWork for Gate {
+        fn run(&mut self, _now_ns: u64) -> Option<Duration> {
+            self.0.send(()).unwrap();
+            let _ = self.1.recv();
+            None
+        }
+
+        fn may_block(&self) -> bool {
+            true
+        }
+
+        fn may_wait(&self) -> bool {
+            false
+        }
+
+        fn rail(&self) -> RailId {
+            RailId::new(0).unwrap()
+        }
+
+        fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+            self
         }
     }
 
@@ -372,18 +454,97 @@ pub(super) mod tests {
         }
     }
 
+    /// The threads, with work on the rail thread that lasts until [`Self::open`].
+    struct Site {
+        workers: Workers,
+        _poll: mio::Poll,
+        gate: Sender<()>,
+        done: (Sender<&'static str>, Receiver<&'static str>),
+        dropped: (Sender<String>, Receiver<String>),
+    }
+
+    impl Site {
+        fn new() -> Self {
+            let poll = mio::Poll::new().unwrap();
+            let waker = Arc::new(Waker::new(poll.registry(), mio::Token(0)).unwrap());
+            let mut workers = Workers::new(Instant::now(), Duration::from_secs(60), waker);
+            workers.begin_setups();
+            let ((begun, has_begun), (gate, waits)) = (mpsc::channel(), mpsc::channel());
+            let (owner, _) = owner();
+            workers.give_rail(RailJob { owner, work: Box::new(Gate(begun, waits)) }).unwrap();
+            has_begun.recv().unwrap();
+            Self { workers, _poll: poll, gate, done: mpsc::channel(), dropped: mpsc::channel() }
+        }
+
+        fn job(&self, name: &'static str, may_wait: bool, owner: &RailOwner) -> RailJob {
+            let (done, dropped) = (self.done.0.clone(), self.dropped.0.clone());
+            RailJob { owner: owner.clone(), work: Box::new(Said { name, may_wait, done, dropped }) }
+        }
+
+        fn give(&mut self, name: &'static str, may_wait: bool, owner: &RailOwner) {
+            self.workers.give_rail(self.job(name, may_wait, owner)).unwrap();
+        }
+
+        fn open(&self) {
+            self.gate.send(()).unwrap();
+        }
+    }
+
+    /// Returns the owner of some work, and the mark that it is open.
+    fn owner() -> (RailOwner, Arc<AtomicBool>) {
+        let is_open = Arc::new(AtomicBool::new(true));
+        (RailOwner { route: Route { session: 2, connection: 1 }, is_open: Arc::clone(&is_open) }, is_open)
+    }
+
     #[test]
-    fn lanes_that_are_left_over_at_the_end_are_freed_on_the_freeing_thread() {
-        let poll = mio::Poll::new().unwrap();
-        let waker = Arc::new(Waker::new(poll.registry(), mio::Token(0)).unwrap());
-        let mut workers = Workers::new(Instant::now(), Duration::from_secs(60), waker);
-        workers.begin_setups();
-        let (dropped, thread_names) = mpsc::channel();
-        let job = || RailJob { route: Route { session: 2, connection: 1 }, work: Box::new(DroppedOn(dropped.clone())) };
-        // One is done, and one waits for its time.
-        workers.give_rail(job()).unwrap();
-        workers.give_rail_again(job(), Duration::from_secs(3600));
-        drop(workers);
-        assert_eq!(thread_names.try_iter().collect::<Vec<_>>(), ["railweave-free", "railweave-free"]);
+    fn fences_go_before_new_lanes() {
+        let (mut site, (owner, _)) = (Site::new(), owner());
+        for (name, may_wait) in [("lanes", true), ("fence", false), ("other lanes", true), ("other fence", false)] {
+            site.give(name, may_wait, &owner);
+        }
+        site.open();
+        let order: Vec<_> = site.done.1.iter().take(4).collect();
+        assert_eq!(order, ["fence", "other fence", "lanes", "other lanes"]);
+    }
+
+    #[test]
+    fn work_for_a_closed_connection_is_not_done_and_its_lanes_come_back() {
+        let (mut site, (closed, is_open), (other, _)) = (Site::new(), owner(), owner());
+        site.give("closed", false, &closed);
+        site.give("other", false, &other);
+        let paused = site.job("paused", true, &closed);
+        site.workers.give_rail_again(paused, Duration::from_secs(3600));
+        is_open.store(false, Ordering::Relaxed);
+        site.workers.cancel_rails();
+        assert_eq!(site.dropped.1.recv().as_deref(), Ok("railweave-free"), "what was paused is freed at once");
+        assert_eq!(site.workers.next_rail_ns(), None);
+        site.open();
+        assert_eq!(site.done.1.recv(), Ok("other"), "it is the first that is done");
+        let back: Vec<_> = std::iter::from_fn(|| site.workers.take_rail_done()).take(2).collect();
+        assert!(back[1].work.is_some() && !back[1].owner.is_open());
+    }
+
+    #[test]
+    fn lanes_that_are_left_over_at_the_end_are_freed_off_the_control_thread_and_at_once() {
+        let (mut site, (owner, _)) = (Site::new(), owner());
+        let paused = site.job("paused", true, &owner);
+        site.workers.give_rail_again(paused, Duration::from_secs(3600));
+        for name in ["one", "another"] {
+            site.give(name, true, &owner);
+        }
+        let ending = Arc::clone(&site.workers.rail_thread.as_ref().unwrap().ending);
+        let gate = site.gate.clone();
+        let opener = std::thread::spawn(move || {
+            while !ending.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            gate.send(()).unwrap();
+        });
+        drop(site.workers);
+        opener.join().unwrap();
+        assert_eq!(site.done.1.try_iter().count(), 0, "nothing that waited was begun");
+        let mut threads: Vec<_> = site.dropped.1.try_iter().collect();
+        threads.sort();
+        assert_eq!(threads, ["railweave-free", "railweave-rail", "railweave-rail"]);
     }
 }

@@ -60,6 +60,10 @@ impl<F: Fabric> RailWork for Fence<F> {
         F::JOINING.may_block()
     }
 
+    fn may_wait(&self) -> bool {
+        false
+    }
+
     fn rail(&self) -> RailId {
         self.rail
     }

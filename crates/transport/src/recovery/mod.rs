@@ -56,6 +56,10 @@ pub trait RailWork: Send {
     /// Returns true if it may block.
     fn may_block(&self) -> bool;
 
+    /// Returns true if work that may not wait goes first: until a rail's fence is done, what the rail has lost is not
+    /// sent again.
+    fn may_wait(&self) -> bool;
+
     /// Returns the rail that it is for.
     fn rail(&self) -> RailId;
 

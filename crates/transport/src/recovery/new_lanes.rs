@@ -257,6 +257,10 @@ impl<F: Fabric> RailWork for NewLanes<F> {
         F::JOINING.may_block()
     }
 
+    fn may_wait(&self) -> bool {
+        true
+    }
+
     fn rail(&self) -> RailId {
         self.rail
     }
