@@ -189,7 +189,7 @@ impl ControlLoop {
             parts,
             listener,
             comm: None,
-            recovery: Recovery::new(),
+            recovery: Recovery::new(setup.place.node),
             heard: Heard::new(established.rails.clone()),
             registrar: Arc::clone(&established.registrar),
         };

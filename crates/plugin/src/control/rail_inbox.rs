@@ -11,6 +11,7 @@ use railweave_fabric::Part;
 use railweave_transport::{Dial, RailNews, RailWork, Token};
 
 use super::command::lock;
+use super::worker::RailOwner;
 use crate::comm::{End, Route};
 
 /// The connections whose calls have found that a rail failed.
@@ -56,13 +57,20 @@ pub(super) struct Recovery {
     pub(super) inbox: VecDeque<Input>,
     /// False once the connection is closed: then its work on the rail thread is not done any more.
     pub(super) is_open: Arc<AtomicBool>,
+    /// The NUMA node of the connection's device.
+    node: Option<u32>,
     /// The token with which the peer dials lanes again, once it may.
     pub(super) token: Option<Token>,
 }
 
 impl Recovery {
-    pub(super) fn new() -> Self {
-        Self { inbox: VecDeque::new(), is_open: Arc::new(AtomicBool::new(true)), token: None }
+    pub(super) fn new(node: Option<u32>) -> Self {
+        Self { inbox: VecDeque::new(), is_open: Arc::new(AtomicBool::new(true)), node, token: None }
+    }
+
+    /// Returns the connection, whose route this is, as the rail thread knows it.
+    pub(super) fn owner(&self, route: Route) -> RailOwner {
+        RailOwner { route, is_open: Arc::clone(&self.is_open), node: self.node }
     }
 }
 

@@ -16,7 +16,7 @@ use super::connection::Connection;
 use super::control_loop::ControlLoop;
 use super::rail_inbox::{Input, Recovery};
 use super::rail_lines::{Subject, Sum};
-use super::worker::{RailDone, RailJob, RailOwner};
+use super::worker::{RailDone, RailJob};
 use crate::comm::{Comm, End, NoTurn, Route};
 use crate::log;
 
@@ -150,10 +150,9 @@ impl ControlLoop {
             RecoveryAction::Send(message) => self.send(route, message),
             RecoveryAction::Work(mut work) => {
                 if work.may_block() {
-                    let Some(is_open) = self.recovery(route).map(|recovery| Arc::clone(&recovery.is_open)) else {
+                    let Some(owner) = self.recovery(route).map(|recovery| recovery.owner(route)) else {
                         return self.free(work);
                     };
-                    let owner = RailOwner { route, is_open };
                     if let Err(reason) = self.workers.give_rail(RailJob { owner, work }) {
                         self.fail_recovery(route, &reason);
                     }

@@ -58,6 +58,8 @@ pub(super) struct RailOwner {
     pub(super) route: Route,
     /// False once it is closed, whatever has its route then.
     pub(super) is_open: Arc<AtomicBool>,
+    /// The NUMA node of its device.
+    pub(super) node: Option<u32>,
 }
 
 impl RailOwner {
@@ -342,6 +344,7 @@ impl RailJob {
             return RailDone { owner, work: Some(work), pause: None };
         }
         let ran = catch_unwind(AssertUnwindSafe(|| {
+            let _placed = Placed::on(owner.node);
             let pause = work.run(nanoseconds(epoch.elapsed()));
             (work, pause)
         }));
@@ -493,7 +496,7 @@ pub(super) mod tests {
     /// Returns the owner of some work, and the mark that it is open.
     fn owner() -> (RailOwner, Arc<AtomicBool>) {
         let is_open = Arc::new(AtomicBool::new(true));
-        (RailOwner { route: Route { session: 2, connection: 1 }, is_open: Arc::clone(&is_open) }, is_open)
+        (RailOwner { route: Route { session: 2, connection: 1 }, is_open: Arc::clone(&is_open), node: None }, is_open)
     }
 
     #[test]
