@@ -3,12 +3,12 @@
 mod common;
 
 use common::{
-    ONE_RAIL, Pair, Stranger, accept, alone, connect, descriptors, info_lines, listen, start, until, until_freed,
-    warnings, warnings_with,
+    Buffer, ONE_RAIL, Pair, Stranger, accept, alone, connect, descriptors, info_lines, listen, start, until,
+    until_freed, warnings, warnings_with,
 };
-use railweave_fabric::Fault;
-use railweave_nccl_host::net::{NetApi, SendComm};
-use railweave_transport::{Message, Token};
+use railweave_fabric::{Fault, RailId};
+use railweave_nccl_host::net::{Comm, NetApi, SendComm};
+use railweave_transport::{Incarnation, Message, RailMessage, RailNews, Token};
 use std::net::TcpStream;
 use std::ops::RangeInclusive;
 
@@ -134,5 +134,34 @@ fn connections_that_come_up_after_others_have_taken_their_places_are_closed() {
         drop(lanes.split_off(40));
         until_freed("what was closed", || descriptors() <= before - 1 + 2 * 40);
         net.close_listen(listening).expect("the listen is closed");
+    });
+}
+
+#[test]
+fn messages_about_the_rails_of_a_connection_that_nobody_accepts_do_not_pile_up() {
+    alone(&[ONE_RAIL, ("RAILWEAVE_HANDSHAKE_TIMEOUT", "600s")], || {
+        let (_plugin, net) = start();
+        let (listen, handle) = listen(&net, 0);
+        let mut stranger = Stranger::greeted(&handle);
+        let _lane = come(&mut stranger, 1);
+        let rail = RailId::new(0).expect("there is a first rail");
+        let (incarnation, message) = (Incarnation::default(), RailMessage::Down(Vec::new()));
+        let down = Message::Rail(RailNews { rail, incarnation, message });
+        for _ in 0..8 {
+            stranger.send(1, down.clone());
+        }
+        stranger.until_read();
+        assert_eq!(warnings(), Vec::<String>::new());
+        for _ in 0..100 {
+            stranger.send(1, down.clone());
+        }
+        until("the line", || (warnings_with(&["than the protocol allows before an answer"]).len() == 1).then_some(()));
+        let recv = accept(&net, &listen);
+        let buffer = Buffer::new(&net, Comm::Recv(&recv), 1000);
+        // SAFETY: the buffer stays until the connection is closed.
+        let failed = until("the receive's failure", || unsafe { net.irecv(&recv, &[buffer.part(7)], false) }.err());
+        assert!(failed.to_string().contains("ncclInternalError"), "{failed}");
+        buffer.release(&net, Comm::Recv(&recv));
+        net.close_recv(recv).expect("whatever the peer did, it can be closed");
     });
 }

@@ -125,6 +125,8 @@ pub(crate) trait ControlHandle: Send + Sync {
 /// The reasons why the control thread has no turn on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoTurn {
+    /// NCCL does not have the connection yet.
+    Early,
     /// Another thread uses it. A later attempt may succeed.
     Busy,
     /// The connection is closed.

@@ -59,7 +59,7 @@ impl ControlLoop {
                     Connection::Closed(end) => self.free(end),
                     Connection::Setup(ConnectionSetup { handshake: Some(handshake), .. }) => self.free(handshake),
                     Connection::Setup(_) => {}
-                    Connection::Open { recovery, .. } => self.free_lanes(recovery.inbox),
+                    Connection::Open { mut recovery, .. } => self.free_lanes(recovery.take()),
                 }
             }
         }

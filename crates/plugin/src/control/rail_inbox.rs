@@ -36,6 +36,10 @@ impl Called {
     }
 }
 
+/// The fault of a peer that sends more steps than may wait.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Flood;
+
 /// Something for the recovery of an end.
 pub(super) enum Input {
     /// Something is due.
@@ -52,9 +56,15 @@ pub(super) enum Input {
     Hurry,
 }
 
+/// The steps of the peer about one rail that may wait. An honest peer has to hear of this end's steps, after two of its
+/// own or three.
+const MOST_NEWS: usize = 8;
+
 /// The recovery of an open connection.
 pub(super) struct Recovery {
-    pub(super) inbox: VecDeque<Input>,
+    inbox: VecDeque<Input>,
+    /// True once the peer has sent more steps than may wait. They are dropped from then on.
+    is_flooded: bool,
     /// False once the connection is closed: then its work on the rail thread is not done any more.
     pub(super) is_open: Arc<AtomicBool>,
     /// The NUMA node of the connection's device.
@@ -65,7 +75,56 @@ pub(super) struct Recovery {
 
 impl Recovery {
     pub(super) fn new(node: Option<u32>) -> Self {
-        Self { inbox: VecDeque::new(), is_open: Arc::new(AtomicBool::new(true)), node, token: None }
+        let is_open = Arc::new(AtomicBool::new(true));
+        Self { inbox: VecDeque::new(), is_flooded: false, is_open, node, token: None }
+    }
+
+    /// Adds something for the end. The end may have to wait for NCCL's accept, which may take minutes, so what comes
+    /// over and over is kept once.
+    ///
+    /// # Errors
+    /// If the peer has sent more steps than may wait; said once.
+    pub(super) fn push(&mut self, input: Input) -> Result<(), Flood> {
+        match &input {
+            Input::News(_) if self.is_flooded => return Ok(()),
+            Input::News(news) => {
+                let is_of_rail = |it: &&Input| matches!(it, Input::News(other) if other.rail == news.rail);
+                if self.inbox.iter().filter(is_of_rail).count() >= MOST_NEWS {
+                    self.is_flooded = true;
+                    self.inbox.retain(|it| !matches!(it, Input::News(_)));
+                    return Err(Flood);
+                }
+            }
+            // The last of them finds everything that the earlier ones would have found.
+            Input::Due => self.inbox.retain(|it| !matches!(it, Input::Due)),
+            Input::Hurry => self.inbox.retain(|it| !matches!(it, Input::Hurry)),
+            Input::PartFailed(part, _) => {
+                let is_same = |it: &Input| matches!(it, Input::PartFailed(other, _) if other == part);
+                let brings_lanes = |it: &Input| matches!(it, Input::Worked(_) | Input::Dialled(..));
+                if self.inbox.iter().any(is_same) && !self.inbox.iter().any(brings_lanes) {
+                    return Ok(());
+                }
+            }
+            Input::Worked(_) | Input::Dialled(..) => {}
+        }
+        self.inbox.push_back(input);
+        Ok(())
+    }
+
+    /// Takes everything that waits.
+    pub(super) fn take(&mut self) -> VecDeque<Input> {
+        std::mem::take(&mut self.inbox)
+    }
+
+    /// Puts back what was taken, before everything that has come meanwhile.
+    pub(super) fn put_back(&mut self, mut taken: VecDeque<Input>) {
+        taken.append(&mut self.inbox);
+        self.inbox = taken;
+    }
+
+    /// Returns true if something waits.
+    pub(super) fn has_any(&self) -> bool {
+        !self.inbox.is_empty()
     }
 
     /// Returns the connection, whose route this is, as the rail thread knows it.
@@ -91,5 +150,54 @@ impl Input {
                 end.recover(now_ns);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use railweave_fabric::{Piece, RailId};
+    use railweave_transport::{Incarnation, RailMessage};
+
+    use super::*;
+
+    fn news(rail: usize) -> Input {
+        let rail = RailId::new(rail).unwrap();
+        Input::News(RailNews { rail, incarnation: Incarnation(0), message: RailMessage::Suspect })
+    }
+
+    fn part_failed(port: u8) -> Input {
+        Input::PartFailed(Part { device: "mlx5_0".into(), piece: Piece::Port(port) }, "it is down".to_owned())
+    }
+
+    #[test]
+    fn events_of_this_host_that_come_over_and_over_wait_once() {
+        let mut recovery = Recovery::new(None);
+        for _ in 0..1000 {
+            for input in [part_failed(1), Input::Due, Input::Hurry, part_failed(2), Input::Due] {
+                recovery.push(input).unwrap();
+            }
+        }
+        let mut waiting = recovery.take();
+        let waiting = waiting.make_contiguous();
+        assert!(
+            matches!(waiting, [Input::PartFailed(..), Input::PartFailed(..), Input::Hurry, Input::Due]),
+            "{} wait",
+            waiting.len()
+        );
+    }
+
+    #[test]
+    fn steps_of_the_peer_wait_in_order_up_to_a_limit_for_each_rail() {
+        let mut recovery = Recovery::new(None);
+        for _ in 0..MOST_NEWS {
+            for rail in 0..8 {
+                recovery.push(news(rail)).unwrap();
+            }
+        }
+        recovery.push(Input::Due).unwrap();
+        assert_eq!(recovery.push(news(3)), Err(Flood));
+        assert_eq!(recovery.push(news(3)), Ok(()), "it is said once");
+        let waiting = recovery.take();
+        assert!(matches!(waiting.front(), Some(Input::Due)) && waiting.len() == 1, "nothing of the peer is kept");
     }
 }

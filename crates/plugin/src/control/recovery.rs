@@ -14,8 +14,9 @@ use railweave_transport::{Dial, Error, Event, RecoveryAction};
 
 use super::connection::Connection;
 use super::control_loop::ControlLoop;
-use super::rail_inbox::{Input, Recovery};
+use super::rail_inbox::{Flood, Input, Recovery};
 use super::rail_lines::{Subject, Sum};
+use super::strangers::Kind;
 use super::worker::{RailDone, RailJob};
 use crate::comm::{Comm, End, NoTurn, Route};
 use crate::log;
@@ -67,11 +68,23 @@ impl ControlLoop {
         let Some(recovery) = self.recovery(route) else {
             return self.free_lanes([input]);
         };
-        // One look finds everything that is due.
-        if !matches!((&input, recovery.inbox.back()), (Input::Due, Some(Input::Due))) {
-            recovery.inbox.push_back(input);
+        match recovery.push(input) {
+            Ok(()) => self.serve_recovery(route),
+            Err(Flood) => self.end_flooded(route),
         }
-        self.serve_recovery(route);
+    }
+
+    /// Ends a connection whose peer sends more steps than an honest one can.
+    fn end_flooded(&mut self, route: Route) {
+        let peer = self.session(route.session).map(|session| session.protocol.peer_name()).unwrap_or_default();
+        let text = format!(
+            "{peer} has sent more messages about the recovery of a rail than the protocol allows before an answer; the \
+             connection was ended"
+        );
+        if let Some(fate) = self.fate(route) {
+            fate.set_failed(Error::protocol(text.clone()));
+        }
+        self.strangers.report(self.now_ns(), Kind::Session, &text);
     }
 
     /// Frees the lanes that come for no end any more. The kernel may take long to destroy them.
@@ -100,14 +113,14 @@ impl ControlLoop {
         let Some(Connection::Open { comm, .. }) = session.connections.get(&route.connection) else {
             return Err(NoTurn::Closed);
         };
-        let comm: Arc<Comm> = comm.as_ref().ok_or(NoTurn::Busy)?.upgrade().ok_or(NoTurn::Closed)?;
+        let comm: Arc<Comm> = comm.as_ref().ok_or(NoTurn::Early)?.upgrade().ok_or(NoTurn::Closed)?;
         comm.with_end(use_end)
     }
 
     /// Hands an end everything that waits for it, and carries out its actions.
     fn serve_recovery(&mut self, route: Route) {
-        while let Some(recovery) = self.recovery(route).filter(|recovery| !recovery.inbox.is_empty()) {
-            let mut inbox = std::mem::take(&mut recovery.inbox);
+        while let Some(recovery) = self.recovery(route).filter(|recovery| recovery.has_any()) {
+            let mut inbox = recovery.take();
             let now = self.now_ns();
             let served = self.with_open_end(route, |end| {
                 for input in inbox.drain(..) {
@@ -125,13 +138,13 @@ impl ControlLoop {
                         self.carry_out_recovery_action(route, action);
                     }
                 }
-                Err(NoTurn::Busy) => {
-                    // It keeps its place before everything that has come meanwhile.
+                Err(why @ (NoTurn::Busy | NoTurn::Early)) => {
                     if let Some(recovery) = self.recovery(route) {
-                        inbox.append(&mut recovery.inbox);
-                        recovery.inbox = inbox;
+                        recovery.put_back(inbox);
                     }
-                    return self.recoveries.set(route, Some(now.saturating_add(AGAIN_NS)));
+                    // Without NCCL's connection there is nothing to come back for before `handle_opened`.
+                    let again_ns = (why == NoTurn::Busy).then(|| now.saturating_add(AGAIN_NS));
+                    return self.recoveries.set(route, again_ns);
                 }
                 Err(NoTurn::Closed) => return self.free_lanes(inbox),
             }
@@ -188,8 +201,10 @@ impl ControlLoop {
 
     /// Leaves something in an end's inbox, while its actions are being carried out.
     fn leave_input(&mut self, route: Route, input: Input) {
-        if let Some(recovery) = self.recovery(route) {
-            recovery.inbox.push_back(input);
+        if let Some(recovery) = self.recovery(route)
+            && let Err(Flood) = recovery.push(input)
+        {
+            self.end_flooded(route);
         }
     }
 
@@ -243,7 +258,7 @@ impl ControlLoop {
             return;
         };
         recovery.is_open.store(false, Ordering::Relaxed);
-        let (token, inbox) = (recovery.token.take(), std::mem::take(&mut recovery.inbox));
+        let (token, inbox) = (recovery.token.take(), recovery.take());
         if let Some(token) = token {
             self.lane_routes.remove(&token);
         }
