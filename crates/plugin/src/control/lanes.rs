@@ -1,17 +1,15 @@
 //! Dialling and accepting lanes, and accepted sockets that have not said what they are.
 
-use std::fmt;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 
 use mio::Token as PollToken;
 use mio::net::TcpStream;
-use railweave_transport::{Dial, LANE_PROOF_BYTES, LanePreface, LaneRefused, PREFACE_BYTES, Preface, Redials};
+use railweave_transport::{Dial, LANE_PROOF_BYTES, LanePreface, PREFACE_BYTES, Preface, Redials};
 
 use super::clock::nanoseconds;
 use super::connection::Connection;
 use super::control_loop::{ControlLoop, Entry};
-use super::lane_socket::{Inbound, LANE_TAKEN, LaneDial, LaneRedial};
+use super::lane_socket::{BROKE, DialledLane, Inbound, LaneDial, LaneRedial, answer_taken, refused};
 use super::rail_inbox::Input;
 use super::strangers::Kind;
 use super::stream::{Fill, Stream};
@@ -89,38 +87,50 @@ impl ControlLoop {
         let address = inbound.address;
         inbound.stream.consume(PREFACE_BYTES);
         let Some(route) = self.lane_routes.get(&lane.token).copied() else {
-            return self.report_stranger(Kind::Lane, address, "presented a token that no connection here awaits");
+            return self.refuse_lane(address, "presented a token that no connection here awaits");
         };
         if !self.key.as_ref().map_or(lane.proof == [0; LANE_PROOF_BYTES], |key| key.is_lane(&lane)) {
-            return self.report_stranger(Kind::Lane, address, "presented a token without proof that it has the key");
+            return self.refuse_lane(address, "presented a token without proof that it has the key");
         }
-        let refused =
-            |reason: &dyn fmt::Display| format!("lane {} of rail {} was refused: {reason}", lane.lane, lane.rail);
-        match self.awaits_lane(route, &lane) {
+        let inside_host = self.is_inside_host(route.session);
+        if inbound.stream.set_congestion(&self.congestion, inside_host).is_err() {
+            return self.refuse_lane(address, BROKE);
+        }
+        if self.recovery(route).is_some() {
+            inbound.stream.deregister(self.registry());
+            let (rail, lane, stream) = (lane.rail, lane.lane, inbound.stream);
+            return self.recover(route, Input::Lane(Box::new(DialledLane { stream, address, rail, lane })));
+        }
+        match self.with_handshake(route, |handshake| handshake.awaits_lane(lane.rail, lane.lane)) {
             Some(Ok(())) => {}
-            Some(Err(reason)) => return self.report_stranger(Kind::Lane, address, &refused(&reason)),
-            None => return self.report_stranger(Kind::Lane, address, &refused(&"no lane is awaited at this point")),
+            Some(Err(reason)) => return self.refuse_lane(address, &refused(lane.lane, lane.rail, &reason)),
+            None => {
+                let reason = "no lane is awaited at this point";
+                return self.refuse_lane(address, &refused(lane.lane, lane.rail, &reason));
+            }
         }
         if inbound.stream.is_closed_by_peer() {
             // The dialler's attempt has timed out, and it dials again.
             return;
         }
-        let inside_host = self.is_inside_host(route.session);
-        let set = inbound.stream.set_congestion(&self.congestion, inside_host);
-        // Eight bytes always fit into a fresh socket's buffer.
-        if set.is_err() || inbound.stream.send(&LANE_TAKEN).is_err() || inbound.stream.has_unsent() {
-            return self.report_stranger(Kind::Lane, address, "a lane broke while it was answered");
+        if let Err(broke) = answer_taken(&mut inbound.stream) {
+            return self.refuse_lane(address, broke);
         }
         inbound.stream.deregister(self.registry());
         let socket = inbound.stream.into_socket();
-        match self.take_lane(route, &lane, socket) {
-            Some(Err(reason)) => self.report_stranger(Kind::Lane, address, &refused(&reason)),
+        match self.with_handshake(route, |handshake| handshake.handle_lane(lane.rail, lane.lane, socket)) {
+            Some(Err(reason)) => self.refuse_lane(address, &refused(lane.lane, lane.rail, &reason)),
             Some(Ok(())) => {
                 self.note_setup_step(route);
                 self.with_session(route.session, |session, _| session.peer_may_have(route.connection));
             }
             None => {}
         }
+    }
+
+    /// Says that a dialled lane was not taken.
+    pub(super) fn refuse_lane(&mut self, address: SocketAddr, what: &str) {
+        self.report_stranger(Kind::Lane, address, what);
     }
 
     /// Begins to dial a lane of the connection at `route`.
@@ -147,29 +157,6 @@ impl ControlLoop {
         let session = self.session(route.session);
         let connection = session.and_then(|session| session.connections.get(&route.connection));
         matches!(connection, Some(Connection::Setup(_) | Connection::Open { .. }))
-    }
-
-    /// Returns true if a lane waits for the socket that a peer has dialled; `None` if its connection cannot tell now.
-    fn awaits_lane(&mut self, route: Route, lane: &LanePreface) -> Option<Result<(), LaneRefused>> {
-        match self.with_handshake(route, |handshake| handshake.awaits_lane(lane.rail, lane.lane)) {
-            None => self.with_open_end(route, |end| end.awaits_lane(lane.rail, lane.lane)).ok(),
-            awaits => awaits,
-        }
-    }
-
-    /// Hands the socket of a lane that a peer has dialled to its connection; `None` if the connection cannot take it
-    /// now.
-    fn take_lane(&mut self, route: Route, lane: &LanePreface, socket: OwnedFd) -> Option<Result<(), LaneRefused>> {
-        let mut socket = Some(socket);
-        let mut taken = || socket.take().expect("it is handed over once");
-        match self.with_handshake(route, |handshake| handshake.handle_lane(lane.rail, lane.lane, taken())) {
-            None => {
-                let taken = self.with_open_end(route, |end| end.handle_lane(lane.rail, lane.lane, taken()));
-                self.recover(route, Input::Due);
-                taken.ok()
-            }
-            taken => taken,
-        }
     }
 
     fn start_lane_dial(&mut self, route: Route, dial: Dial, port: u16, redials: Redials) -> Result<(), String> {

@@ -2,15 +2,17 @@
 #![allow(clippy::disallowed_types, reason = "a call hands a connection whose rail failed to the control thread here")]
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use mio::Waker;
-use railweave_fabric::Part;
+use railweave_fabric::{MAX_LANES, MAX_RAILS, Part};
 use railweave_transport::{Dial, RailNews, RailWork, Token};
 
 use super::command::lock;
+use super::lane_socket::DialledLane;
 use super::worker::RailOwner;
 use crate::comm::{End, Route};
 
@@ -50,6 +52,8 @@ pub(super) enum Input {
     Worked(Box<dyn RailWork>),
     /// The socket of a lane that was dialled, or the reason why there is none.
     Dialled(Dial, Result<OwnedFd, String>),
+    /// A lane that the peer has dialled.
+    Lane(Box<DialledLane>),
     /// A part of this host has failed, with this message.
     PartFailed(Part, String),
     /// The paths of rails that are down may be back.
@@ -59,6 +63,9 @@ pub(super) enum Input {
 /// The steps of the peer about one rail that may wait. An honest peer has to hear of this end's steps, after two of its
 /// own or three.
 const MOST_NEWS: usize = 8;
+
+/// The dialled lanes that may wait: those of all rails, once.
+const MOST_LANES: usize = MAX_RAILS * MAX_LANES;
 
 /// The recovery of an open connection.
 pub(super) struct Recovery {
@@ -100,8 +107,15 @@ impl Recovery {
             Input::Hurry => self.inbox.retain(|it| !matches!(it, Input::Hurry)),
             Input::PartFailed(part, _) => {
                 let is_same = |it: &Input| matches!(it, Input::PartFailed(other, _) if other == part);
-                let brings_lanes = |it: &Input| matches!(it, Input::Worked(_) | Input::Dialled(..));
+                let brings_lanes = |it: &Input| matches!(it, Input::Worked(_) | Input::Dialled(..) | Input::Lane(_));
                 if self.inbox.iter().any(is_same) && !self.inbox.iter().any(brings_lanes) {
+                    return Ok(());
+                }
+            }
+            Input::Lane(_) => {
+                self.inbox.retain(|it| !matches!(it, Input::Lane(lane) if lane.is_closed()));
+                if self.inbox.iter().filter(|it| matches!(it, Input::Lane(_))).count() >= MOST_LANES {
+                    // Its dialler finds it closed without an answer, and dials again.
                     return Ok(());
                 }
             }
@@ -135,12 +149,21 @@ impl Recovery {
 
 impl Input {
     /// Gives it to the recovery of an end.
-    pub(super) fn give(self, end: &mut (dyn End + 'static), now_ns: u64) {
+    ///
+    /// # Errors
+    /// If it is a lane that the end does not take: the address of its dialler, and the words for a line.
+    pub(super) fn give(self, end: &mut (dyn End + 'static), now_ns: u64) -> Result<(), (SocketAddr, String)> {
         match self {
             Self::Due => end.recover(now_ns),
             Self::News(news) => end.handle_rail_news(news, now_ns),
             Self::Worked(work) => end.handle_worked(work, now_ns),
             Self::Dialled(dial, socket) => end.handle_lane_dialled(&dial, socket, now_ns),
+            Self::Lane(lane) => {
+                let address = lane.address;
+                let taken = lane.give(end);
+                end.recover(now_ns);
+                return taken.map_err(|what| (address, what));
+            }
             Self::PartFailed(part, message) => {
                 end.handle_part_failed(&part, &message);
                 end.recover(now_ns);
@@ -150,6 +173,7 @@ impl Input {
                 end.recover(now_ns);
             }
         }
+        Ok(())
     }
 }
 

@@ -96,7 +96,8 @@ impl ControlLoop {
         }
     }
 
-    fn recovery(&mut self, route: Route) -> Option<&mut Recovery> {
+    /// Returns the recovery of an open connection.
+    pub(super) fn recovery(&mut self, route: Route) -> Option<&mut Recovery> {
         match self.session(route.session)?.connections.get_mut(&route.connection)? {
             Connection::Open { recovery, .. } => Some(recovery),
             _ => None,
@@ -123,17 +124,18 @@ impl ControlLoop {
             let mut inbox = recovery.take();
             let now = self.now_ns();
             let served = self.with_open_end(route, |end| {
-                for input in inbox.drain(..) {
-                    input.give(end, now);
-                }
+                let refused: Vec<_> = inbox.drain(..).filter_map(|input| input.give(end, now).err()).collect();
                 let actions: Vec<_> = std::iter::from_fn(|| end.poll_recovery()).collect();
-                (actions, end.recovery_timeout_ns(), end.parts())
+                (actions, end.recovery_timeout_ns(), end.parts(), refused)
             });
             match served {
-                Ok((actions, due_ns, parts)) => {
+                Ok((actions, due_ns, parts, refused)) => {
                     let due_ns = due_ns.map(|due_ns| due_ns.max(now.saturating_add(AGAIN_NS)));
                     self.recoveries.set(route, due_ns);
                     self.set_parts(route, parts);
+                    for (address, what) in refused {
+                        self.refuse_lane(address, &what);
+                    }
                     for action in actions {
                         self.carry_out_recovery_action(route, action);
                     }
@@ -293,22 +295,88 @@ fn say(is_back: bool, line: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{ErrorKind, Read, Write};
+    use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
     use std::sync::mpsc;
 
+    use railweave_fabric_tcp::Tcp;
+    use railweave_identity::random;
+    use railweave_transport::{Fate, LanePreface, Preface, Session as Protocol, Token};
+
     use super::*;
+    use crate::comm::RegistrarOf;
     use crate::comm::owing::Owing;
     use crate::control::command::Listeners;
+    use crate::control::control_loop::Entry;
     use crate::control::control_loop::tests::config;
+    use crate::control::hearing::Heard;
+    use crate::control::lane_socket::Inbound;
+    use crate::control::session::Session;
+    use crate::control::stream::Stream;
     use crate::control::worker::tests::Said;
+
+    const ROUTE: Route = Route { session: 77, connection: 1 };
+
+    fn control_loop() -> ControlLoop {
+        let (_, commands) = mpsc::channel();
+        ControlLoop::new(config(), commands, Listeners::default(), Arc::new(Owing::new()), 4096).unwrap()
+    }
+
+    /// Opens a connection that NCCL does not have yet.
+    fn open(thread: &mut ControlLoop) {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
+        let protocol = Protocol::accept(thread.sessions.clone(), random(), address, thread.now_ns());
+        let mut session = Session::new(protocol, None);
+        let connection = Connection::Open {
+            fate: Arc::new(Fate::default()),
+            parts: Vec::new(),
+            listener: Weak::new(),
+            comm: None,
+            recovery: Recovery::new(None),
+            heard: Heard::new(Vec::new()),
+            registrar: Arc::new(RegistrarOf::<Tcp> { rails: Vec::new() }),
+        };
+        session.connections.insert(ROUTE.connection, connection);
+        thread.entries.insert(ROUTE.session, Entry::Session(Box::new(session)));
+    }
 
     #[test]
     fn lanes_that_come_for_a_closed_connection_are_freed_on_the_freeing_thread() {
-        let (_commands, receiver) = mpsc::channel();
-        let mut thread =
-            ControlLoop::new(config(), receiver, Listeners::default(), Arc::new(Owing::new()), 4096).unwrap();
+        let mut thread = control_loop();
         thread.workers.begin_setups();
         let (dropped, thread_names) = mpsc::channel();
-        thread.recover(Route { session: 77, connection: 1 }, Input::Worked(Box::new(Said::when_dropped(dropped))));
+        thread.recover(ROUTE, Input::Worked(Box::new(Said::when_dropped(dropped))));
         assert_eq!(thread_names.recv().as_deref(), Ok("railweave-free"));
+    }
+
+    #[test]
+    fn nothing_is_due_for_a_connection_that_nccl_does_not_have_yet() {
+        let mut thread = control_loop();
+        open(&mut thread);
+        thread.hurry_rails();
+        assert!(thread.recovery(ROUTE).is_some_and(|recovery| recovery.has_any()));
+        assert_eq!(thread.recoveries.first(), None);
+    }
+
+    #[test]
+    fn a_lane_waits_unanswered_for_an_end_that_has_no_turn_for_it() {
+        let mut thread = control_loop();
+        open(&mut thread);
+        let token = Token([5; 16]);
+        thread.lane_routes.insert(token, ROUTE);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut dialler = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        dialler.write_all(&Preface::Lane(LanePreface { token, rail: 0, lane: 0, proof: [0; 14] }).encode()).unwrap();
+        let (socket, address) = listener.accept().unwrap();
+        // The first bytes are here.
+        socket.peek(&mut [0]).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let stream = Stream::new(mio::net::TcpStream::from_std(socket));
+        thread.handle_inbound(99, Inbound { stream, address, accepted_ns: 0, deadline_ns: u64::MAX });
+        dialler.set_nonblocking(true).unwrap();
+        let mut answer = [0; 8];
+        // It is neither closed nor told that the lane is taken.
+        assert_eq!(dialler.read(&mut answer).map_err(|error| error.kind()), Err(ErrorKind::WouldBlock));
+        assert!(matches!(thread.recovery(ROUTE).unwrap().take().front(), Some(Input::Lane(_))));
     }
 }
