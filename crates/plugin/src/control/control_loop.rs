@@ -17,7 +17,7 @@ use super::agenda::Agenda;
 use super::clock::nanoseconds;
 use super::command::{Command, Listeners};
 use super::config::ControlConfig;
-use super::failures::Failures;
+use super::failures::{Failures, MakingFailures};
 use super::hearing::Listening;
 use super::lane_socket::{Inbound, LaneDial, LaneRedial};
 use super::left_queue::LeftQueue;
@@ -161,6 +161,7 @@ pub(super) struct ControlLoop {
     pub(super) listening: Listening,
     pub(super) rail_lines: RailLines,
     pub(super) failures: Failures,
+    pub(super) making_failures: MakingFailures,
     /// In the order of their times.
     pub(super) unclaimed_connects: VecDeque<UnclaimedConnect>,
     pub(super) left_queue: LeftQueue,
@@ -241,6 +242,7 @@ impl ControlLoop {
             rail_lines: RailLines::default(),
             listening: Listening::new(if config.recovers { nanoseconds(config.rail_timeout) } else { 0 }),
             failures: Failures::default(),
+            making_failures: MakingFailures::default(),
             unclaimed_connects: VecDeque::new(),
             settling: Settling::new(owing),
             called: Called::new(Arc::clone(&waker_of_calls)),

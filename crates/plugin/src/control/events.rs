@@ -53,6 +53,7 @@ impl ControlLoop {
                     self.doubt_sessions(&part, &message);
                 }
                 Effect::Back => {
+                    self.making_failures.forget_ports();
                     self.hurry_sessions();
                     self.hurry_rails();
                 }
@@ -98,6 +99,9 @@ impl ControlLoop {
 
     /// Gives up the rails of open connections that use this part.
     fn give_up_rails(&mut self, part: &Part, message: &str) {
+        if self.makes_lanes() {
+            self.making_failures.keep(part, message);
+        }
         for route in self.routes_over(part) {
             self.recover(route, Input::PartFailed(part.clone(), message.to_owned()));
         }

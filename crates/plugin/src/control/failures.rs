@@ -51,6 +51,43 @@ impl Failures {
     }
 }
 
+/// Failures of parts that new lanes of open connections may use. Nobody knows the parts of lanes that are being made,
+/// and once these are up, only their silence would show the failure.
+#[derive(Default)]
+pub(super) struct MakingFailures {
+    known: Vec<(Part, String)>,
+}
+
+impl MakingFailures {
+    /// Keeps the failure of a part, with its message.
+    pub(super) fn keep(&mut self, part: &Part, message: &str) {
+        if self.known.iter().all(|(known, _)| known != part) {
+            self.known.push((part.clone(), message.to_owned()));
+        }
+    }
+
+    /// Forgets the ports: some are up again.
+    pub(super) fn forget_ports(&mut self) {
+        self.known.retain(|(part, _)| !matches!(part.piece, Piece::Port(_)));
+    }
+
+    /// Returns true if there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// Forgets everything: no lanes are being made.
+    pub(super) fn clear(&mut self) {
+        self.known.clear();
+    }
+
+    /// Returns the failures that hit a connection with these parts and that did not before its new lanes.
+    pub(super) fn of_new(&self, before: &[Part], after: &[Part]) -> Vec<(Part, String)> {
+        let hits = |(part, _): &&(Part, String)| are_hit(after, part) && !are_hit(before, part);
+        self.known.iter().filter(hits).cloned().collect()
+    }
+}
+
 pub(super) fn are_hit(parts: &[Part], failed: &Part) -> bool {
     parts.iter().any(|part| part.fails_with(failed))
 }
@@ -95,5 +132,26 @@ mod tests {
         failures.forget(u64::MAX);
         assert_eq!(failures.known.len(), 1);
         assert_eq!(failures.of(&[part(Piece::CompletionQueue(9))], 1_000).len(), 1, "its device failed");
+    }
+
+    #[test]
+    fn a_failure_while_lanes_are_made_hits_the_connection_that_has_them_afterwards() {
+        let [device, port, pair] = [Piece::Device, Piece::Port(1), Piece::QueuePair(7)].map(part);
+        let mut failures = MakingFailures::default();
+        for _ in 0..2 {
+            failures.keep(&port, "it is down");
+            failures.keep(&pair, "it failed");
+        }
+        let down = [device.clone()];
+        let up = [device, port.clone(), pair.clone()];
+        assert_eq!(
+            failures.of_new(&down, &up),
+            [(port, "it is down".to_owned()), (pair.clone(), "it failed".to_owned())]
+        );
+        assert_eq!(failures.of_new(&up, &up), [], "it was told of these as they happened");
+        failures.forget_ports();
+        assert_eq!(failures.of_new(&down, &up), [(pair, "it failed".to_owned())]);
+        failures.clear();
+        assert_eq!(failures.of_new(&down, &up), []);
     }
 }

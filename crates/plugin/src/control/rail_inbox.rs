@@ -136,6 +136,11 @@ impl Recovery {
         self.inbox = taken;
     }
 
+    /// Returns true if work waits that is done.
+    pub(super) fn has_work(&self) -> bool {
+        self.inbox.iter().any(|it| matches!(it, Input::Worked(_)))
+    }
+
     /// Returns true if something waits.
     pub(super) fn has_any(&self) -> bool {
         !self.inbox.is_empty()

@@ -56,6 +56,9 @@ impl ControlLoop {
                 (None, _) => self.fail_recovery(route, "a bug in Railweave ended the work on a rail; please report it"),
             }
         }
+        if !self.making_failures.is_empty() && !self.makes_lanes() {
+            self.making_failures.clear();
+        }
         let now = self.now_ns();
         while let Some((_, route)) = self.recoveries.first().filter(|(at, _)| *at <= now) {
             self.recoveries.set(route, None);
@@ -153,10 +156,25 @@ impl ControlLoop {
         }
     }
 
+    /// Returns true if lanes of open connections may be in the making, or wait for their ends.
+    pub(super) fn makes_lanes(&mut self) -> bool {
+        let mut routes = self.open_routes().into_iter();
+        self.workers.has_rail_work()
+            || routes.any(|route| self.recovery(route).is_some_and(|recovery| recovery.has_work()))
+    }
+
+    /// Notes the parts that a connection uses now, and has it give up new lanes of which a part has failed meanwhile.
     fn set_parts(&mut self, route: Route, new: Vec<Part>) {
-        let connection = self.session(route.session).and_then(|it| it.connections.get_mut(&route.connection));
-        if let Some(Connection::Open { parts, .. }) = connection {
-            *parts = new;
+        let Some(connection) = self.session(route.session).and_then(|it| it.connections.get_mut(&route.connection))
+        else {
+            return;
+        };
+        let Connection::Open { parts, .. } = connection else {
+            return;
+        };
+        let before = std::mem::replace(parts, new.clone());
+        for (part, message) in self.making_failures.of_new(&before, &new) {
+            self.leave_input(route, Input::PartFailed(part, message));
         }
     }
 

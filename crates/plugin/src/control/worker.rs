@@ -87,6 +87,8 @@ struct RailThread {
     done: Receiver<RailDone>,
     /// True once the threads must end: waiting work is then freed instead of done.
     ending: Arc<AtomicBool>,
+    /// The amount of work that was not taken back.
+    away: usize,
     /// Work that goes on at these times.
     paused: Vec<(u64, RailJob)>,
 }
@@ -211,7 +213,7 @@ impl Workers {
                 let _ = back.send(job.run(epoch));
                 let _ = waker.wake();
             })?;
-            self.rail_thread = Some(RailThread { worker, done, ending, paused: Vec::new() });
+            self.rail_thread = Some(RailThread { worker, done, ending, away: 0, paused: Vec::new() });
         }
         Ok(self.rail_thread.as_mut().expect("it was just made"))
     }
@@ -223,7 +225,10 @@ impl Workers {
     pub(super) fn give_rail(&mut self, job: RailJob) -> Result<(), String> {
         let (reason, job) = match self.rail_thread() {
             Ok(thread) => match thread.worker.give(job) {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    thread.away += 1;
+                    return Ok(());
+                }
                 Err(job) => ("a bug in Railweave ended the rail thread; please report it".to_owned(), job),
             },
             Err(error) => (format!("the rail thread cannot be started: {error}"), job),
@@ -251,6 +256,11 @@ impl Workers {
         }
     }
 
+    /// Returns true if work on a rail is not done, or was not taken back.
+    pub(super) fn has_rail_work(&self) -> bool {
+        self.rail_thread.as_ref().is_some_and(|thread| thread.away > 0 || !thread.paused.is_empty())
+    }
+
     /// Returns the time at which paused work on a rail goes on.
     pub(super) fn next_rail_ns(&self) -> Option<u64> {
         self.rail_thread.as_ref()?.paused.iter().map(|(at_ns, _)| *at_ns).min()
@@ -265,7 +275,10 @@ impl Workers {
             // If the thread is gone, the next work that it is given tells.
             let _ = self.give_rail(job);
         }
-        self.rail_thread.as_ref()?.done.try_recv().ok()
+        let thread = self.rail_thread.as_mut()?;
+        let done = thread.done.try_recv().ok()?;
+        thread.away = thread.away.saturating_sub(1);
+        Some(done)
     }
 
     /// Drops `over`, on the freeing thread if its fabric may block.
