@@ -236,6 +236,10 @@ impl<F: Fabric> RailWork for Unwanted<F> {
         F::JOINING.may_block()
     }
 
+    fn may_wait(&self) -> bool {
+        true
+    }
+
     fn rail(&self) -> RailId {
         self.rail
     }
