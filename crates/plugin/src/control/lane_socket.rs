@@ -37,6 +37,8 @@ pub(super) struct LaneDial {
     pub(super) remote: SocketAddr,
     pub(super) presented: bool,
     pub(super) redials: Redials,
+    /// The time that each attempt has, in nanoseconds.
+    pub(super) patience_ns: u64,
     pub(super) deadline_ns: u64,
 }
 
@@ -47,6 +49,8 @@ pub(super) struct LaneRedial {
     pub(super) dial: Dial,
     pub(super) port: u16,
     pub(super) redials: Redials,
+    /// The time that each attempt has, in nanoseconds.
+    pub(super) patience_ns: u64,
     pub(super) at_ns: u64,
 }
 

@@ -19,6 +19,9 @@ use crate::descriptors;
 /// Each attempt waits for an eighth of the handshake timeout, but at least this long, and at most half of the timeout.
 const SHORTEST_PATIENCE_NS: u64 = 1_000_000_000;
 
+/// The time that new lanes of a rail that comes up again have to be dialled (docs/wire.md): the next attempt follows.
+const ATTEMPT_NS: u64 = 3_000_000_000;
+
 impl ControlLoop {
     pub(super) fn accept_socket(&mut self, socket: TcpStream, address: SocketAddr) {
         // The listener takes both families and reports IPv4 addresses as mapped ones.
@@ -96,6 +99,7 @@ impl ControlLoop {
         if inbound.stream.set_congestion(&self.congestion, inside_host).is_err() {
             return self.refuse_lane(address, BROKE);
         }
+        self.with_session(route.session, |session, _| session.prove(address.ip()));
         if self.recovery(route).is_some() {
             inbound.stream.deregister(self.registry());
             let (rail, lane, stream) = (lane.rail, lane.lane, inbound.stream);
@@ -133,21 +137,27 @@ impl ControlLoop {
         self.report_stranger(Kind::Lane, address, what);
     }
 
-    /// Begins to dial a lane of the connection at `route`.
+    /// Begins to dial a lane of the connection at `route`, which is being set up.
     pub(super) fn dial_lane(&mut self, route: Route, dial: Dial, port: u16) -> Result<(), String> {
-        let patience = u64::try_from(self.handshake_timeout.as_nanos()).unwrap_or(u64::MAX) / 2;
+        let handshake_ns = nanoseconds(self.handshake_timeout);
         // A rail whose lanes are closed every time is left out early enough for the other rails to be used.
-        let redials = Redials::until(self.now_ns().saturating_add(patience));
-        self.start_lane_dial(route, dial, port, redials)
+        let redials = Redials::until(self.now_ns().saturating_add(handshake_ns / 2));
+        self.start_lane_dial(route, dial, port, redials, patience_ns(handshake_ns))
+    }
+
+    /// Begins to dial a lane of a rail that comes up again.
+    pub(super) fn dial_lane_again(&mut self, route: Route, dial: Dial, port: u16) -> Result<(), String> {
+        let redials = Redials::until(self.now_ns().saturating_add(ATTEMPT_NS));
+        self.start_lane_dial(route, dial, port, redials, SHORTEST_PATIENCE_NS)
     }
 
     /// Dials a lane again, if its connection is still being set up.
     pub(super) fn redial_lane(&mut self, redial: LaneRedial) {
-        let LaneRedial { route, dial, port, redials, .. } = redial;
+        let LaneRedial { route, dial, port, redials, patience_ns, .. } = redial;
         if !self.needs_lanes(route) {
             return;
         }
-        if let Err(reason) = self.start_lane_dial(route, dial, port, redials) {
+        if let Err(reason) = self.start_lane_dial(route, dial, port, redials, patience_ns) {
             self.hand_dialled(route, dial, Err(reason));
         }
     }
@@ -159,7 +169,14 @@ impl ControlLoop {
         matches!(connection, Some(Connection::Setup(_) | Connection::Open { .. }))
     }
 
-    fn start_lane_dial(&mut self, route: Route, dial: Dial, port: u16, redials: Redials) -> Result<(), String> {
+    fn start_lane_dial(
+        &mut self,
+        route: Route,
+        dial: Dial,
+        port: u16,
+        redials: Redials,
+        patience_ns: u64,
+    ) -> Result<(), String> {
         let remote = SocketAddr::new(dial.remote, port);
         let refused = |error: std::io::Error| {
             format!("{} cannot reach {remote}: {error}{}", dial.local, descriptors::hint(&error))
@@ -169,13 +186,14 @@ impl ControlLoop {
         stream.set_congestion(&self.congestion, inside_host).map_err(refused)?;
         let token = self.fresh_token();
         stream.register(self.registry(), PollToken(token)).map_err(refused)?;
-        let deadline_ns = self.now_ns().saturating_add(patience_ns(nanoseconds(self.handshake_timeout)));
+        let deadline_ns = self.now_ns().saturating_add(patience_ns);
         let proof = self
             .key
             .as_ref()
             .map(|key| key.lane_proof(dial.token, dial.rail.index() as u8, dial.lane.0))
             .unwrap_or_default();
-        let entry = LaneDial { stream, route, dial, proof, remote, presented: false, redials, deadline_ns };
+        let entry =
+            LaneDial { stream, route, dial, proof, remote, presented: false, redials, patience_ns, deadline_ns };
         self.entries.insert(token, Entry::LaneDial(entry));
         self.touch(token);
         Ok(())
@@ -189,6 +207,7 @@ impl ControlLoop {
             Ok(true) => {
                 dial.stream.deregister(self.registry());
                 let LaneDial { stream, route, dial, .. } = dial;
+                self.with_session(route.session, |session, _| session.prove(dial.remote));
                 let socket = stream.into_socket();
                 self.hand_dialled(route, dial, Ok(socket));
             }
@@ -217,8 +236,8 @@ impl ControlLoop {
         let Some(at_ns) = redials.next_ns(self.now_ns()) else {
             return self.fail_lane(&dial, reason);
         };
-        let LaneDial { route, dial, remote, .. } = dial;
-        let redial = LaneRedial { route, dial, port: remote.port(), redials, at_ns };
+        let LaneDial { route, dial, remote, patience_ns, .. } = dial;
+        let redial = LaneRedial { route, dial, port: remote.port(), redials, patience_ns, at_ns };
         self.entries.insert(token, Entry::LaneRedial(redial));
         self.touch(token);
     }

@@ -197,7 +197,7 @@ impl ControlLoop {
             }
             RecoveryAction::Dial(dial) => {
                 let port = self.session(route.session).map_or(0, |session| session.protocol.address().port());
-                if let Err(reason) = self.dial_lane(route, dial, port) {
+                if let Err(reason) = self.dial_lane_again(route, dial, port) {
                     self.leave_input(route, Input::Dialled(dial, Err(reason)));
                 }
             }

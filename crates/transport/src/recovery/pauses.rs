@@ -66,13 +66,19 @@ impl Pauses {
         now_ns.saturating_sub(self.down_since_ns)
     }
 
-    /// Returns the time of the next attempt, if the last one ended now.
-    pub(crate) fn next_ns(&mut self, now_ns: u64) -> u64 {
+    /// Returns the time of the next attempt, if the last one ended now. A rail that flaps waits no longer than others
+    /// if no other carries anything: `is_alone`.
+    pub(crate) fn next_ns(&mut self, is_alone: bool, now_ns: u64) -> u64 {
         let is_early = now_ns.saturating_sub(self.down_since_ns) < self.first_ns * EARLY;
-        let most = if is_early && self.flaps == 0 { MOST_EARLY } else { MOST };
+        let most = if is_early && (is_alone || self.flaps == 0) { MOST_EARLY } else { MOST };
         let doublings = (self.attempts + self.flaps).min(16);
         self.attempts += 1;
         now_ns.saturating_add((self.first_ns << doublings).min(self.first_ns * most))
+    }
+
+    /// Returns the latest time of the next attempt, now that no other rail carries anything.
+    pub(crate) fn latest_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_add(self.first_ns * MOST_EARLY)
     }
 
     /// Returns the earliest time of an attempt after an event that says that the rail may be back. A rail that flaps
@@ -97,7 +103,7 @@ mod tests {
     /// Returns the pauses, in milliseconds, of attempts that fail at once.
     fn pauses(pauses: &mut Pauses, mut now_ns: u64, count: usize) -> Vec<u64> {
         let next = |_| {
-            let next_ns = pauses.next_ns(now_ns);
+            let next_ns = pauses.next_ns(false, now_ns);
             let pause_ns = next_ns - now_ns;
             now_ns = next_ns;
             pause_ns / 1_000_000
@@ -131,6 +137,8 @@ mod tests {
         now_ns += MINUTE_NS - 1;
         rail.went_down(false, now_ns);
         assert_eq!(pauses(&mut rail, now_ns, 1), [10_000], "it was not steady for long enough");
+        assert_eq!((rail.next_ns(true, now_ns) - now_ns) / 1_000_000, 1000, "there is no other rail");
+        assert_eq!((rail.latest_ns(now_ns) - now_ns) / 1_000_000, 1000);
         rail.came_up(now_ns);
         rail.went_down(false, now_ns + MINUTE_NS);
         assert_eq!(pauses(&mut rail, now_ns + MINUTE_NS, 1), [100]);

@@ -76,6 +76,18 @@ impl<F: Fabric> Recovery<F> {
         self.actions.push_back(RecoveryAction::Work(Box::new(work)));
     }
 
+    /// Shortens the pauses of rails that are down: no other carries anything.
+    pub(super) fn rest_less(&mut self, now_ns: u64) {
+        for rail in RailId::all() {
+            let OneRail { stage, pauses, .. } = &mut self.rails[rail];
+            if let Stage::Resting { until_ns } = stage
+                && *until_ns < u64::MAX
+            {
+                *until_ns = (*until_ns).min(pauses.latest_ns(now_ns));
+            }
+        }
+    }
+
     /// Says that the lanes of an incarnation are gone that never carried anything.
     pub(super) fn say_never_up(&mut self, rail: RailId) {
         self.rails[rail].stage = Stage::Asked(Vec::new());

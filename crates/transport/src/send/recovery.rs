@@ -76,6 +76,10 @@ impl<F: Fabric> SendConnection<F> {
         one.pauses.went_down(was_useless, now_ns);
         self.core.note_down(rail, format!("{name}: {why}"));
         let left = self.core.rails.usable();
+        if left.is_empty() {
+            // Rails that flap have long pauses, which help nobody now.
+            self.recovery.rest_less(now_ns);
+        }
         self.recovery.actions.push_back(RecoveryAction::Event(Event::RailDown { rail, name, why, left }));
         self.recovery.work(Fence::new(rail, taken, Vec::new()));
     }
@@ -172,7 +176,7 @@ impl<F: Fabric> SendConnection<F> {
 
     fn rest(&mut self, rail: RailId, now_ns: u64) {
         let one = &mut self.recovery.rails[rail];
-        let mut until_ns = one.pauses.next_ns(now_ns);
+        let mut until_ns = one.pauses.next_ns(self.core.rails.usable().is_empty(), now_ns);
         if std::mem::take(&mut one.is_hurried) {
             until_ns = until_ns.min(one.pauses.soonest_ns(now_ns));
         }

@@ -2,7 +2,7 @@
 //! acceptor waits and looks if the opener's process is still there, and what both find out decides the fate of the
 //! connections.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::connections::{Connection, State};
@@ -29,6 +29,12 @@ impl Session {
         matches!(self.stage, Stage::Checking { .. })
     }
 
+    /// Notes that this address has led to the peer's process, or that it has dialled from there: over a lane, which has
+    /// shown that it belongs to a connection of this session. What happens there tells of the process later.
+    pub fn prove(&mut self, address: IpAddr) {
+        self.redial.prove(address);
+    }
+
     /// Adds addresses at which the peer's process may be found if the session loses its socket.
     pub fn learn(&mut self, addresses: impl IntoIterator<Item = SocketAddr>) {
         self.redial.learn(addresses);
@@ -42,7 +48,8 @@ impl Session {
         }
         self.asked = None;
         let why = Arc::new(why);
-        self.away = Some(Away { why: Arc::clone(&why), since_ns: now_ns, sign: None, is_judging: false });
+        self.away =
+            Some(Away { why: Arc::clone(&why), since_ns: now_ns, sign: None, sign_at: None, is_judging: false });
         self.actions.push_back(SessionAction::Away(why));
         match self.side {
             Side::Opener => {
@@ -109,8 +116,20 @@ impl Session {
         if port == 0 {
             return self.wait_to_check(now_ns);
         }
+        let proven = self.redial.proven();
+        let at = match self.checks % (proven.len() + 1) {
+            0 => self.address.ip(),
+            number => proven[number - 1],
+        };
+        self.checks = self.checks.wrapping_add(1);
+        self.checked_at = at;
         self.stage = Stage::Checking { deadline_ns: now_ns.saturating_add(self.config.redial_ns) };
-        self.actions.push_back(SessionAction::Dial { from: None, to: SocketAddr::new(self.address.ip(), port) });
+        self.actions.push_back(SessionAction::Dial { from: None, to: SocketAddr::new(at, port) });
+    }
+
+    /// Returns the address at which the peer's process is looked for.
+    fn looked_at(&self) -> IpAddr {
+        if self.side == Side::Acceptor { self.checked_at } else { self.address.ip() }
     }
 
     /// Notes that the socket of a check is connected: the process is there, or the kernel still accepts for it.
@@ -137,22 +156,23 @@ impl Session {
         self.away.as_ref().is_some_and(|away| is_silent || away.sign.is_some())
     }
 
-    /// Returns true if the address that is dialled last led to the peer. Only there can a sign of the process's end
-    /// show: others may belong to any host.
+    /// Returns true if the address that is dialled has led to the peer. Only there can a sign of the process's end show:
+    /// others may belong to any host.
     fn is_at_home(&self) -> bool {
         self.side == Side::Acceptor || self.redial.is_home(self.address)
     }
 
     /// Handles the end of a socket of a session that is away. `text` says what happened at the address.
     pub(super) fn lose_attempt(&mut self, text: &str, kind: SocketEndKind, now_ns: u64) {
-        if kind != SocketEndKind::Refused && kind != SocketEndKind::Mute {
+        let is_of_sign = self.away.as_ref().is_some_and(|away| away.sign_at == Some(self.looked_at()));
+        if kind != SocketEndKind::Refused && kind != SocketEndKind::Mute && is_of_sign {
             // Whatever was there does not answer any more.
             self.forget_sign();
         }
         if kind == SocketEndKind::Refused {
             let at = match self.side {
                 Side::Opener => self.address.to_string(),
-                Side::Acceptor => format!("its control port at {}", self.address.ip()),
+                Side::Acceptor => format!("its control port at {}", self.checked_at),
             };
             self.note_sign(format!("{at}: {text}"), now_ns);
         }
@@ -169,10 +189,11 @@ impl Session {
 
     /// Notes a sign that the peer's process has ended.
     pub(super) fn note_sign(&mut self, sign: String, now_ns: u64) {
-        let is_home = self.is_at_home();
+        let (is_home, at) = (self.is_at_home(), self.looked_at());
         let Some(away) = self.away.as_mut().filter(|_| is_home) else {
             return;
         };
+        away.sign_at = Some(at);
         if away.sign.replace(sign).is_none() {
             self.begin_judging(now_ns);
         }

@@ -6,6 +6,7 @@
 //! and either the peer's process has shown that it has ended, or the session has been silent for the peer's time and
 //! the answer is an adapter's, which does not stand still with its process.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::ended::{Ended, Gone};
@@ -19,6 +20,8 @@ pub(super) struct Away {
     pub(super) since_ns: u64,
     /// The sign that the peer's process has ended, if there is one. An answer on a rail overrules it.
     pub(super) sign: Option<String>,
+    /// The address that the sign came from.
+    pub(super) sign_at: Option<IpAddr>,
     /// True once the connections are asked if their rails carry anything.
     pub(super) is_judging: bool,
 }

@@ -43,7 +43,7 @@ mod side;
 mod tests;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 pub use self::action::SessionAction;
@@ -107,6 +107,9 @@ pub struct Session {
     redial: Redial,
     /// The next pause of an acceptor that looks for its opener.
     check_pause_ns: u64,
+    /// The number of such looks so far, and the address of the last one.
+    checks: usize,
+    checked_at: IpAddr,
     /// Set while the session has lost its socket and may find another.
     away: Option<Away>,
     /// The number of the last RESUME.
@@ -172,6 +175,8 @@ impl Session {
             reach,
             redial: Redial::default(),
             check_pause_ns: 0,
+            checks: 0,
+            checked_at: Ipv4Addr::UNSPECIFIED.into(),
             away: None,
             attempt: 0,
             numbered: Numbered::default(),
@@ -488,7 +493,7 @@ impl Session {
                 // The peer may be a stranger, for whom nothing is kept. No connection needs the session yet.
                 self.numbered.pass();
             } else {
-                self.numbered.keep(Frame { connection, message: message.clone() });
+                self.numbered.keep(Frame { connection, message: message.clone() }, self.connections.len());
             }
         }
         if self.is_up() {

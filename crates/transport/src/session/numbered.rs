@@ -5,10 +5,12 @@ use std::collections::VecDeque;
 
 use crate::Frame;
 
-/// The most bytes of frames that are kept until the peer says that it has them. A correct peer says so at once. For one
-/// that does not, they are let go, and the session ends with its socket. A peer that stands still while 512
-/// connections of 8 rails with 16 lanes are set up leaves 3 MiB.
+/// The most bytes of frames that are kept until the peer says that it has them, and as many more for each connection. A
+/// correct peer says so at once. For one that does not, they are let go, and the session ends with its socket. A peer
+/// that stands still while 512 connections of 8 rails with 16 lanes are set up leaves 3 MiB. One that cannot be reached
+/// while all 8 rails of a connection are down leaves 40 KiB: each RAIL_DOWN lists up to 256 messages.
 const MOST_KEPT: usize = 4 << 20;
+const MOST_KEPT_EACH: usize = 64 << 10;
 
 /// The most bytes of frames that are kept after some that were let go: the peer may be one that never says what it has.
 const MOST_KEPT_ON: usize = 64 << 10;
@@ -32,12 +34,13 @@ pub(super) struct Numbered {
 }
 
 impl Numbered {
-    /// Counts a frame that is sent, or that will be once there is a socket, and keeps it.
-    pub(super) fn keep(&mut self, frame: Frame) {
+    /// Counts a frame that is sent, or that will be once there is a socket, and keeps it. The session has this many
+    /// connections.
+    pub(super) fn keep(&mut self, frame: Frame, connections: usize) {
         self.sent += 1;
         self.kept_bytes += frame.message.weight();
         self.kept.push_back(frame);
-        let most = if self.lacks_some() { MOST_KEPT_ON } else { MOST_KEPT };
+        let most = if self.lacks_some() { MOST_KEPT_ON } else { MOST_KEPT + connections * MOST_KEPT_EACH };
         if self.kept_bytes > most {
             self.let_go();
         }
@@ -119,8 +122,10 @@ impl Numbered {
 
 #[cfg(test)]
 mod tests {
+    use railweave_fabric::{RailId, RailSet};
+
     use super::*;
-    use crate::Message;
+    use crate::{Incarnation, Listed, Message, RailMessage, RailNews};
 
     fn frame(connection: u32) -> Frame {
         Frame { connection, message: Message::Wait }
@@ -133,7 +138,7 @@ mod tests {
     #[test]
     fn frames_are_kept_until_the_peer_has_them() {
         let mut numbered = Numbered::default();
-        (1..=3).for_each(|connection| numbered.keep(frame(connection)));
+        (1..=3).for_each(|connection| numbered.keep(frame(connection), 0));
         assert!(numbered.handle_has(2) && numbered.handle_has(2));
         assert_eq!(kept(&numbered), [3]);
         for lie in [0, 1, 4, u64::MAX] {
@@ -160,14 +165,14 @@ mod tests {
         let refuse =
             || Message::Refuse { fault: railweave_fabric::Fault::Local, of_rails: false, reason: text.clone() };
         let most = (0..10_000).take_while(|number| {
-            numbered.keep(Frame { connection: *number, message: refuse() });
+            numbered.keep(Frame { connection: *number, message: refuse() }, 0);
             !numbered.lacks_some()
         });
         let most = most.count() as u64;
         assert!((3000..4500).contains(&most), "{most}");
         assert!(kept(&numbered).is_empty());
         for number in 0..10_000 {
-            numbered.keep(Frame { connection: number, message: refuse() });
+            numbered.keep(Frame { connection: number, message: refuse() }, 0);
             assert!(numbered.kept_bytes <= MOST_KEPT_ON && numbered.lacks_some());
         }
         let most = most + 10_000;
@@ -177,11 +182,27 @@ mod tests {
     }
 
     #[test]
+    fn each_connection_may_have_its_rails_down_while_the_peer_cannot_be_reached() {
+        let (mask, none) = (RailSet::ALL, RailSet::EMPTY);
+        let listed = Listed { sequence: 1, mask, unsure: none, placed: mask, size: Some(8), is_refused: false };
+        let message = RailMessage::Down(vec![listed; 256]);
+        let (rail, incarnation) = (RailId::new(0).unwrap(), Incarnation(0));
+        let mut numbered = Numbered::default();
+        for _ in 0..2000 {
+            for connection in 1..=8 {
+                let news = RailNews { rail, incarnation, message: message.clone() };
+                numbered.keep(Frame { connection, message: Message::Rail(news) }, 2000);
+            }
+        }
+        assert!(!numbered.lacks_some(), "{} bytes", numbered.kept_bytes);
+    }
+
+    #[test]
     fn a_frame_that_is_not_kept_is_missing_until_the_peer_has_it() {
         let mut numbered = Numbered::default();
-        numbered.keep(frame(1));
+        numbered.keep(frame(1), 0);
         numbered.pass();
-        numbered.keep(frame(2));
+        numbered.keep(frame(2), 0);
         assert!(numbered.handle_has(1) && numbered.lacks_some());
         assert_eq!([1, 2, 3].map(|received| numbered.is_kept_after(received)), [false, true, true]);
         assert!(numbered.handle_has(2) && !numbered.lacks_some(), "later ones are kept");

@@ -3,11 +3,16 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+/// The most addresses that are kept as proven: more than a host has ports.
+const MOST_PROVEN: usize = 64;
+
 /// The addresses that are dialled, and the place in the round.
 #[derive(Debug, Default)]
 pub(super) struct Redial {
     /// The address that was last known to lead to the peer, then the others.
     addresses: Vec<SocketAddr>,
+    /// Other addresses of the peer's host, at which its process has taken lanes or from which it has dialled them.
+    proven: Vec<IpAddr>,
     /// The number of dials of this round so far.
     done: usize,
     /// The next pause, and the longest.
@@ -33,6 +38,18 @@ impl Redial {
         }
     }
 
+    /// Notes that an address has led to the peer's process, or came from there.
+    pub(super) fn prove(&mut self, address: IpAddr) {
+        if !self.proven.contains(&address) && self.proven.len() < MOST_PROVEN {
+            self.proven.push(address);
+        }
+    }
+
+    /// Returns these addresses.
+    pub(super) fn proven(&self) -> &[IpAddr] {
+        &self.proven
+    }
+
     /// Begins a first round with the address that was last known to lead to the peer. The pauses between rounds grow
     /// from the first to the longest.
     pub(super) fn begin(&mut self, home: SocketAddr, pauses_ns: (u64, u64)) {
@@ -46,9 +63,9 @@ impl Redial {
         (self.done, self.pauses_ns) = (0, pauses_ns);
     }
 
-    /// Returns true if this is the address with which each round begins.
+    /// Returns true if this is the address with which each round begins, or has led to the peer otherwise.
     pub(super) fn is_home(&self, address: SocketAddr) -> bool {
-        self.addresses.first() == Some(&address)
+        self.addresses.first() == Some(&address) || self.proven.contains(&address.ip())
     }
 
     /// Returns the next step. Each address is dialled first from where the kernel chooses, and once all were, from each

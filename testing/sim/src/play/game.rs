@@ -372,8 +372,7 @@ impl<const O: bool> Game<O> {
         if self.processes[process].dead {
             return;
         }
-        let mut moved = false;
-        let mut up = false;
+        let (mut moved, mut up) = (false, false);
         for connection in 0..self.connections.len() {
             for sender in [true, false] {
                 let side = Side { connection, sender };
