@@ -332,6 +332,41 @@ fn only_the_address_that_led_to_the_peer_shows_that_its_process_has_ended() {
 }
 
 #[test]
+fn an_address_that_lanes_have_proven_shows_it_too_and_keeps_its_sign() {
+    let (mut pair, _) = Pair::connected();
+    pair.opener.learn([address(3)]);
+    pair.opener.prove(address(3).ip());
+    pair.cut();
+    let judges = |end: &mut Session, now_ns| {
+        end.handle_timeout(now_ns);
+        actions(end).iter().any(|action| matches!(action, SessionAction::Judge { insists: true, .. }))
+    };
+    // The address of the lost socket is on a dead path.
+    pair.opener.handle_lost(end_of_socket(SocketEndKind::NoRoute), 0);
+    assert_eq!(actions(&mut pair.opener), [SessionAction::StillAway, dial(address(3))]);
+    pair.opener.handle_lost(end_of_socket(SocketEndKind::Refused), 0);
+    assert!(judges(&mut pair.opener, 0));
+    pair.now_ns = until_dialled(&mut pair.opener, address(2));
+    pair.opener.handle_lost(end_of_socket(SocketEndKind::NoRoute), pair.now_ns);
+    assert!(pair.opener.insists(pair.now_ns), "the dead path says nothing");
+    // The acceptor looks for its opener at each in turn.
+    let (mut pair, _) = Pair::connected();
+    pair.acceptor.prove(address(4).ip());
+    pair.cut();
+    let mut looked_at = Vec::new();
+    for _ in 0..3 {
+        let at_ns = pair.acceptor.timeout_ns().expect("it looks");
+        pair.acceptor.handle_timeout(at_ns);
+        looked_at.extend(actions(&mut pair.acceptor).into_iter().filter_map(|action| match action {
+            SessionAction::Dial { to, .. } => Some(to.ip()),
+            _ => None,
+        }));
+        pair.acceptor.handle_lost(end_of_socket(SocketEndKind::NoRoute), at_ns);
+    }
+    assert_eq!(looked_at, [1, 4, 1].map(|last| address(last).ip()));
+}
+
+#[test]
 fn a_sign_is_forgotten_once_something_answers_or_nothing_does() {
     let (mut pair, number) = Pair::connected();
     for kind in [None, Some(SocketEndKind::NoRoute), Some(SocketEndKind::Other)] {
