@@ -15,7 +15,7 @@ pub(crate) struct Outage {
     steady_ns: u64,
     /// The time since when there is no rail, or none that has carried anything.
     since_ns: Option<u64>,
-    /// The oldest message that was not complete then.
+    /// The oldest message that was on its way then.
     stuck: Option<Sequence>,
     /// The time since when there is a rail, if there is one.
     back_ns: Option<u64>,
@@ -37,7 +37,7 @@ impl Outage {
         self.reasons[rail] = Some(reason);
     }
 
-    /// Notes if there is a rail now, and the oldest message that is not complete. Returns the length of the outage in
+    /// Notes if there is a rail now, and the oldest message that is on its way. Returns the length of the outage in
     /// nanoseconds once it has lasted too long.
     pub(crate) fn check(&mut self, has_rail: bool, oldest: Option<Sequence>, now_ns: u64) -> Option<u64> {
         let has_moved = self.stuck.is_some() && self.stuck != oldest;
