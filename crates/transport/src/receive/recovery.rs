@@ -485,7 +485,7 @@ impl<F: Fabric> RecvConnection<F> {
     /// Writes the CTS entries of all receives that are not complete again over a usable rail, if a rail was given up
     /// that may have lost some.
     fn repeat_cts(&mut self) {
-        // What is on its way over a rail that was given up just now counts only once its fence has begun.
+        // CTS on their way over a rail that was given up just now count only once its fence has begun.
         if self.core.has_given_up() {
             return;
         }

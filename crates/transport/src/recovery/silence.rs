@@ -33,7 +33,7 @@ pub enum Hush {
 }
 
 /// The time of a rail is at most 2^`MOST_DOUBLINGS` times as long as the first: a rail that loses only what is long, or
-/// only for moments, must not hold work up for ever longer.
+/// only for moments, must not hold work up ever longer.
 const MOST_DOUBLINGS: u32 = 4;
 
 /// A rail over which work ends again within this many times of its first time was silent for a moment only: a false

@@ -156,8 +156,8 @@ impl Session {
         self.away.as_ref().is_some_and(|away| is_silent || away.sign.is_some())
     }
 
-    /// Returns true if the address that is dialled has led to the peer. Only there can a sign of the process's end show:
-    /// others may belong to any host.
+    /// Returns true if the address that is dialled has led to the peer. Only there can a sign of the process's end
+    /// show: others may belong to any host.
     fn is_at_home(&self) -> bool {
         self.side == Side::Acceptor || self.redial.is_home(self.address)
     }
