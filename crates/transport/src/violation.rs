@@ -41,6 +41,9 @@ pub enum RailFault {
     /// It came at the wrong time, or from the wrong end.
     #[error("it came out of turn")]
     OutOfTurn,
+    /// RAIL_OFFERs come faster than any pause allows.
+    #[error("its lanes are offered again and again without a pause")]
+    Hasty,
     /// RAIL_STATE answers for other slots than RAIL_DOWN asked about.
     #[error("RAIL_STATE answers for other slots than RAIL_DOWN asked about")]
     OtherSlots,

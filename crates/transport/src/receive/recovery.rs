@@ -318,7 +318,7 @@ impl<F: Fabric> RecvConnection<F> {
         }
         let current = self.recovery.rails[rail].incarnation;
         if let RailMessage::Offer(peer) = message {
-            return self.take_offer(rail, incarnation, peer);
+            return self.take_offer(rail, incarnation, peer, now_ns);
         }
         if current.is_before(incarnation) {
             return Err(RailFault::Unknown);
@@ -359,10 +359,19 @@ impl<F: Fabric> RecvConnection<F> {
     }
 
     /// The sender offers new lanes.
-    fn take_offer(&mut self, rail: RailId, incarnation: Incarnation, peer: Vec<LaneEndpoint>) -> Result<(), RailFault> {
+    fn take_offer(
+        &mut self,
+        rail: RailId,
+        incarnation: Incarnation,
+        peer: Vec<LaneEndpoint>,
+        now_ns: u64,
+    ) -> Result<(), RailFault> {
         let one = &mut self.recovery.rails[rail];
         if !matches!(one.stage, Stage::Answered) || incarnation != one.incarnation.next() {
             return Err(RailFault::OutOfTurn);
+        }
+        if !one.pauses.may_be_offered(now_ns) {
+            return Err(RailFault::Hasty);
         }
         let Some((lanes, remake, receives)) = self.core.rails.down_mut(rail).map(|down| {
             down.side.receives.posted = 0;

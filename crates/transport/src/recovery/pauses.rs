@@ -21,6 +21,10 @@ pub(crate) fn flap_time(first: Duration) -> Duration {
 /// The time that an attempt has.
 const ATTEMPT: u64 = 30;
 
+/// The most offers of a peer in [`WINDOW`]: one for each first pause, and others for link events.
+const MOST_OFFERS: u32 = 256;
+const WINDOW: u64 = 64;
+
 /// The flaps that count.
 const MOST_FLAPS: u32 = 7;
 
@@ -32,18 +36,30 @@ pub(crate) struct Pauses {
     down_since_ns: u64,
     flaps: u32,
     attempts: u32,
+    /// The offers of the peer since this time.
+    offers: (u64, u32),
 }
 
 impl Pauses {
     /// Returns the pauses of a rail that is up, with this first one.
     pub(crate) fn new(first: Duration) -> Self {
         let first_ns = u64::try_from(first.as_nanos()).unwrap_or(u64::MAX).clamp(1, 1 << 40);
-        Self { first_ns, up_since_ns: None, down_since_ns: 0, flaps: 0, attempts: 0 }
+        Self { first_ns, up_since_ns: None, down_since_ns: 0, flaps: 0, attempts: 0, offers: (0, 0) }
     }
 
     /// Returns the time that an attempt has.
     pub(crate) fn attempt_ns(&self) -> u64 {
         self.first_ns * ATTEMPT
+    }
+
+    /// Notes that the peer offers new lanes. Returns false if it does so too often: each offer costs this end some work.
+    pub(crate) fn may_be_offered(&mut self, now_ns: u64) -> bool {
+        let (since_ns, count) = &mut self.offers;
+        if now_ns.saturating_sub(*since_ns) >= self.first_ns * WINDOW {
+            (*since_ns, *count) = (now_ns, 0);
+        }
+        *count += 1;
+        *count <= MOST_OFFERS
     }
 
     /// Notes that the rail has failed. `was_useless` is true if it has carried nothing since it came up, although it
@@ -118,6 +134,14 @@ mod tests {
         assert_eq!(pauses(&mut rail, MINUTE_NS, 6), [100, 200, 400, 800, 1000, 1000]);
         assert_eq!(pauses(&mut rail, 2 * MINUTE_NS, 2), [6400, 10_000]);
         assert_eq!(rail.attempt_ns(), 3_000_000_000);
+    }
+
+    #[test]
+    fn offers_without_pauses_are_too_many_and_those_of_an_honest_peer_are_not() {
+        let mut honest = Pauses::new(FIRST);
+        assert!((0..1000).all(|offer| honest.may_be_offered(offer * FIRST_NS / 3)));
+        let mut hasty = Pauses::new(FIRST);
+        assert_eq!((0..1000).take_while(|offer| hasty.may_be_offered(offer * FIRST_NS / 5)).count(), 256);
     }
 
     #[test]

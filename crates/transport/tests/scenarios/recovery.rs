@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use railweave_fabric::{RailId, RailSet};
+use railweave_fabric::{LaneEndpoint, RailId, RailSet};
 use railweave_transport::{
     Event, Incarnation, Listed, Message, RailMessage, RailNews, RailWork, Recovers, RecoveryAction, RecvRequest, Seen,
 };
@@ -375,4 +375,35 @@ fn a_peer_that_breaks_the_rules_of_a_recovery_ends_its_connection() {
         let error = pair.sender.isend(&pair.source.message(8, 0)).expect_err("it is out of turn");
         assert!(error.to_string().contains("it came out of turn"), "{message:?}: {error}");
     }
+}
+
+#[test]
+fn a_sender_that_offers_lanes_without_a_pause_ends_its_connection() {
+    let mut pair = split::<true>(Setup::two_rails());
+    let receive = pair.irecv();
+    let now_ns = pair.now_ns();
+    let say = |pair: &mut Pair<true>, number, message| {
+        pair.world.lock().opening = None;
+        let rail = RailId::new(1).expect("it is a rail");
+        pair.receiver.handle_rail_news(RailNews { rail, incarnation: Incarnation(number), message }, now_ns);
+        let mut tasks = Tasks::default();
+        tasks.take(&mut pair.receiver, false);
+        while let Some(mut work) = tasks.of_receiver.pop_front() {
+            while work.run(now_ns).is_some() {}
+            pair.receiver.handle_worked(work, now_ns);
+            tasks.take(&mut pair.receiver, false);
+        }
+        pair.receiver.test(receive).err().map(|error| error.to_string())
+    };
+    let mut offers = 0;
+    let error = loop {
+        assert_eq!(say(&mut pair, offers, RailMessage::Down(Vec::new())), None);
+        offers += 1;
+        // They are connected to nothing.
+        if let Some(error) = say(&mut pair, offers, RailMessage::Offer(vec![LaneEndpoint::default(); 2])) {
+            break error;
+        }
+        assert!(offers < 1000, "nothing stops it");
+    };
+    assert!(offers == 257 && error.contains("offered again and again without a pause"), "{offers}: {error}");
 }
