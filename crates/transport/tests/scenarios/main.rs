@@ -24,6 +24,7 @@ mod misuse;
 mod pair;
 mod probes;
 mod promises;
+mod rails_back;
 mod records;
 mod recovery;
 mod regressions;

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use railweave_fabric::{LaneEndpoint, RailId, RailSet};
 use railweave_transport::{
-    Event, Incarnation, Listed, Message, RailMessage, RailNews, RailWork, Recovers, RecoveryAction, RecvRequest, Seen,
+    ConnectionEnd, Event, Incarnation, Listed, Message, RailMessage, RailNews, RailWork, Recovers, RecoveryAction,
+    RecvRequest, Seen,
 };
 
 use crate::pair::{Pair, Setup};
@@ -17,21 +18,21 @@ on_both_fabrics!(
 );
 
 /// Bytes of a message that is split.
-const SIZE: u64 = 64 << 10;
+pub(crate) const SIZE: u64 = 64 << 10;
 
 /// The tasks of the recovery of both ends that are not done.
 #[derive(Default)]
-struct Tasks {
-    to_sender: VecDeque<RailNews>,
-    to_receiver: VecDeque<RailNews>,
-    of_sender: VecDeque<Box<dyn RailWork>>,
-    of_receiver: VecDeque<Box<dyn RailWork>>,
-    events: Vec<Event>,
+pub(crate) struct Tasks {
+    pub(crate) to_sender: VecDeque<RailNews>,
+    pub(crate) to_receiver: VecDeque<RailNews>,
+    pub(crate) of_sender: VecDeque<Box<dyn RailWork>>,
+    pub(crate) of_receiver: VecDeque<Box<dyn RailWork>>,
+    pub(crate) events: Vec<Event>,
 }
 
 impl Tasks {
     /// Takes the tasks of an end.
-    fn take(&mut self, end: &mut impl Recovers, is_sender: bool) {
+    pub(crate) fn take(&mut self, end: &mut impl Recovers, is_sender: bool) {
         let (messages, works) = if is_sender {
             (&mut self.to_receiver, &mut self.of_sender)
         } else {
@@ -50,8 +51,73 @@ impl Tasks {
 }
 
 impl<const ONE_SIDED: bool> Pair<ONE_SIDED> {
-    fn now_ns(&self) -> u64 {
+    pub(crate) fn now_ns(&self) -> u64 {
         self.world.lock().now_ns
+    }
+
+    /// Lets an end give a rail up, because its port there is down.
+    pub(crate) fn give_up(&mut self, rail: usize, is_sender: bool) {
+        let is_used = if is_sender {
+            let part = &self.sender.parts()[rail];
+            self.sender.handle_part_failed(part, "its port is down")
+        } else {
+            let part = &self.receiver.parts()[rail];
+            self.receiver.handle_part_failed(part, "its port is down")
+        };
+        assert!(is_used, "rail {rail} was up");
+    }
+
+    /// Lets both ends do what is due, and takes their tasks.
+    pub(crate) fn take_due(&mut self, tasks: &mut Tasks) {
+        let now_ns = self.now_ns();
+        self.sender.recover(now_ns);
+        self.receiver.recover(now_ns);
+        tasks.take(&mut self.sender, true);
+        tasks.take(&mut self.receiver, false);
+    }
+
+    /// Lets the oldest work of an end be done, and takes the tasks that follow.
+    pub(crate) fn work(&mut self, tasks: &mut Tasks, is_sender: bool) {
+        let works = if is_sender { &mut tasks.of_sender } else { &mut tasks.of_receiver };
+        let mut work = works.pop_front().expect("there is work");
+        while let Some(pause) = work.run(self.now_ns()) {
+            self.world.advance(pause.as_nanos() as u64 + 1);
+        }
+        let now_ns = self.now_ns();
+        if is_sender {
+            self.sender.handle_worked(work, now_ns);
+            tasks.take(&mut self.sender, true);
+        } else {
+            self.receiver.handle_worked(work, now_ns);
+            tasks.take(&mut self.receiver, false);
+        }
+    }
+
+    /// Lets an end hear the oldest message for it, and takes the tasks that follow. Returns the message.
+    pub(crate) fn hear(&mut self, tasks: &mut Tasks, is_sender: bool) -> RailMessage {
+        let messages = if is_sender { &mut tasks.to_sender } else { &mut tasks.to_receiver };
+        let news = messages.pop_front().expect("there is a message");
+        let (message, now_ns) = (news.message.clone(), self.now_ns());
+        if is_sender {
+            self.sender.handle_rail_news(news, now_ns);
+            tasks.take(&mut self.sender, true);
+        } else {
+            self.receiver.handle_rail_news(news, now_ns);
+            tasks.take(&mut self.receiver, false);
+        }
+        message
+    }
+
+    /// Lets both ends agree on what a rail had carried that both have given up.
+    pub(crate) fn agree(&mut self) -> Tasks {
+        let mut tasks = Tasks::default();
+        self.take_due(&mut tasks);
+        self.work(&mut tasks, true);
+        self.work(&mut tasks, false);
+        assert_eq!(self.hear(&mut tasks, true), RailMessage::Suspect);
+        assert!(matches!(self.hear(&mut tasks, false), RailMessage::Down(_)));
+        assert!(matches!(self.hear(&mut tasks, true), RailMessage::State(_)));
+        tasks
     }
 
     /// Lets both ends recover until `is_over`, which is told the rails that went down and came up so far. Returns them.
@@ -88,7 +154,7 @@ impl<const ONE_SIDED: bool> Pair<ONE_SIDED> {
     }
 
     /// Fails both ends of a rail.
-    fn fail_rail(&self, rail: u8) {
+    pub(crate) fn fail_rail(&self, rail: u8) {
         let mut state = self.world.lock();
         for sender in [true, false] {
             let end = state.connected_end(0, sender, rail).expect("the rail is up");
@@ -98,7 +164,7 @@ impl<const ONE_SIDED: bool> Pair<ONE_SIDED> {
 }
 
 /// Returns the rails that went down and those that came up, in order.
-fn ups_and_downs(events: &[Event]) -> String {
+pub(crate) fn ups_and_downs(events: &[Event]) -> String {
     let mark = |event: &Event| match event {
         Event::RailDown { rail, .. } => format!("-{rail}"),
         Event::RailUp { rail, .. } => format!("+{rail}"),
@@ -107,7 +173,7 @@ fn ups_and_downs(events: &[Event]) -> String {
     events.iter().map(mark).collect()
 }
 
-fn split<const ONE_SIDED: bool>(setup: Setup) -> Pair<ONE_SIDED> {
+pub(crate) fn split<const ONE_SIDED: bool>(setup: Setup) -> Pair<ONE_SIDED> {
     Pair::new(Setup { bytes: SIZE as usize, ..setup }.recovers())
 }
 
@@ -250,7 +316,7 @@ fn an_answer_about_an_older_incarnation_changes_nothing() {
 }
 
 /// Lets the receiving end give up rail 1, whose lanes fail there only. Its fence is done, and the sender has not heard.
-fn give_up_at_receiver(pair: &mut Pair<true>, seen_by: RecvRequest) {
+pub(crate) fn give_up_at_receiver(pair: &mut Pair<true>, seen_by: RecvRequest) {
     let mut state = pair.world.lock();
     let end = state.connected_end(0, false, 1).expect("the rail is up");
     state.fail(end);
@@ -265,7 +331,7 @@ fn give_up_at_receiver(pair: &mut Pair<true>, seen_by: RecvRequest) {
 }
 
 /// Lets the receiving end hear that the sender's lanes of rail 1 are gone.
-fn say_down(pair: &mut Pair<true>, listed: Vec<Listed>) {
+pub(crate) fn say_down(pair: &mut Pair<true>, listed: Vec<Listed>) {
     let rail = RailId::new(1).expect("it is a rail");
     let news = RailNews { rail, incarnation: Incarnation(0), message: RailMessage::Down(listed) };
     pair.receiver.handle_rail_news(news, pair.now_ns());
