@@ -20,6 +20,7 @@ macro_rules! on_both_fabrics {
 mod debts;
 mod empty;
 mod handshake;
+mod hidden;
 mod misuse;
 mod pair;
 mod probes;

@@ -1,0 +1,160 @@
+//! Data that a rail has brought and that nobody can make visible any more, and old copies of CTS that may still land.
+
+use railweave_fabric::{Part, Piece, RailId, RailSet};
+use railweave_fabric_sim::{Faults, Outage};
+use railweave_transport::{ConnectionEnd, Flushed, Incoming, Listed, Order, RailMessage, Recovers, RecvRequest, Seen};
+
+use crate::pair::{Pair, Setup};
+use crate::recovery::{SIZE, Tasks, give_up_at_receiver, say_down, split};
+
+/// Lets the device of the receiver's end of rail 1 fail, after which nothing can be flushed there, or only its port.
+fn fail_at_receiver(pair: &mut Pair<true>, is_gone: bool) {
+    let part = pair.receiver.parts()[1].clone();
+    if is_gone {
+        let port = part.device.strip_prefix("port ").and_then(|port| port.parse().ok()).expect("it has a number");
+        pair.world.lock().fail_device(port);
+        let device = Part { piece: Piece::Device, ..part };
+        assert!(pair.receiver.handle_part_failed(&device, "it was unplugged"));
+    } else {
+        pair.give_up(1, false);
+    }
+}
+
+/// Loses the acknowledgements of an end's writes over a rail from now on, or no more.
+fn lose_acknowledgements(pair: &Pair<true>, sender: bool, rail: u8, is_lost: bool) {
+    let mut state = pair.world.lock();
+    let (end, from_ns) = (state.connected_end(0, sender, rail).expect("the rail is up"), state.now_ns);
+    let until_ns = if is_lost { u64::MAX } else { from_ns };
+    state.begin_outage(end, Outage { writes: false, acknowledgements: true, from_ns, until_ns, is_long: true });
+}
+
+/// Returns a setup of this many rails whose lanes send again for longer than any story.
+fn persistent(rails: usize) -> Setup {
+    let max_writes = vec![1 << 30; rails];
+    let faults = Faults { retry_ns: 1 << 40, ..Faults::none() };
+    Setup { from: max_writes.clone(), to: max_writes, faults, ..Setup::default() }
+}
+
+#[test]
+fn a_complete_receive_whose_data_can_never_be_made_visible_ends_the_connection() {
+    for is_gone in [false, true] {
+        let mut pair = split::<true>(Setup::two_rails().gpu());
+        let (receive, other) = (pair.irecv_of([SIZE]), pair.irecv());
+        pair.drive();
+        pair.isend_of(SIZE, 0);
+        pair.drive();
+        assert_eq!(pair.receiver.test(other), Ok(None), "the first one is complete now, and nobody has asked");
+        fail_at_receiver(&mut pair, is_gone);
+        let mut tasks = Tasks::default();
+        pair.take_due(&mut tasks);
+        pair.work(&mut tasks, false);
+        assert_eq!(pair.receiver.test(other).is_err(), is_gone);
+        assert_eq!(pair.receiver.test(receive), Ok(Some(&[SIZE][..])), "it was complete before");
+        let buffer = pair.target.buffer(SIZE, 0);
+        let flushed = pair.receiver.iflush(&[buffer]);
+        assert_eq!(matches!(flushed, Ok(Flushed::Pending(_))), !is_gone, "{flushed:?}");
+    }
+}
+
+#[test]
+fn a_part_that_a_rail_has_brought_and_that_cannot_be_made_visible_comes_again() {
+    for is_gone in [false, true] {
+        let mut pair = split::<true>(persistent(2).gpu());
+        let receive = pair.irecv_of([SIZE]);
+        pair.drive();
+        // The sender does not hear that the part of rail 1 was placed, and that of rail 0 takes long.
+        lose_acknowledgements(&pair, true, 1, true);
+        let end = pair.world.lock().connected_end(0, true, 0).expect("the rail is up");
+        pair.world.lock().set_rate(end, 1000);
+        let send = pair.isend_of(SIZE, 0);
+        pair.world.advance(20_000);
+        assert_eq!(pair.receiver.test(receive), Ok(None));
+        fail_at_receiver(&mut pair, is_gone);
+        pair.give_up(1, true);
+        pair.posted(true);
+        let mut tasks = Tasks::default();
+        pair.take_due(&mut tasks);
+        pair.work(&mut tasks, false);
+        pair.work(&mut tasks, true);
+        pair.hear(&mut tasks, false);
+        assert_eq!(pair.hear(&mut tasks, true), RailMessage::Suspect);
+        let parts = if is_gone { RailSet::EMPTY } else { RailSet::only(RailId::new(1).expect("it is a rail")) };
+        assert_eq!(pair.hear(&mut tasks, true), RailMessage::State(vec![Seen { sequence: 0, parts }]));
+        assert_eq!(pair.posted(true).len(), usize::from(is_gone));
+        assert_eq!((pair.received(receive), pair.sent(send)), (vec![SIZE], SIZE));
+    }
+}
+
+#[test]
+fn no_receive_is_posted_while_a_fence_may_fail_to_make_it_visible() {
+    let mut pair = split::<true>(Setup::two_rails().gpu());
+    let receive = pair.irecv_of([SIZE]);
+    pair.drive();
+    let send = pair.isend_of(SIZE, 0);
+    assert_eq!((pair.received(receive), pair.sent(send)), (vec![SIZE], SIZE));
+    // The fence has only the memory of this receive to read back, and the application may have deregistered it.
+    say_down(&mut pair, Vec::new());
+    let mut tasks = Tasks::default();
+    tasks.take(&mut pair.receiver, false);
+    let irecv =
+        |pair: &mut Pair<true>| pair.receiver.irecv(&[pair.target.buffer(8, 0)], false).expect("a rail is left");
+    for _ in 0..2 {
+        assert_eq!(irecv(&mut pair), None);
+    }
+    pair.work(&mut tasks, false);
+    assert!(irecv(&mut pair).is_some());
+}
+
+#[test]
+fn receives_elsewhere_are_posted_while_a_part_of_an_early_one_comes_again_and_none_into_its_buffer() {
+    let mut pair = Pair::<true>::new(Setup { bytes: 2 * SIZE as usize, ..Setup::two_rails() }.recovers());
+    let other = pair.irecv();
+    let buffer = pair.target.buffer(SIZE, 0);
+    let early = pair.receiver.irecv(&[buffer], true).expect("it is open").expect("there is room");
+    pair.drive();
+    give_up_at_receiver(&mut pair, other);
+    assert_eq!(pair.receiver.test(early), Ok(Some(&[SIZE][..])));
+    let (mask, part) = (RailSet::first_of(2), RailSet::only(RailId::new(1).expect("it is a rail")));
+    let (placed, size) = (RailSet::EMPTY, Some(SIZE as u32));
+    say_down(&mut pair, vec![Listed { sequence: 1, mask, unsure: part, placed, size, is_refused: false }]);
+    let irecv = |pair: &mut Pair<true>, offset: u64| {
+        let buffer = Incoming { address: pair.target.region.address() + offset, ..pair.target.buffer(8, 0) };
+        pair.receiver.irecv(&[buffer], false).expect("a rail is left")
+    };
+    for _ in 0..2 {
+        assert!(irecv(&mut pair, SIZE).is_some());
+        assert_eq!(irecv(&mut pair, SIZE - 8), None);
+    }
+}
+
+#[test]
+fn no_place_of_the_ring_is_used_again_before_every_rail_has_carried_what_was_behind_its_old_copies() {
+    let mut pair = split::<true>(persistent(3));
+    // No CTS that follows fills the queue of rail 2.
+    let order = Order { allowed: RailSet::first_of(2), ..pair.receiver.steering().current() };
+    let mut receive = pair.irecv();
+    pair.world.advance(20_000);
+    pair.receiver.steering().order(&order);
+    lose_acknowledgements(&pair, false, 2, true);
+    give_up_at_receiver(&mut pair, receive);
+    say_down(&mut pair, Vec::new());
+    let irecv = |pair: &mut Pair<true>| -> Option<RecvRequest> {
+        let buffer = pair.target.buffer(8, 0);
+        (0..2).find_map(|_| pair.receiver.irecv(&[buffer], false).expect("a rail is left"))
+    };
+    let mut entries = 1;
+    loop {
+        pair.world.advance(20_000);
+        let send = pair.sender.isend(&pair.source.message(8, 0)).expect("it is open").expect("the CTS is there");
+        pair.world.advance(20_000);
+        assert_eq!(pair.receiver.test(receive), Ok(Some(&[8][..])));
+        assert_eq!(pair.sender.test(send), Ok(Some(8)));
+        let Some(next) = irecv(&mut pair) else { break };
+        (receive, entries) = (next, entries + 1);
+        assert!(entries <= 512, "the first entry was written again, and rail 2 may still bring the old copy");
+    }
+    assert_eq!(entries, 512);
+    lose_acknowledgements(&pair, false, 2, false);
+    pair.world.advance(1 << 40);
+    assert!(irecv(&mut pair).is_some(), "rail 2 has carried what was behind its copies");
+}
