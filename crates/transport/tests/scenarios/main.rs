@@ -28,6 +28,7 @@ mod promises;
 mod rails_back;
 mod records;
 mod recovery;
+mod refusals;
 mod regressions;
 mod room;
 mod silence;

@@ -203,10 +203,16 @@ pub(crate) fn drive(world: &World) {
 pub(crate) struct Memory {
     pub(crate) region: Arc<Region>,
     pub(crate) keys: MemoryKeys,
-    _registrations: Vec<SimRegistration<Posts>>,
+    registrations: Vec<SimRegistration<Posts>>,
 }
 
 impl Memory {
+    /// Deregisters it on every port.
+    #[allow(dead_code, reason = "the examples keep it")]
+    pub(crate) fn deregister(&mut self) {
+        self.registrations.clear();
+    }
+
     /// Returns its first bytes as a buffer to receive into.
     pub(crate) fn buffer(&self, size: u64, tag: u32) -> Incoming<'_> {
         Incoming { address: self.region.address(), size, tag, keys: &self.keys }
@@ -267,7 +273,7 @@ impl<const ONE_SIDED: bool> Process<ONE_SIDED, Posts> {
             keys.local[rail] = registration.local_key();
             keys.remote[rail] = registration.remote_key();
         }
-        Memory { region, keys, _registrations: registrations }
+        Memory { region, keys, registrations }
     }
 }
 
