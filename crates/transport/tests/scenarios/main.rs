@@ -17,6 +17,7 @@ macro_rules! on_both_fabrics {
     )+};
 }
 
+mod breaches;
 mod debts;
 mod empty;
 mod handshake;
