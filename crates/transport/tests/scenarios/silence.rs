@@ -124,3 +124,56 @@ fn a_receiver_whose_ring_is_held_back_notices_although_no_receive_is_open() {
     assert!(pair.sender.test(send).unwrap().is_some() && pair.receiver.test(receive).unwrap().is_some());
     assert_eq!(look(&mut pair, false, true).0, [0, 1]);
 }
+
+#[test]
+fn an_end_whose_application_makes_no_calls_sees_what_its_rails_have_answered() {
+    let mut pair = Pair::<true>::new(patient(2));
+    pair.irecv_of([SIZE]);
+    assert_eq!(look(&mut pair, false, true), (vec![], Hush::Busy), "each check is answered in time");
+    pair.isend_of(SIZE, 0);
+    pair.world.advance(TIME_NS);
+    assert_eq!(look(&mut pair, true, true), (vec![], Hush::Idle));
+}
+
+#[test]
+fn a_rail_that_answers_nothing_is_given_up_although_more_is_sent_over_it_all_the_time() {
+    let mut pair = Pair::<true>::new(patient(2));
+    for _ in 0..LOOKS {
+        pair.irecv_of([SIZE]);
+    }
+    pair.drive();
+    pair.cut(1);
+    for _ in 0..LOOKS {
+        let is_down = pair.sender.rails()[1].counters.is_down();
+        assert!(is_down || pair.sender.isend(&pair.source.message(SIZE, 0)).unwrap().is_some());
+        pair.world.advance(TIME_NS / 2);
+        let now_ns = pair.world.lock().now_ns;
+        pair.sender.look_for_silence(Hearing { now_ns, heard_ns: now_ns });
+    }
+    assert!(pair.sender.rails()[1].counters.is_down());
+}
+
+#[test]
+fn data_that_comes_over_one_rail_shows_that_the_peer_of_a_silent_one_is_alive() {
+    for comes in [false, true] {
+        let mut pair = Pair::<true>::new(patient(2));
+        for _ in 0..LOOKS {
+            pair.irecv();
+        }
+        pair.drive();
+        pair.lose_acknowledgements(0);
+        pair.cut(1);
+        for look in 0..LOOKS {
+            // The first looks find that nothing has come, and have both rails checked.
+            if comes && look >= 2 {
+                pair.sender.isend(&pair.source.message(8, 0)).unwrap().expect("its CTS is there");
+                assert_eq!(pair.posted(true)[0].0.rail, 0);
+            }
+            pair.world.advance(TIME_NS / 2);
+            let now_ns = pair.world.lock().now_ns;
+            pair.receiver.look_for_silence(Hearing { now_ns, heard_ns: 0 });
+        }
+        let down: Vec<_> = pair.receiver.rails().iter().map(|rail| rail.counters.is_down()).collect();
+        assert_eq!(down, [false, comes]);
+    }
+}
