@@ -1,5 +1,6 @@
 //! Both sides of a set-up, over rails whose lanes are sockets, and over rails that both ends connect.
 
+mod new_lanes;
 mod plain;
 mod probes;
 

@@ -1,0 +1,44 @@
+//! Lanes that are sockets, and that the peer dials for a rail that comes up again after the set-up.
+
+use super::*;
+use crate::{Incarnation, RailMessage, RailNews, Recovers, RecoveryAction};
+
+/// Returns a receiver that awaits the sockets of new lanes of rail 0, which has two.
+fn awaiting() -> RecvConnection<Plain<true>> {
+    let mut ends = sockets();
+    ends.exchange();
+    for dial in ends.dials.clone() {
+        ends.join(dial);
+    }
+    let Some(Ok(mut receiver)) = ends.receiver.take() else { panic!("not made") };
+    let offer = RailMessage::Offer(vec![LaneEndpoint::default(); 2]);
+    for (incarnation, message) in [(0, RailMessage::Down(Vec::new())), (1, offer)] {
+        let news = RailNews { rail: rail(0), incarnation: Incarnation(incarnation), message };
+        receiver.handle_rail_news(news, 0);
+        while let Some(action) = receiver.poll_recovery() {
+            if let RecoveryAction::Work(mut work) = action {
+                assert_eq!(work.run(0), None);
+                receiver.handle_worked(work, 0);
+            }
+        }
+    }
+    receiver
+}
+
+#[test]
+fn a_receiver_awaits_one_socket_for_each_new_lane_until_all_are_there() {
+    let mut receiver = awaiting();
+    let asked = |receiver: &mut RecvConnection<_>| {
+        [(0, 0), (0, 1), (0, 2), (1, 0), (u8::MAX, 0)].map(|(rail, lane)| receiver.awaits_lane(rail, lane))
+    };
+    let none = [0, 0, 0, 1, u8::MAX].map(|rail| Err(LaneRefused::NotAwaited(rail)));
+    let beyond = Err(LaneRefused::NoSuchLane { rail: 0, lanes: 2 });
+    assert_eq!(asked(&mut receiver), [Ok(()), Ok(()), beyond.clone(), none[3].clone(), none[4].clone()]);
+    let (_theirs, ours): (Vec<_>, Vec<_>) = (0..4).map(|_| UnixStream::pair().expect("sockets")).unzip();
+    let [first, second, third, last] = ours.try_into().expect("they are four");
+    assert_eq!(receiver.handle_lane(0, 2, first.into()), beyond);
+    assert_eq!(receiver.handle_lane(0, 1, second.into()), Ok(()));
+    assert_eq!(receiver.handle_lane(0, 1, third.into()), Err(LaneRefused::HasSocket));
+    assert_eq!(receiver.handle_lane(0, 0, last.into()), Ok(()));
+    assert_eq!(asked(&mut receiver), none, "the rail has its lanes");
+}
