@@ -52,7 +52,7 @@ impl Pauses {
         self.first_ns * ATTEMPT
     }
 
-    /// Notes that the peer offers new lanes. Returns false if it does so too often: each offer costs this end some work.
+    /// Notes that the peer offers new lanes. Returns false if it does so too often: each offer makes work here.
     pub(crate) fn may_be_offered(&mut self, now_ns: u64) -> bool {
         let (since_ns, count) = &mut self.offers;
         if now_ns.saturating_sub(*since_ns) >= self.first_ns * WINDOW {
