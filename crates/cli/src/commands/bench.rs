@@ -158,8 +158,8 @@ struct BandwidthOutcome {
 
 /// Runs the benchmark and prints the results.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    if !(0.01..=600.0).contains(&arguments.seconds) {
-        return Err(format!("--seconds {} is not possible; allowed: 0.01 to 600", arguments.seconds).into());
+    if !(0.01..=3600.0).contains(&arguments.seconds) {
+        return Err(format!("--seconds {} is not possible; allowed: 0.01 to 3600", arguments.seconds).into());
     }
     if !(0.0..=600.0).contains(&arguments.warm_up) {
         return Err(format!("--warm-up {} is not possible; allowed: 0 to 600", arguments.warm_up).into());
