@@ -225,6 +225,12 @@ impl<const ONE_SIDED: bool> Script<ONE_SIDED> {
             for write in writes.into_iter().filter(|write| write.local.length > 0) {
                 let (length, from, to) = (u64::from(write.local.length), write.local.address, write.remote.address);
                 if let Some(offset) = self.records.offset_of(from, length) {
+                    // Behind the records is the first packet of new lanes.
+                    if offset as u64 == RECORD_BYTES * SLOTS as u64 {
+                        let (at, key) = (PEER_STREAM + offset as u64, peer_key(rail));
+                        assert!((to, write.remote.key) == (at, key) && write.immediate.is_none() && length <= 4096);
+                        continue;
+                    }
                     assert_eq!((offset as u64 % RECORD_BYTES, length), (0, RECORD_BYTES), "a record is written whole");
                     assert_eq!(to, PEER_STREAM + offset as u64, "a record goes to its slot");
                     assert!(offset as u64 / RECORD_BYTES < SLOTS as u64);
