@@ -371,15 +371,15 @@ impl<F: Fabric, C> SetUp<F, C> {
         let outbox = self.memory.as_ref().expect("rails are opened once the memory is there").outbox.address();
         for rail in RailId::all().take(self.rails.len()) {
             let opening = &mut self.rails[rail.index()];
-            let Some(pending) = opening.pending.take() else {
+            let packet_bytes = opening.remake.as_ref().map(|remake| remake.packet_bytes);
+            let Some((pending, length)) = opening.pending.take().zip(packet_bytes) else {
                 continue;
             };
-            let length = packet_bytes([opening.plan.local.mtu, opening.plan.remote.mtu]);
             let remote = RemoteSlice { address: self.peer_stream, key: opening.peer_key };
             let key = opening.outbox_key;
             match pending.into_rail() {
                 Ok(up) => {
-                    let local = LocalSlice { address: outbox, length: length.min(up.max_write()), key };
+                    let local = LocalSlice { address: outbox, length, key };
                     let probe = opening.probe.insert(Probe::new(up, local, remote));
                     if let Err(error) = probe.send() {
                         self.drop_rail(rail, LeftOut::Broke { reason: error.to_string(), is_of_way: false });

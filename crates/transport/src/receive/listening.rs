@@ -50,7 +50,7 @@ impl<F: Fabric> RecvConnection<F> {
     }
 
     /// Returns the oldest receive that is not complete.
-    pub(super) fn oldest_open(&self) -> Option<Sequence> {
+    fn oldest_open(&self) -> Option<Sequence> {
         let slots = &self.inbox.slots;
         let open = |sequence: &Sequence| matches!(slots.get(sequence.slot()).state, State::Open | State::Early);
         (1..=SLOTS as u32).rev().map(|count| self.head.before(count)).find(open)

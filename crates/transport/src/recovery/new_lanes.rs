@@ -25,12 +25,12 @@ pub(crate) struct Remake<F: Fabric> {
     /// The addresses of both ends.
     pub(crate) local: IpAddr,
     pub(crate) remote: IpAddr,
-    /// The length of a whole packet between both ports, in bytes.
+    /// The length of a whole packet between both ports in bytes, or that of a write if it is shorter.
     pub(crate) packet_bytes: u32,
 }
 
-/// The places from and to which the first packet of a rail's new lanes is written, if it may have as many bytes as any.
-#[derive(Clone, Copy, Debug, Default)]
+/// The places from and to which the first packet of a rail's new lanes is written.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct FirstPacket {
     pub(crate) local: LocalSlice,
     pub(crate) remote: RemoteSlice,
@@ -166,11 +166,10 @@ impl<F: Fabric> NewLanes<F> {
                     self.state = State::Filling(rail);
                     return Ok(Some(LOOK_PAUSE));
                 }
-                let Some(FirstPacket { mut local, remote }) = self.proof else {
+                let Some(FirstPacket { local, remote }) = self.proof else {
                     self.state = State::Done(Made::Ready(rail, std::mem::take(&mut self.endpoints)));
                     return Ok(None);
                 };
-                local.length = self.remake.packet_bytes.min(rail.max_write());
                 let mut probe = Probe::new(rail, local, remote);
                 probe.send().map_err(|error| error.to_string())?;
                 let repeat_at_ns = now_ns.saturating_add(repeat_ns(self.timeout_ns));

@@ -315,7 +315,7 @@ impl<F: Fabric> SendConnection<F> {
                 let attempt = Attempt { rail, timeout_ns: one.pauses.attempt_ns() };
                 let address = self.records.region.address() + record::PACKET_OFFSET;
                 let packet = FirstPacket {
-                    local: LocalSlice { address, length: 0, key: self.record_keys[rail] },
+                    local: LocalSlice { address, length: remake.packet_bytes, key: self.record_keys[rail] },
                     remote: RemoteSlice {
                         address: self.peer_records.wrapping_add(record::PACKET_OFFSET),
                         key: self.peer_record_keys[rail],

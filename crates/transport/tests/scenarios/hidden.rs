@@ -2,10 +2,10 @@
 
 use railweave_fabric::{Part, Piece, RailId, RailSet};
 use railweave_fabric_sim::{Faults, Outage};
-use railweave_transport::{ConnectionEnd, Flushed, Incoming, Listed, Order, RailMessage, Recovers, RecvRequest, Seen};
+use railweave_transport::{ConnectionEnd, Flushed, Incoming, Order, RailMessage, Recovers, RecvRequest, Seen};
 
 use crate::pair::{Pair, Setup};
-use crate::recovery::{SIZE, Tasks, give_up_at_receiver, say_down, split};
+use crate::recovery::{SIZE, Tasks, give_up_at_receiver, lose_early, say_down, split};
 
 /// Lets the device of the receiver's end of rail 1 fail, after which nothing can be flushed there, or only its port.
 fn fail_at_receiver(pair: &mut Pair<true>, is_gone: bool) {
@@ -108,15 +108,8 @@ fn no_receive_is_posted_while_a_fence_may_fail_to_make_it_visible() {
 #[test]
 fn receives_elsewhere_are_posted_while_a_part_of_an_early_one_comes_again_and_none_into_its_buffer() {
     let mut pair = Pair::<true>::new(Setup { bytes: 2 * SIZE as usize, ..Setup::two_rails() }.recovers());
-    let other = pair.irecv();
-    let buffer = pair.target.buffer(SIZE, 0);
-    let early = pair.receiver.irecv(&[buffer], true).expect("it is open").expect("there is room");
-    pair.drive();
-    give_up_at_receiver(&mut pair, other);
-    assert_eq!(pair.receiver.test(early), Ok(Some(&[SIZE][..])));
-    let (mask, part) = (RailSet::first_of(2), RailSet::only(RailId::new(1).expect("it is a rail")));
-    let (placed, size) = (RailSet::EMPTY, Some(SIZE as u32));
-    say_down(&mut pair, vec![Listed { sequence: 1, mask, unsure: part, placed, size, is_refused: false }]);
+    let lost = lose_early(&mut pair);
+    say_down(&mut pair, vec![lost]);
     let irecv = |pair: &mut Pair<true>, offset: u64| {
         let buffer = Incoming { address: pair.target.region.address() + offset, ..pair.target.buffer(8, 0) };
         pair.receiver.irecv(&[buffer], false).expect("a rail is left")

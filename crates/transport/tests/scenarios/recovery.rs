@@ -330,6 +330,20 @@ pub(crate) fn give_up_at_receiver(pair: &mut Pair<true>, seen_by: RecvRequest) {
     pair.receiver.handle_worked(fence, now_ns);
 }
 
+/// Has the receiving end report a receive of a split message early, and give rail 1 up. Returns what its sender would
+/// ask about the part there.
+pub(crate) fn lose_early(pair: &mut Pair<true>) -> Listed {
+    let other = pair.irecv();
+    let buffer = pair.target.buffer(SIZE, 0);
+    let early = pair.receiver.irecv(&[buffer], true).expect("it is open").expect("there is room");
+    pair.drive();
+    give_up_at_receiver(pair, other);
+    assert_eq!(pair.receiver.test(early), Ok(Some(&[SIZE][..])));
+    let (mask, unsure) = (RailSet::first_of(2), RailSet::only(RailId::new(1).expect("it is a rail")));
+    let (placed, size) = (RailSet::EMPTY, Some(SIZE as u32));
+    Listed { sequence: 1, mask, unsure, placed, size, is_refused: false }
+}
+
 /// Lets the receiving end hear that the sender's lanes of rail 1 are gone.
 pub(crate) fn say_down(pair: &mut Pair<true>, listed: Vec<Listed>) {
     let rail = RailId::new(1).expect("it is a rail");
@@ -402,12 +416,7 @@ fn no_cts_is_written_again_before_the_fences_that_are_due_have_begun() {
 fn the_lost_part_of_an_early_receive_comes_again_unless_its_buffer_is_in_use_again() {
     for is_in_use in [false, true] {
         let mut pair = split::<true>(Setup::two_rails());
-        let other = pair.irecv();
-        let buffer = pair.target.buffer(SIZE, 0);
-        let early = pair.receiver.irecv(&[buffer], true).expect("it is open").expect("there is room");
-        pair.drive();
-        give_up_at_receiver(&mut pair, other);
-        assert_eq!(pair.receiver.test(early), Ok(Some(&[SIZE][..])));
+        let lost = lose_early(&mut pair);
         let later = |pair: &mut Pair<true>| {
             let buffer = pair.target.buffer(SIZE, 0);
             (0..2).find_map(|_| pair.receiver.irecv(&[buffer], false).expect("a rail is left"))
@@ -415,13 +424,11 @@ fn the_lost_part_of_an_early_receive_comes_again_unless_its_buffer_is_in_use_aga
         if is_in_use {
             later(&mut pair).expect("the application has the data of the early one");
         }
-        let (mask, part) = (RailSet::first_of(2), RailSet::only(RailId::new(1).expect("it is a rail")));
-        let (placed, size) = (RailSet::EMPTY, Some(SIZE as u32));
-        say_down(&mut pair, vec![Listed { sequence: 1, mask, unsure: part, placed, size, is_refused: false }]);
+        say_down(&mut pair, vec![lost]);
         let mut tasks = Tasks::default();
         tasks.take(&mut pair.receiver, false);
         let said: Vec<_> = tasks.to_sender.iter().map(|news| news.message.clone()).collect();
-        let parts = if is_in_use { part } else { RailSet::EMPTY };
+        let parts = if is_in_use { lost.unsure } else { RailSet::EMPTY };
         assert_eq!(said, [RailMessage::State(vec![Seen { sequence: 1, parts }])]);
         if !is_in_use {
             assert_eq!(later(&mut pair), None, "the part comes to this buffer first");
@@ -454,10 +461,8 @@ fn a_sender_that_offers_lanes_without_a_pause_ends_its_connection() {
         pair.receiver.handle_rail_news(RailNews { rail, incarnation: Incarnation(number), message }, now_ns);
         let mut tasks = Tasks::default();
         tasks.take(&mut pair.receiver, false);
-        while let Some(mut work) = tasks.of_receiver.pop_front() {
-            while work.run(now_ns).is_some() {}
-            pair.receiver.handle_worked(work, now_ns);
-            tasks.take(&mut pair.receiver, false);
+        while !tasks.of_receiver.is_empty() {
+            pair.work(&mut tasks, false);
         }
         pair.receiver.test(receive).err().map(|error| error.to_string())
     };

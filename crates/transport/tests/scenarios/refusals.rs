@@ -6,7 +6,7 @@ use railweave_transport::{
 };
 
 use crate::pair::{Pair, Setup};
-use crate::recovery::{SIZE, Tasks, give_up_at_receiver, say_down, split};
+use crate::recovery::{Tasks, lose_early, say_down, split};
 
 /// Bytes of a message that takes several writes on one rail, and of the longest of them.
 const LONG: u64 = 2 * MAX_WRITE as u64;
@@ -87,19 +87,12 @@ fn a_refused_part_is_sent_again_after_a_pause_and_any_other_at_once() {
 fn the_refused_part_of_an_early_receive_counts_as_seen() {
     for is_refused in [true, false] {
         let mut pair = split::<true>(Setup::two_rails());
-        let other = pair.irecv();
-        let buffer = pair.target.buffer(SIZE, 0);
-        let early = pair.receiver.irecv(&[buffer], true).expect("it is open").expect("there is room");
-        pair.drive();
-        give_up_at_receiver(&mut pair, other);
-        assert_eq!(pair.receiver.test(early), Ok(Some(&[SIZE][..])));
-        let (mask, part) = (RailSet::first_of(2), RailSet::only(RailId::new(1).expect("it is a rail")));
-        let (placed, size) = (RailSet::EMPTY, Some(SIZE as u32));
-        say_down(&mut pair, vec![Listed { sequence: 1, mask, unsure: part, placed, size, is_refused }]);
+        let lost = lose_early(&mut pair);
+        say_down(&mut pair, vec![Listed { is_refused, ..lost }]);
         let mut tasks = Tasks::default();
         tasks.take(&mut pair.receiver, false);
         let said = tasks.to_sender.pop_back().expect("it answers").message;
-        let parts = if is_refused { part } else { RailSet::EMPTY };
+        let parts = if is_refused { lost.unsure } else { RailSet::EMPTY };
         assert_eq!(said, RailMessage::State(vec![Seen { sequence: 1, parts }]));
     }
 }
