@@ -136,8 +136,13 @@ impl<O: Observer> State<O> {
                     state.flights.push_front(flight);
                     return self.lose(id, lane);
                 }
-                Landed::Refused(why) => return self.refuse_both(id, lane, WorkStatus::RemoteAccess, why),
+                // An adapter names the write that is refused.
+                Landed::Refused(why) => {
+                    state.flights.push_front(flight);
+                    return self.refuse_both(id, lane, WorkStatus::RemoteAccess, why);
+                }
                 Landed::SourceGone => {
+                    state.flights.push_front(flight);
                     let why = "its source was deregistered while it was in flight";
                     return self.refuse_both(id, lane, WorkStatus::LocalProtection, why);
                 }
