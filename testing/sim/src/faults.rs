@@ -6,8 +6,8 @@ use railweave_transport::{LOOK_INTERVAL, MOST_LOOKS_BETWEEN};
 /// Everything that an end owes leaves within this time, without any call of its application (docs/wire.md).
 const PROMISE_NS: u64 = 1_000_000;
 
-/// The time until a rail that has worked reports its peer's silence, where it is longer than a connection may take to
-/// recover.
+/// The time in some seeds until a rail that has worked reports its peer's silence: longer than a connection may take to
+/// recover, so that only the looks for silence help.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
 /// The faults of one seed.

@@ -136,8 +136,8 @@ impl<F: Fabric> Core<F> {
     }
 
     /// Ends the connection if none of its rails can come back, or it has been without any for too long. Called whenever
-    /// its recovery has something to do.
-    /// `oldest` is the oldest message that is on its way, if this end knows.
+    /// its recovery has something to do, and when a rail is back. `oldest` is the oldest message that is on its way, if
+    /// this end knows.
     pub(crate) fn check_outage(&mut self, outstanding: &mut impl Outstanding, oldest: Option<Sequence>, now_ns: u64) {
         if RailId::all().all(|rail| self.is_gone(rail) || !self.rails.has(rail)) {
             let why = format!("{}; this connection uses it and is lost", self.gone_why);
