@@ -164,7 +164,7 @@ impl Port {
         format!("tc qdisc del dev eth{} clsact 2>/dev/null || true\n", self.index)
     }
 
-    /// Returns the shell command that takes the port up or down.
+    /// Returns the shell command that takes the port up or down, which reports it as pulled cables do.
     pub(crate) fn switch(self, up: bool) -> String {
         format!("ip link set eth{} {}\n", self.index, if up { "up" } else { "down" })
     }

@@ -1,12 +1,13 @@
 //! A guest: a small virtual machine, and the processes that run in it.
 
 use crate::frame::{self, End, Frame, Program};
-use crate::image::Image;
+use crate::monitor;
+use crate::site::Site;
 use railweave_patience::sentence;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,8 +32,8 @@ pub(crate) struct Plug {
 #[derive(Debug)]
 pub(crate) struct Guest {
     machine: Child,
-    /// True if it is the agent in a namespace, and not an emulator.
-    is_agent: bool,
+    /// The socket of the emulator's monitor; `None` if there is no emulator but the agent in a namespace.
+    monitor: Option<PathBuf>,
     line: Arc<Line>,
     ready: Receiver<Frame>,
 }
@@ -72,15 +73,17 @@ pub(crate) struct Output {
 }
 
 impl Guest {
-    /// Starts guest `number`; the messages of its kernel and QEMU go to files in the folder `logs`.
+    /// Starts guest `number` with this much memory in MiB; the messages of its kernel and QEMU go to files in the folder
+    /// `logs`.
     pub(crate) fn boot(
         number: usize,
-        image: &Image,
-        agent: &Path,
+        site: &Site,
         memory_mib: u32,
         plugs: &[Plug],
         logs: &Path,
     ) -> Result<Self, String> {
+        let image = site.image.as_ref().ok_or("there is no image for emulated guests")?;
+        let monitor = site.scratch.join(format!("monitor{number}"));
         let log = |what: &str| logs.join(format!("guest{number}.{what}.log"));
         let (console, qemu) = (log("console"), log("qemu"));
         let errors = File::create(&qemu).map_err(|error| format!("cannot write {}: {error}", qemu.display()))?;
@@ -95,12 +98,13 @@ impl Guest {
         // On a busy host an emulated timer may be late for the kernel's check of it, which then panics.
         let kernel = format!(
             "console=ttyS0 panic=1 quiet no_timer_check net.ifnames=0 lab_guest={number} lab_agent={}",
-            agent.display()
+            site.program.display()
         );
         command.arg("-append").arg(kernel);
         command.args(["-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap"]);
         command.args(["-device", "virtio-rng-pci", "-device", "virtio-serial-pci"]);
         command.args(["-chardev", "stdio,id=lab,signal=off", "-device", "virtserialport,chardev=lab,name=lab"]);
+        command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", monitor.display()));
         for (index, Plug { here, there, mac }) in plugs.iter().enumerate() {
             let cable = match there {
                 Some(there) => format!(
@@ -111,7 +115,7 @@ impl Guest {
             command.args(["-netdev", &cable, "-device", &format!("virtio-net-pci,netdev=cable{index},mac={mac}")]);
         }
         command.stderr(errors);
-        Self::start(number, command, format!("{} and {}", console.display(), qemu.display()), false)
+        Self::start(number, command, format!("{} and {}", console.display(), qemu.display()), Some(monitor))
     }
 
     /// Makes network namespace `number`, which root can do, with the agent in it; the agent's messages go to a file in
@@ -124,11 +128,11 @@ impl Guest {
         command.args(["--net", "--uts", "sh", "-ec"]);
         command.arg("hostname \"guest$1\"; ip link set lo up; exec \"$0\" agent --here");
         command.arg(agent).arg(number.to_string()).stderr(errors);
-        Self::start(number, command, log.display().to_string(), true)
+        Self::start(number, command, log.display().to_string(), None)
     }
 
     /// Starts the machine or the agent with this command. Its messages are in `logs`.
-    fn start(number: usize, mut command: Command, logs: String, is_agent: bool) -> Result<Self, String> {
+    fn start(number: usize, mut command: Command, logs: String, monitor: Option<PathBuf>) -> Result<Self, String> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let spawned = command.spawn();
         let mut machine =
@@ -142,7 +146,7 @@ impl Guest {
             Arc::new(Line { guest: number, logs, input: Mutex::new(Some(input)), channels: Mutex::new(channels) });
         let reader = Arc::clone(&line);
         thread::spawn(move || reader.hand_out(output));
-        Ok(Self { machine, is_agent, line, ready })
+        Ok(Self { machine, monitor, line, ready })
     }
 
     /// Waits until the guest is up.
@@ -156,6 +160,15 @@ impl Guest {
                 self.line.logs
             )),
         }
+    }
+
+    /// Plugs the cable of its port `index` in here, or pulls it; only an emulated machine can.
+    ///
+    /// # Errors
+    /// If its emulator does not: a sentence.
+    pub(crate) fn plug(&self, index: usize, plugged_in: bool) -> Result<(), String> {
+        let monitor = self.monitor.as_ref().ok_or("the port of a namespace has no cable that can be pulled")?;
+        monitor::set_link(monitor, &format!("cable{index}"), plugged_in)
     }
 
     /// Returns the id of its process.
@@ -173,7 +186,7 @@ impl Drop for Guest {
     fn drop(&mut self) {
         // An agent in a namespace ends its processes when its input ends, and then itself; a machine does not take long
         // either, but is not waited for. Both fail only for a process that has ended and was waited for.
-        if self.is_agent {
+        if self.monitor.is_none() {
             self.line.close();
         } else {
             let _ = self.machine.kill();

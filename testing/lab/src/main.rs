@@ -15,6 +15,7 @@ mod figure;
 mod frame;
 mod guest;
 mod image;
+mod monitor;
 mod play;
 mod programs;
 mod proxy;

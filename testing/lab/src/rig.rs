@@ -55,9 +55,8 @@ impl Rig {
                 continue;
             }
             let plugs: Vec<Plug> =
-                ports.iter().filter(|port| port.guest == guest).map(|port| plug(site, &ports, *port)).collect();
-            let image = site.image.as_ref().ok_or("there is no image for emulated guests")?;
-            guests.push(Guest::boot(guest, image, &site.program, scenario.memory_mib, &plugs, logs)?);
+                ports.iter().filter(|port| port.guest == guest).map(|port| plug_of(site, &ports, *port)).collect();
+            guests.push(Guest::boot(guest, site, scenario.memory_mib, &plugs, logs)?);
         }
         let rig = Self { guests, cables: scenario.cables.clone(), ports, in_namespaces: scenario.namespaces };
         rig.guests.iter().try_for_each(Guest::wait_ready)?;
@@ -130,17 +129,8 @@ impl Rig {
             Deed::Loss(Loss { cable, percent }) => {
                 self.at(|port| port.cable == cable, |port| self.cables[cable].shape(port, Some(percent)))
             }
-            // A wire drops packets that nobody takes; an emulated port that nobody empties would hold up the other end.
-            Deed::Down(end) => {
-                if !self.in_namespaces {
-                    self.at(|port| port.cable == end.cable, |port| self.cables[end.cable].shape(port, Some(100.0)))?;
-                }
-                self.at(here(end), |port| port.switch(false))
-            }
-            Deed::Up(end) => {
-                self.at(here(end), |port| port.switch(true))?;
-                self.at(|port| port.cable == end.cable, |port| self.cables[end.cable].shape(port, None))
-            }
+            Deed::Down(end) => self.plug(here(end), false),
+            Deed::Up(end) => self.plug(here(end), true),
             Deed::Silence(Silence { cable, from, only }) => {
                 let is_meant = |port: Port| port.cable == cable && from.is_none_or(|guest| port.guest != guest);
                 self.at(is_meant, |port| port.drop_packets(only))
@@ -153,14 +143,25 @@ impl Rig {
                 lines[guest].shell(&line, SET_UP_LIMIT).map(drop)
             }
             Deed::Restore(cable) => {
-                self.at(|port| port.cable == cable, |port| port.switch(true) + &self.cables[cable].shape(port, None))
+                self.plug(|port| port.cable == cable, true)?;
+                self.at(|port| port.cable == cable, |port| self.cables[cable].shape(port, None))
             }
         }
     }
 
     /// Restores every cable to its original state.
     pub(crate) fn restore(&self) -> Result<(), String> {
-        self.each_guest(|port| port.switch(true) + &self.cables[port.cable].shape(port, None))
+        self.plug(|_| true, true)?;
+        self.each_guest(|port| self.cables[port.cable].shape(port, None))
+    }
+
+    /// Plugs cables in at the ports that `is_meant` selects, or pulls them there. The other end notices nothing.
+    fn plug(&self, is_meant: impl Fn(Port) -> bool, plugged_in: bool) -> Result<(), String> {
+        if self.in_namespaces {
+            return self.at(is_meant, |port| port.switch(plugged_in));
+        }
+        let mut meant = self.ports.iter().copied().filter(|port| is_meant(*port));
+        meant.try_for_each(|port| self.guests[port.guest].plug(port.index, plugged_in))
     }
 
     fn each_guest(&self, commands: impl Fn(Port) -> String) -> Result<(), String> {
@@ -192,7 +193,7 @@ impl Rig {
 }
 
 /// Returns the plug of a port. The guests at both ends of a cable know its two sockets.
-fn plug(site: &Site, ports: &[Port], port: Port) -> Plug {
+fn plug_of(site: &Site, ports: &[Port], port: Port) -> Plug {
     let socket = |guest: usize| site.scratch.join(format!("cable{}.{guest}", port.cable)).display().to_string();
     let other = ports.iter().find(|other| other.cable == port.cable && other.guest != port.guest);
     Plug { here: socket(port.guest), there: other.map(|other| socket(other.guest)), mac: port.mac() }

@@ -25,9 +25,9 @@ pub(crate) enum Deed {
     Kill(usize),
     /// Makes a cable lose packets in both directions.
     Loss(Loss),
-    /// Takes the port at one end of a cable down.
+    /// Pulls a cable at one end, whose port is down then.
     Down(CableEnd),
-    /// Takes the port up again.
+    /// Plugs it in again.
     Up(CableEnd),
     /// Makes a cable drop packets, which nothing reports.
     Silence(Silence),
