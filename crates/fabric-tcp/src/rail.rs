@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use railweave_fabric::{LaneId, Part, PostError, Rail, RailSpec, RemoteSlice, Reports, WorkId, Write};
+use railweave_fabric::{Ended, LaneId, Part, PostError, Rail, RailSpec, RemoteSlice, Reports, WorkId, Write};
 
 use crate::frame::MAX_WRITE;
 use crate::incoming::Receives;
@@ -122,11 +122,11 @@ impl Rail for TcpRail {
     }
 
     /// This end places the peer's bytes itself, so nothing lands that it has not read. There is nothing to flush.
-    fn end(self, _flushes: &[RemoteSlice], reports: &mut impl Reports) -> bool {
+    fn end(self, _flushes: &[RemoteSlice], reports: &mut impl Reports) -> Ended {
         let Self { lanes, mut receives, keys, .. } = self;
         for (index, lane) in lanes.into_iter().enumerate() {
             lane.end(LaneId::at(index), &keys, &mut receives, reports);
         }
-        true
+        Ended::whole()
     }
 }

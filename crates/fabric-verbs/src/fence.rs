@@ -43,7 +43,7 @@ pub(crate) struct FenceParts {
 
 /// A lane that ends.
 struct Ending {
-    /// `None` once it is destroyed.
+    /// `None` if it could not be reset and was destroyed.
     qp: Option<QueuePair>,
     number: u32,
     /// Requests posted, and those that have come back, modulo 2^16.
@@ -110,6 +110,15 @@ impl Ending {
         }
     }
 
+    /// Ends its service. Its destruction may take longer: soft-RoCE's waits until the last packets of the queue pair have
+    /// gone, which without a cable is once the kernel gives up on the peer's hardware address, after 3 s. A driver that
+    /// cannot reset it has to destroy it.
+    fn reset(&mut self) {
+        if self.qp.as_mut().is_some_and(|qp| qp.reset().is_err()) {
+            self.qp = None;
+        }
+    }
+
     /// Returns true if everything that should come back has come back.
     fn is_back(&self) -> bool {
         self.is_mute || (self.posted == self.completed && self.receives == 0)
@@ -132,17 +141,20 @@ impl<'a, R: Reports> Fence<'a, R> {
         }
     }
 
-    /// Reports what is complete, destroys the lanes, and flushes. Returns false if a flush failed.
+    /// Reports what is complete, resets the lanes, and flushes. Returns true if all flushes were done, and what is left
+    /// of the rail, without the receives that its lanes share.
     ///
-    /// An adapter that purges the completions of a queue pair when it is destroyed, such as mlx5, is polled empty
-    /// before. One that keeps them, such as soft-RoCE, may take immediates until then: it destroys a queue pair only
-    /// when the packets in work are through, and is polled empty again. The flushes come last: only the end of its
-    /// queue pairs shows that an adapter places nothing more.
-    pub(crate) fn end(mut self, flushes: &[RemoteSlice]) -> bool {
+    /// An adapter that purges the completions of a queue pair when it is reset, such as mlx5, is polled empty before.
+    /// One that keeps them, such as soft-RoCE, may take immediates until then: it resets a queue pair only when the
+    /// packets in work are through, and is polled empty again. The flushes come last: only the reset of its queue pairs
+    /// shows that an adapter places nothing more.
+    pub(crate) fn end(mut self, flushes: &[RemoteSlice]) -> (bool, impl Send + 'static) {
         self.wait_for_lanes();
-        self.lanes.iter_mut().for_each(|lane| lane.qp = None);
+        self.lanes.iter_mut().for_each(Ending::reset);
         while self.poll() {}
-        self.flush_all(flushes)
+        let is_visible = self.flush_all(flushes);
+        let pairs: Vec<_> = self.lanes.into_iter().map(|lane| lane.qp).collect();
+        (is_visible, (pairs, self.flush, self.completions))
     }
 
     /// Reports completions until no more come, or [`LIMIT`] has passed.

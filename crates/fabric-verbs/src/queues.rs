@@ -176,6 +176,8 @@ pub(crate) struct QueuePair {
     qp: NonNull<sys::Qp>,
     number: u32,
     inline: u32,
+    /// True once it is in the error or the reset state for good.
+    is_stopped: bool,
     post_send: unsafe extern "C" fn(*mut sys::Qp, *mut sys::SendWr, *mut *mut sys::SendWr) -> c_int,
     post_receive: unsafe extern "C" fn(*mut sys::Qp, *mut sys::RecvWr, *mut *mut sys::RecvWr) -> c_int,
     pd: Arc<ProtectionDomain>,
@@ -219,7 +221,7 @@ impl QueuePair {
         match (post_send, post_receive) {
             (Some(post_send), Some(post_receive)) => {
                 let inline = attributes.cap.max_inline_data.min(spec.inline);
-                Ok(Self { qp, number, inline, post_send, post_receive, pd: Arc::clone(pd) })
+                Ok(Self { qp, number, inline, is_stopped: false, post_send, post_receive, pd: Arc::clone(pd) })
             }
             _ => {
                 // SAFETY: it was just made and nothing uses it.
@@ -266,8 +268,20 @@ impl QueuePair {
 
     /// Puts it into the error state: it sends nothing more, places nothing more, and its work comes back.
     pub(crate) fn stop(&mut self) -> io::Result<()> {
-        let mut error = sys::QpAttributes { qp_state: sys::QPS_ERR, ..Default::default() };
-        self.modify(&mut error, sys::QP_STATE)
+        self.leave(sys::QPS_ERR)
+    }
+
+    /// Puts it into the reset state: what has come is placed by then, and what comes later is dropped, as if it were
+    /// destroyed (IBTA volume 1, 10.3.1.1). Its completions may be purged.
+    pub(crate) fn reset(&mut self) -> io::Result<()> {
+        self.leave(sys::QPS_RESET)
+    }
+
+    fn leave(&mut self, state: c_int) -> io::Result<()> {
+        let mut attributes = sys::QpAttributes { qp_state: state, ..Default::default() };
+        self.modify(&mut attributes, sys::QP_STATE)?;
+        self.is_stopped = true;
+        Ok(())
     }
 
     /// Posts a chain of work requests.
@@ -299,7 +313,9 @@ impl Drop for QueuePair {
         // A queue pair that keeps sending to a peer that is gone can keep the kernel from destroying it: soft-RoCE
         // waits for its own packets. In the error state it sends nothing more. If even this change is refused, there is
         // nothing to stop.
-        let _ = self.stop();
+        if !self.is_stopped {
+            let _ = self.stop();
+        }
         // SAFETY: it was made once and is destroyed once; no call on it is in progress, because it is owned here.
         unsafe { (self.pd.device.functions().destroy_qp)(self.qp.as_ptr()) };
     }

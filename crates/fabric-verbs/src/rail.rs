@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use railweave_fabric::{
-    LaneId, Part, PostError, Rail, RailError, RailSpec, RemoteSlice, Reports, WorkFailure, WorkId, Write,
+    Ended, LaneId, Part, PostError, Rail, RailError, RailSpec, RemoteSlice, Reports, WorkFailure, WorkId, Write,
 };
 
 use crate::domain::VerbsDomain;
@@ -484,7 +484,7 @@ impl Rail for VerbsRail {
             && (self.any_broken || self.flush.as_ref().is_none_or(FlushLane::is_drained))
     }
 
-    fn end(self, flushes: &[RemoteSlice], reports: &mut impl Reports) -> bool {
+    fn end(self, flushes: &[RemoteSlice], reports: &mut impl Reports) -> Ended {
         let Self { lanes, flush, shared, completions, .. } = self;
         // Receives that a single lane holds in its own queue; the other lanes count theirs themselves.
         let plain = self.pool_depth.saturating_sub(self.missing);
@@ -495,7 +495,8 @@ impl Rail for VerbsRail {
         };
         let lanes = lanes.into_lanes().map(|lane| (receives(&lane), lane)).collect();
         let parts = FenceParts { lanes, flush, shares_receives: shared.is_some(), completions, depth: self.depth };
+        let (is_visible, remains) = Fence::new(parts, reports).end(flushes);
         // The shared receives are destroyed after the queue pairs that share them.
-        Fence::new(parts, reports).end(flushes)
+        Ended { is_visible, remains: Some(Box::new((remains, shared))) }
     }
 }

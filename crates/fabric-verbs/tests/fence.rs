@@ -29,8 +29,8 @@ struct Ended {
 
 fn end(rail: VerbsRail, flushes: &[RemoteSlice]) -> Ended {
     let (begun, mut reports) = (Instant::now(), Vec::new());
-    let is_flushed = rail.end(flushes, &mut reports);
-    Ended { is_flushed, reports, time: begun.elapsed() }
+    let ended = rail.end(flushes, &mut reports);
+    Ended { is_flushed: ended.is_visible, reports, time: begun.elapsed() }
 }
 
 /// Two RoCE devices of an adapter, after these faults.
@@ -42,6 +42,11 @@ fn devices(profile: &str, faults: &str) -> String {
 fn wish(lanes: u8, shared_receives: Option<bool>) -> Wish {
     let config = VerbsConfig { shared_receives, flush: true, ..VerbsConfig::default() };
     Wish { lanes, ..Wish::of(config) }
+}
+
+/// The same for an end without a queue pair that flushes.
+fn unflushed(lanes: u8, shared_receives: Option<bool>) -> Wish {
+    Wish { lanes, ..Wish::of(VerbsConfig { shared_receives, flush: false, ..VerbsConfig::default() }) }
 }
 
 /// Posts a signalled write with its number as id and immediate, and an unsignalled one before it if `is_pair`.
@@ -154,11 +159,52 @@ fn a_fence_does_not_wait_for_unsignalled_writes_that_are_through() {
 }
 
 #[test]
-fn an_immediate_that_comes_while_the_lanes_are_destroyed_is_reported_if_the_adapter_keeps_it() {
-    for (profile, keeps) in [("rxe", true), ("plain", false)] {
-        // The far end's lane goes on, and takes long to be destroyed.
-        let faults = "'modify_qp/ERR@b:*:EIO', 'destroy_qp@b:*:200ms'";
-        let machine = Machine::new(&devices(profile, faults));
+fn a_fence_does_not_wait_for_the_destruction_of_its_lanes() {
+    for (profile, lanes, shared) in [("rxe", 1, None), ("rxe", 2, Some(true)), ("connectx-7", 2, None)] {
+        let machine = Machine::new(&devices(profile, "'destroy_qp@b:*:400ms'"));
+        let Pair { mut near, mut far } = machine.pair(&unflushed(lanes, shared));
+        let (from, to) = (near.block(100, Access::SOURCE), far.block(100, Access::DATA));
+        assert_eq!(far.rail.post_receives(40), Ok(40));
+        post(&mut near.rail, 0, 7, from.source(100), to.place(), false);
+        machine.fake.cut("b", 1).unwrap();
+        post(&mut near.rail, 0, 8, from.source(100), to.place(), false);
+        let (begun, mut reports) = (Instant::now(), Vec::new());
+        let ended = far.rail.end(&[], &mut reports);
+        assert!(begun.elapsed() < Duration::from_millis(400 * u64::from(lanes)), "{profile}: {:?}", begun.elapsed());
+        assert_eq!(reports, received([(0, 7)], 100), "{profile}, {lanes} lanes, {shared:?}");
+        assert!(ended.is_visible);
+        let states: Vec<_> = machine.lanes("b").iter().map(|lane| lane.state).collect();
+        assert_eq!(states, vec![sys::QPS_RESET; usize::from(lanes)], "{profile}: they are there, and do nothing");
+        // The peer goes on sending, and reaches nothing.
+        machine.fake.mend("b", 1).unwrap();
+        assert_eq!(near.failures().len(), 1);
+        drop(ended);
+        assert!(machine.lanes("b").is_empty());
+    }
+}
+
+#[test]
+fn lanes_that_cannot_be_reset_are_destroyed_by_the_fence() {
+    let machine = Machine::new(&devices("plain", "'modify_qp/RESET@b:*:EIO'"));
+    let Pair { near, far } = machine.pair(&unflushed(2, None));
+    let mut reports = Vec::new();
+    let ended = far.rail.end(&[], &mut reports);
+    assert!(ended.is_visible && reports.is_empty());
+    assert!(machine.lanes("b").is_empty(), "while the rest is there");
+    drop((near, ended));
+}
+
+#[test]
+fn an_immediate_that_comes_while_the_lanes_end_is_reported_if_the_adapter_keeps_it() {
+    for (profile, keeps, ending) in [
+        ("rxe", true, "'modify_qp/RESET@b:*:200ms'"),
+        ("plain", false, "'modify_qp/RESET@b:*:200ms'"),
+        ("rxe", true, "'modify_qp/RESET@b:*:EIO', 'destroy_qp@b:*:200ms'"),
+        ("plain", false, "'modify_qp/RESET@b:*:EIO', 'destroy_qp@b:*:200ms'"),
+    ] {
+        // The far end's lane goes on, and takes long to end.
+        let faults = format!("'modify_qp/ERR@b:*:EIO', {ending}");
+        let machine = Machine::new(&devices(profile, &faults));
         let Pair { mut near, mut far } = machine.pair(&Wish::default());
         let (from, to) = (near.block(100, Access::SOURCE), far.block(100, Access::DATA));
         assert_eq!(far.rail.post_receives(60), Ok(60));

@@ -42,7 +42,8 @@ pub use port::{
     PortFacts,
 };
 pub use rail::{
-    Domain, Fabric, LocalSlice, PendingRail, Rail, RailSpec, Registration, RemoteSlice, Reports, Role, WorkId, Write,
+    Domain, Ended, Fabric, LocalSlice, PendingRail, Rail, RailSpec, Registration, RemoteSlice, Reports, Role, WorkId,
+    Write,
 };
 pub use region::Region;
 pub use setting::{SettingId, SettingNames};

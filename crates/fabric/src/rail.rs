@@ -187,6 +187,23 @@ pub trait Reports {
     fn handle_failed(&mut self, lane: LaneId, id: Option<WorkId>, error: Box<RailError>);
 }
 
+/// A rail that has [ended](Rail::end).
+#[must_use = "the memory's owner may not see what was placed if a flush has failed"]
+pub struct Ended {
+    /// True if everything could be flushed. Otherwise the device is gone, the memory is not registered, or no answer
+    /// came in time.
+    pub is_visible: bool,
+    /// The remains of the rail, which do nothing any more. Dropping them may take seconds if [`Joining::may_block`].
+    pub remains: Option<Box<dyn Send>>,
+}
+
+impl Ended {
+    /// Returns the end of a rail without remains that had nothing to flush, or has flushed it.
+    pub fn whole() -> Self {
+        Self { is_visible: true, remains: None }
+    }
+}
+
 /// One rail of one connection, called by the data path. No call but [`Self::end`] blocks or locks. None allocates,
 /// except for an error.
 pub trait Rail: Send + 'static {
@@ -286,8 +303,8 @@ pub trait Rail: Send + 'static {
     /// Ends the rail for good, whether its lanes have failed or not: its fence. Dropping a rail also frees it, but
     /// loses reports.
     ///
-    /// Puts the lanes out of service, reports everything that is complete, and frees the rail. After the call has
-    /// returned, nothing that the peer has posted on this rail lands in this end's memory, and nothing that this end
+    /// Puts the lanes out of service, and reports everything that is complete. After the call has returned, and before
+    /// the remains are dropped, nothing that the peer has posted on this rail lands in this end's memory, and nothing that this end
     /// has posted leaves it; packets of this end that are in the network already may land at the peer until the peer
     /// has ended its side. By then `reports` has been given every signalled write and every flush that is known to be
     /// complete ([`Reports::handle_sent`]), and every immediate that has arrived ([`Reports::handle_received`]), unless
@@ -297,13 +314,11 @@ pub trait Rail: Send + 'static {
     ///
     /// At last, when nothing can land any more, reads one byte of each of `flushes`, pieces of this side's registered
     /// memory, like [`Self::post_flush`]: so all that the rail has placed there is visible to the memory's owner.
-    /// There may be any number of them. A rail that does not [flush](Self::flushes) ignores them. Returns false if not
-    /// all of them could be flushed: the device is gone, the memory is not registered, or no answer came in time.
+    /// There may be any number of them. A rail that does not [flush](Self::flushes) ignores them.
     ///
     /// May block if [`Joining::may_block`]: normally for milliseconds, and for about a second if the device no longer
     /// answers.
-    #[must_use = "the memory's owner may not see what was placed if a flush has failed"]
-    fn end(self, flushes: &[RemoteSlice], reports: &mut impl Reports) -> bool;
+    fn end(self, flushes: &[RemoteSlice], reports: &mut impl Reports) -> Ended;
 
     /// Returns the same as [`PendingRail::parts`].
     fn parts(&self) -> Vec<Part> {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Connecting, Domain, Fabric, Joining, LaneEndpoint, LaneId, Memory, MemoryKind, Part, PendingRail, Piece,
-    PostError, Rail, RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId, Write,
+    Access, Connecting, Domain, Ended, Fabric, Joining, LaneEndpoint, LaneId, Memory, MemoryKind, Part, PendingRail,
+    Piece, PostError, Rail, RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, WorkId,
+    Write,
 };
 
 use crate::observer::{Mishap, Observer, Unobserved};
@@ -290,8 +291,9 @@ impl<O: Observer> Rail for SimRail<O> {
         Duration::from_nanos(self.world.lock().silence_ns(self.end))
     }
 
-    fn end(self, flushes: &[RemoteSlice], reports: &mut impl Reports) -> bool {
-        self.world.lock().end_rail(self.end, flushes, reports)
+    fn end(self, flushes: &[RemoteSlice], reports: &mut impl Reports) -> Ended {
+        let is_visible = self.world.lock().end_rail(self.end, flushes, reports);
+        Ended { is_visible, remains: None }
     }
 
     fn parts(&self) -> Vec<Part> {

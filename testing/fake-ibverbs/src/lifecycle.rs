@@ -212,12 +212,18 @@ impl World {
         drop(device);
         match target {
             sys::QPS_RESET => {
+                pair.set_state(sys::QPS_RESET);
+                // What is being placed here completes before, and is forgotten.
+                next_epoch();
+                drop(sends);
+                self.let_transfers_finish();
+                sends = pair.sends.lock();
                 pair.reset(&mut sends);
+                let entry = self.pairs.get_mut(&address).ok_or_else(|| unknown("queue pair"))?;
                 entry.attributes = sys::QpAttributes::default();
                 entry.ece = None;
                 entry.incarnation = 0;
                 entry.knows.store(0, Ordering::Relaxed);
-                pair.set_state(sys::QPS_RESET);
             }
             sys::QPS_ERR => pair.break_down(&mut sends, None),
             _ => {

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use railweave_fabric::conformance::Completion;
 use railweave_fabric::{
-    Access, Clock, ClosedAt, Connecting, Domain, Fabric, Joining, LaneEndpoint, LaneId, Memory, PendingRail, PostError,
-    Rail, RailError, RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError, SetupStep,
-    WorkId, Write,
+    Access, Clock, ClosedAt, Connecting, Domain, Ended, Fabric, Joining, LaneEndpoint, LaneId, Memory, PendingRail,
+    PostError, Rail, RailError, RailSpec, Region, RegisterError, Registration, RemoteSlice, Reports, SetupError,
+    SetupStep, WorkId, Write,
 };
 
 /// The fabric. If one-sided, its lanes are connected by end points; otherwise they are sockets, as on TCP.
@@ -530,7 +530,7 @@ impl Rail for Open {
         self.world.lock().rails[self.index].lanes.iter().all(|lane| lane.outstanding.is_empty())
     }
 
-    fn end(self, _flushes: &[RemoteSlice], reports: &mut impl Reports) -> bool {
+    fn end(self, _flushes: &[RemoteSlice], reports: &mut impl Reports) -> Ended {
         let mut state = self.world.lock();
         let rail = &mut state.rails[self.index];
         rail.has_ended = true;
@@ -539,7 +539,7 @@ impl Rail for Open {
         drop(state);
         let is_good = |completion: &Completion| !matches!(completion, Completion::Failed { .. });
         completions.into_iter().filter(is_good).for_each(|completion| completion.report(reports));
-        true
+        Ended::whole()
     }
 }
 

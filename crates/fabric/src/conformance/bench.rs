@@ -6,8 +6,8 @@ use railweave_patience::RAN_OUT;
 
 use super::{Completion, End, Harness, poll};
 use crate::{
-    Access, Domain, Fabric, LaneId, LocalSlice, Memory, PostError, Rail, RailError, RailSpec, Region, Registration,
-    RemoteSlice, Role, WorkId, Write,
+    Access, Domain, Ended, Fabric, LaneId, LocalSlice, Memory, PostError, Rail, RailError, RailSpec, Region,
+    Registration, RemoteSlice, Role, WorkId, Write,
 };
 
 /// The specification that cases start from.
@@ -105,6 +105,8 @@ pub(super) struct Side<F: Fabric> {
     /// `None` once the case has dropped it.
     pub(super) rail: Option<F::Rail>,
     pub(super) log: Vec<Completion>,
+    /// What is left of a rail that has ended: already as little as once this is gone too.
+    remains: Option<Box<dyn Send>>,
     /// The maximum number of reports of one poll.
     pub(super) most: usize,
     next_id: u64,
@@ -112,7 +114,7 @@ pub(super) struct Side<F: Fabric> {
 
 impl<F: Fabric> Side<F> {
     fn new(end: End<F>) -> Self {
-        Self { domain: end.domain, rail: Some(end.rail), log: Vec::new(), most: 16, next_id: 1 }
+        Self { domain: end.domain, rail: Some(end.rail), log: Vec::new(), remains: None, most: 16, next_id: 1 }
     }
 
     pub(super) fn poll(&mut self) {
@@ -124,10 +126,12 @@ impl<F: Fabric> Side<F> {
         self.rail.as_mut().expect("the case has not dropped this rail")
     }
 
-    /// Ends the rail, with these flushes. Returns the result.
+    /// Ends the rail, with these flushes. Returns true if everything is visible.
     pub(super) fn end(&mut self, flushes: &[RemoteSlice]) -> bool {
         let rail = self.rail.take().expect("the case has not dropped this rail");
-        rail.end(flushes, &mut self.log)
+        let Ended { is_visible, remains } = rail.end(flushes, &mut self.log);
+        self.remains = remains;
+        is_visible
     }
 
     /// Posts the chain with fresh ids. Returns the last id.

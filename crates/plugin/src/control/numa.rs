@@ -1,6 +1,6 @@
 //! Memory next to the adapter that uses it. While a connection is set up, the memory of its queues and of the buffers
 //! that its peer writes comes from its device's NUMA node, no matter which thread of the application started the
-//! plugin's threads. This holds for the set-up thread, for the rail thread, and for the control thread while it begins
+//! plugin's threads. This holds for the set-up thread, for those of rails, and for the control thread while it begins
 //! a handshake.
 
 use std::path::Path;

@@ -72,7 +72,7 @@ pub(super) struct Recovery {
     inbox: VecDeque<Input>,
     /// True once the peer has sent more steps than may wait. They are dropped from then on.
     is_flooded: bool,
-    /// False once the connection is closed: then its work on the rail thread is not done any more.
+    /// False once the connection is closed: then its work on the threads for rails is not done any more.
     pub(super) is_open: Arc<AtomicBool>,
     /// The NUMA node of the connection's device.
     node: Option<u32>,
@@ -146,7 +146,7 @@ impl Recovery {
         !self.inbox.is_empty()
     }
 
-    /// Returns the connection, whose route this is, as the rail thread knows it.
+    /// Returns the connection, whose route this is, as the threads for rails know it.
     pub(super) fn owner(&self, route: Route) -> RailOwner {
         RailOwner { route, is_open: Arc::clone(&self.is_open), node: self.node }
     }

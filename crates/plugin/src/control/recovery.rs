@@ -207,6 +207,7 @@ impl ControlLoop {
                     recovery.token = Some(token);
                 }
             }
+            RecoveryAction::Free(lanes) => self.workers.free(lanes),
             RecoveryAction::Event(event) => self.report_rail(route, &event),
         }
     }

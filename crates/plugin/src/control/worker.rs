@@ -1,7 +1,8 @@
 //! The threads for calls that may block in a fabric: verbs calls may take seconds while the kernel looks up an address,
 //! or waits for a queue pair's last packets. One sets connections up: a handshake goes there with a message and comes
-//! back with its next actions. Another frees ended handshakes and connections, so that no set-up waits for that, and a
-//! third ends the lanes of rails that failed and makes new ones, so that this waits for nobody.
+//! back with its next actions. Another frees ended handshakes, connections and lanes, so that no set-up waits for that.
+//! Two more are for the rails of open connections: one ends the lanes of rails that failed, so that this waits for
+//! nobody, the other makes new ones.
 #![allow(clippy::disallowed_types, reason = "the control thread and its workers exchange jobs here")]
 
 use std::collections::BTreeSet;
@@ -81,11 +82,13 @@ pub(super) struct RailDone {
     pub(super) pause: Option<Duration>,
 }
 
-/// The thread for the rails of open connections.
-struct RailThread {
-    worker: Worker<RailJob>,
+/// The threads for the rails of open connections.
+struct RailThreads {
+    /// Does what may not wait.
+    fences: Worker<RailJob>,
+    lanes: Worker<RailJob>,
     done: Receiver<RailDone>,
-    /// True once the threads must end: waiting work is then freed instead of done.
+    /// True once they must end: waiting work is then freed instead of done.
     ending: Arc<AtomicBool>,
     /// The amount of work that was not taken back.
     away: usize,
@@ -116,7 +119,7 @@ pub(super) struct Workers {
     outstanding_tasks: BTreeSet<u64>,
     setup_thread: Option<SetupThread>,
     freeing_thread: Option<Worker<Box<dyn Send>>>,
-    rail_thread: Option<RailThread>,
+    rail_threads: Option<RailThreads>,
 }
 
 impl Workers {
@@ -130,7 +133,7 @@ impl Workers {
             outstanding_tasks: BTreeSet::new(),
             setup_thread: None,
             freeing_thread: None,
-            rail_thread: None,
+            rail_threads: None,
         }
     }
 
@@ -199,23 +202,31 @@ impl Workers {
         Some(done)
     }
 
-    /// Returns the thread for rails, and starts it when it is first needed.
-    fn rail_thread(&mut self) -> io::Result<&mut RailThread> {
-        if self.rail_thread.is_none() {
+    /// Returns the threads for rails, and starts them when they are first needed.
+    fn rail_threads(&mut self) -> io::Result<&mut RailThreads> {
+        if self.rail_threads.is_none() {
             let (back, done) = mpsc::channel();
             let ending = Arc::<AtomicBool>::default();
-            let (is_ending, waker, epoch) = (Arc::clone(&ending), Arc::clone(&self.waker), self.epoch);
-            let worker = Worker::start("railweave-rail", RailJob::may_wait, move |job: RailJob| {
-                if is_ending.load(Ordering::Relaxed) {
-                    return drop(job);
-                }
-                // If the receiver is gone, this drops the work.
-                let _ = back.send(job.run(epoch));
-                let _ = waker.wake();
-            })?;
-            self.rail_thread = Some(RailThread { worker, done, ending, away: 0, paused: Vec::new() });
+            let start = |name| {
+                let (is_ending, waker, epoch) = (Arc::clone(&ending), Arc::clone(&self.waker), self.epoch);
+                let back = back.clone();
+                Worker::start(
+                    name,
+                    |_| false,
+                    move |job: RailJob| {
+                        if is_ending.load(Ordering::Relaxed) {
+                            return drop(job);
+                        }
+                        // If the receiver is gone, this drops the work.
+                        let _ = back.send(job.run(epoch));
+                        let _ = waker.wake();
+                    },
+                )
+            };
+            let (fences, lanes) = (start("railweave-fence")?, start("railweave-rail")?);
+            self.rail_threads = Some(RailThreads { fences, lanes, done, ending, away: 0, paused: Vec::new() });
         }
-        Ok(self.rail_thread.as_mut().expect("it was just made"))
+        Ok(self.rail_threads.as_mut().expect("they were just made"))
     }
 
     /// Has work on a rail done.
@@ -223,15 +234,18 @@ impl Workers {
     /// # Errors
     /// If there is no thread that would do it: the reason.
     pub(super) fn give_rail(&mut self, job: RailJob) -> Result<(), String> {
-        let (reason, job) = match self.rail_thread() {
-            Ok(thread) => match thread.worker.give(job) {
-                Ok(()) => {
-                    thread.away += 1;
-                    return Ok(());
+        let (reason, job) = match self.rail_threads() {
+            Ok(threads) => {
+                let worker = if job.work.may_wait() { &threads.lanes } else { &threads.fences };
+                match worker.give(job) {
+                    Ok(()) => {
+                        threads.away += 1;
+                        return Ok(());
+                    }
+                    Err(job) => ("a bug in Railweave ended a thread for rails; please report it".to_owned(), job),
                 }
-                Err(job) => ("a bug in Railweave ended the rail thread; please report it".to_owned(), job),
-            },
-            Err(error) => (format!("the rail thread cannot be started: {error}"), job),
+            }
+            Err(error) => (format!("the threads for rails cannot be started: {error}"), job),
         };
         self.free(Box::new(job.work));
         Err(reason)
@@ -240,14 +254,14 @@ impl Workers {
     /// Has work on a rail go on after a pause.
     pub(super) fn give_rail_again(&mut self, job: RailJob, pause: Duration) {
         let at_ns = nanoseconds(self.epoch.elapsed() + pause);
-        if let Some(thread) = &mut self.rail_thread {
+        if let Some(thread) = &mut self.rail_threads {
             thread.paused.push((at_ns, job));
         }
     }
 
     /// Frees the paused work on rails whose connection is closed.
     pub(super) fn cancel_rails(&mut self) {
-        let paused = self.rail_thread.iter_mut().flat_map(|thread| {
+        let paused = self.rail_threads.iter_mut().flat_map(|thread| {
             let closed = thread.paused.extract_if(.., |(_, job)| !job.owner.is_open());
             closed.map(|(_, job)| job.work)
         });
@@ -258,24 +272,24 @@ impl Workers {
 
     /// Returns true if work on a rail is not done, or was not taken back.
     pub(super) fn has_rail_work(&self) -> bool {
-        self.rail_thread.as_ref().is_some_and(|thread| thread.away > 0 || !thread.paused.is_empty())
+        self.rail_threads.as_ref().is_some_and(|thread| thread.away > 0 || !thread.paused.is_empty())
     }
 
     /// Returns the time at which paused work on a rail goes on.
     pub(super) fn next_rail_ns(&self) -> Option<u64> {
-        self.rail_thread.as_ref()?.paused.iter().map(|(at_ns, _)| *at_ns).min()
+        self.rail_threads.as_ref()?.paused.iter().map(|(at_ns, _)| *at_ns).min()
     }
 
     /// Returns the next work on a rail that is back. Lets paused work go on whose time has come.
     pub(super) fn take_rail_done(&mut self) -> Option<RailDone> {
         let now_ns = nanoseconds(self.epoch.elapsed());
-        let paused = &mut self.rail_thread.as_mut()?.paused;
+        let paused = &mut self.rail_threads.as_mut()?.paused;
         let due: Vec<RailJob> = paused.extract_if(.., |(at_ns, _)| *at_ns <= now_ns).map(|(_, job)| job).collect();
         for job in due {
             // If the thread is gone, the next work that it is given tells.
             let _ = self.give_rail(job);
         }
-        let thread = self.rail_thread.as_mut()?;
+        let thread = self.rail_threads.as_mut()?;
         let done = thread.done.try_recv().ok()?;
         thread.away = thread.away.saturating_sub(1);
         Some(done)
@@ -301,7 +315,7 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         let endings = self.setup_thread.iter().map(|thread| &thread.ending);
-        for ending in endings.chain(self.rail_thread.iter().map(|thread| &thread.ending)) {
+        for ending in endings.chain(self.rail_threads.iter().map(|thread| &thread.ending)) {
             ending.store(true, Ordering::Relaxed);
         }
         if let Some(thread) = &mut self.setup_thread
@@ -312,24 +326,24 @@ impl Drop for Workers {
                  for 5 s; set-ups left to it: {left}; look at the kernel log, and at the port's link"
             ));
         }
-        let paused = self.rail_thread.as_mut().map(|thread| std::mem::take(&mut thread.paused));
+        let paused = self.rail_threads.as_mut().map(|thread| std::mem::take(&mut thread.paused));
         for (_, job) in paused.into_iter().flatten() {
             self.free(Box::new(job.work));
         }
-        if let Some(thread) = &mut self.rail_thread
-            && let Err(left) = thread.worker.finish(PATIENCE)
-        {
-            log::warn(&format!(
-                "finalize no longer waits for the kernel, which has not ended or made the queue pairs of a rail \
-                 for 5 s; such work left to it: {left}; look at the kernel log, and at the port's link"
-            ));
+        for worker in self.rail_threads.iter_mut().flat_map(|threads| [&mut threads.fences, &mut threads.lanes]) {
+            if let Err(left) = worker.finish(PATIENCE) {
+                log::warn(&format!(
+                    "finalize no longer waits for the kernel, which has not ended or made the queue pairs of a rail \
+                     for 5 s; such work left to it: {left}; look at the kernel log, and at the port's link"
+                ));
+            }
         }
         while let Some(done) = self.take_done() {
             if let Some(handshake) = done.handshake {
                 self.free(Box::new(handshake));
             }
         }
-        while let Some(done) = self.rail_thread.as_ref().and_then(|thread| thread.done.try_recv().ok()) {
+        while let Some(done) = self.rail_threads.as_ref().and_then(|thread| thread.done.try_recv().ok()) {
             if let Some(work) = done.work {
                 self.free(Box::new(work));
             }
@@ -346,10 +360,6 @@ impl Drop for Workers {
 }
 
 impl RailJob {
-    fn may_wait(&self) -> bool {
-        self.work.may_wait()
-    }
-
     fn run(self, epoch: Instant) -> RailDone {
         let Self { owner, mut work } = self;
         if !owner.is_open() {
@@ -451,7 +461,7 @@ pub(super) mod tests {
         }
 
         fn may_wait(&self) -> bool {
-            false
+            true
         }
 
         fn rail(&self) -> RailId {
@@ -470,7 +480,7 @@ pub(super) mod tests {
         }
     }
 
-    /// The threads, with work on the rail thread that lasts until [`Self::open`].
+    /// The threads, with new lanes in the making whose work lasts until [`Self::open`].
     struct Site {
         workers: Workers,
         _poll: mio::Poll,
@@ -513,21 +523,22 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn fences_go_before_new_lanes() {
+    fn fences_do_not_wait_for_new_lanes() {
         let (mut site, (owner, _)) = (Site::new(), owner());
-        for (name, may_wait) in [("lanes", true), ("fence", false), ("other lanes", true), ("other fence", false)] {
+        for (name, may_wait) in [("lanes", true), ("fence", false), ("other fence", false)] {
             site.give(name, may_wait, &owner);
         }
+        let order: Vec<_> = site.done.1.iter().take(2).collect();
+        assert_eq!(order, ["fence", "other fence"]);
         site.open();
-        let order: Vec<_> = site.done.1.iter().take(4).collect();
-        assert_eq!(order, ["fence", "other fence", "lanes", "other lanes"]);
+        assert_eq!(site.done.1.recv(), Ok("lanes"));
     }
 
     #[test]
     fn work_for_a_closed_connection_is_not_done_and_its_lanes_come_back() {
         let (mut site, (closed, is_open), (other, _)) = (Site::new(), owner(), owner());
-        site.give("closed", false, &closed);
-        site.give("other", false, &other);
+        site.give("closed", true, &closed);
+        site.give("other", true, &other);
         let paused = site.job("paused", true, &closed);
         site.workers.give_rail_again(paused, Duration::from_secs(3600));
         is_open.store(false, Ordering::Relaxed);
@@ -548,7 +559,7 @@ pub(super) mod tests {
         for name in ["one", "another"] {
             site.give(name, true, &owner);
         }
-        let ending = Arc::clone(&site.workers.rail_thread.as_ref().unwrap().ending);
+        let ending = Arc::clone(&site.workers.rail_threads.as_ref().unwrap().ending);
         let gate = site.gate.clone();
         let opener = std::thread::spawn(move || {
             while !ending.load(Ordering::Relaxed) {

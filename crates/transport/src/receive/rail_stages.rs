@@ -82,6 +82,11 @@ impl<F: Fabric> Recovery<F> {
         self.actions.push_back(RecoveryAction::Send(Message::Rail(RailNews { rail, incarnation, message })));
     }
 
+    /// Has lanes dropped that are of no use any more.
+    pub(super) fn free(&mut self, lanes: impl Send + 'static) {
+        self.actions.push_back(RecoveryAction::Free(Box::new(lanes)));
+    }
+
     pub(super) fn work(&mut self, work: impl RailWork + 'static) {
         self.actions.push_back(RecoveryAction::Work(Box::new(work)));
     }

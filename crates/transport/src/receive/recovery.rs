@@ -124,7 +124,8 @@ impl<F: Fabric> RecvConnection<F> {
     pub(super) fn take_work(&mut self, work: Box<dyn Any + Send>, _now_ns: u64) {
         match work.downcast::<Fence<F>>() {
             Ok(fence) => {
-                let (rail, fenced) = fence.into_fenced();
+                let (rail, mut fenced) = fence.into_fenced();
+                fenced.remains.take().into_iter().for_each(|remains| self.recovery.free(remains));
                 self.take_fenced(rail, fenced);
             }
             Err(work) => {

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::time::Duration;
 
-use railweave_fabric::{Fabric, LaneId, Rail, RailError, RailId, RemoteSlice, Reports, WorkId};
+use railweave_fabric::{Ended, Fabric, LaneId, Rail, RailError, RailId, RemoteSlice, Reports, WorkId};
 
 use super::RailWork;
 use crate::rails::TakenRail;
@@ -22,6 +22,8 @@ pub(crate) struct Fenced {
     reports: Kept,
     /// True if everything that the lanes had placed in GPU memory is visible there.
     pub(crate) is_visible: bool,
+    /// What is left of the lanes.
+    pub(crate) remains: Option<Box<dyn Send>>,
 }
 
 /// Reports in their order.
@@ -50,7 +52,8 @@ impl<F: Fabric> Fence<F> {
 impl<F: Fabric> RailWork for Fence<F> {
     fn run(&mut self, _now_ns: u64) -> Option<Duration> {
         if let Some(TakenRail { rail, registrations }) = self.taken.take() {
-            self.fenced.is_visible = rail.end(&self.flushes, &mut self.fenced.reports);
+            let Ended { is_visible, remains } = rail.end(&self.flushes, &mut self.fenced.reports);
+            (self.fenced.is_visible, self.fenced.remains) = (is_visible, remains);
             drop(registrations);
         }
         None

@@ -2,8 +2,8 @@
 //! the rest again, and brings the rail up again.
 //!
 //! Only the receiver of the data says what was placed, and only its sender decides how to send again. A rail that is
-//! given up is fenced at both ends before that: its lanes are destroyed ([`railweave_fabric::Rail::end`]), so that
-//! nothing of this incarnation can land later. docs/wire.md has the messages, docs/recovery-model.md the proof.
+//! given up is fenced at both ends before that: its lanes end ([`railweave_fabric::Rail::end`]), so that nothing of
+//! this incarnation can land later. docs/wire.md has the messages, docs/recovery-model.md the proof.
 //!
 //! The ends do no I/O: they return [`RecoveryAction`]s. Their caller sends messages, and does work that may block on
 //! another thread.
@@ -23,7 +23,7 @@ use railweave_fabric::{Part, RailId};
 
 pub(crate) use self::fence::{Fence, Fenced};
 pub use self::given_up::GivenUp;
-pub(crate) use self::new_lanes::{Attempt, FirstPacket, Made, NewLanes, Remake, Unwanted};
+pub(crate) use self::new_lanes::{Attempt, FirstPacket, Made, NewLanes, Remake};
 pub(crate) use self::outage::Outage;
 pub(crate) use self::pauses::{Pauses, flap_time};
 pub use self::silence::{Hearing, Hush};
@@ -43,6 +43,8 @@ pub enum RecoveryAction {
     /// The peer will dial the lanes of a rail with this token until the next such action, or the end of the connection:
     /// hand its sockets to [`Recovers::handle_lane`].
     Await(Token),
+    /// Drop these lanes, which are of no use any more, on a thread that may block if the fabric may.
+    Free(Box<dyn Send>),
     /// Something happened that is worth a line in a log.
     Event(Event),
 }
@@ -56,8 +58,8 @@ pub trait RailWork: Send {
     /// Returns true if it may block.
     fn may_block(&self) -> bool;
 
-    /// Returns true if work that may not wait goes first: until a rail's fence is done, what the rail has lost is not
-    /// sent again.
+    /// Returns true if it may wait for other work. A fence may not: until it is done, what its rail has lost is not sent
+    /// again.
     fn may_wait(&self) -> bool;
 
     /// Returns the rail that it is for.

@@ -212,42 +212,6 @@ impl<F: Fabric> NewLanes<F> {
     }
 }
 
-/// The end of lanes that were opened and that the peer does not want.
-pub(crate) struct Unwanted<F: Fabric> {
-    rail: RailId,
-    lanes: Option<F::PendingRail>,
-}
-
-impl<F: Fabric> Unwanted<F> {
-    /// Returns the work that ends these lanes of a rail.
-    pub(crate) fn new(rail: RailId, lanes: F::PendingRail) -> Self {
-        Self { rail, lanes: Some(lanes) }
-    }
-}
-
-impl<F: Fabric> RailWork for Unwanted<F> {
-    fn run(&mut self, _now_ns: u64) -> Option<Duration> {
-        self.lanes = None;
-        None
-    }
-
-    fn may_block(&self) -> bool {
-        F::JOINING.may_block()
-    }
-
-    fn may_wait(&self) -> bool {
-        true
-    }
-
-    fn rail(&self) -> RailId {
-        self.rail
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
-    }
-}
-
 impl<F: Fabric> RailWork for NewLanes<F> {
     fn run(&mut self, now_ns: u64) -> Option<Duration> {
         self.step(now_ns).unwrap_or_else(|reason| {

@@ -17,7 +17,7 @@ use crate::connection::Outstanding;
 use crate::handshake::LaneRefused;
 use crate::message::{Listed, RailMessage, RailNews, Seen};
 use crate::rails::TakenRail;
-use crate::recovery::{Attempt, Fence, Fenced, FirstPacket, GivenUp, Made, NewLanes, RecoveryAction, Remake, Unwanted};
+use crate::recovery::{Attempt, Fence, Fenced, FirstPacket, GivenUp, Made, NewLanes, RecoveryAction, Remake};
 use crate::sequence::Sequence;
 use crate::violation::{CtsViolation, RailFault};
 use crate::work::WorkKind;
@@ -88,7 +88,8 @@ impl<F: Fabric> SendConnection<F> {
     pub(super) fn take_work(&mut self, work: Box<dyn Any + Send>, now_ns: u64) {
         match work.downcast::<Fence<F>>() {
             Ok(fence) => {
-                let (rail, fenced) = fence.into_fenced();
+                let (rail, mut fenced) = fence.into_fenced();
+                fenced.remains.take().into_iter().for_each(|remains| self.recovery.free(remains));
                 self.ask(rail, fenced);
             }
             Err(work) => {
@@ -229,8 +230,7 @@ impl<F: Fabric> SendConnection<F> {
                 Ok(())
             }
             (Stage::Offered(pending) | Stage::Dialling { pending, .. }, RailMessage::Suspect) => {
-                // Destroying queue pairs takes time.
-                self.recovery.work(Unwanted::<F>::new(rail, pending));
+                self.recovery.free(pending);
                 self.recovery.say_never_up(rail);
                 Ok(())
             }

@@ -43,6 +43,7 @@ impl Tasks {
                 RecoveryAction::Send(Message::Rail(news)) => messages.push_back(news),
                 RecoveryAction::Send(other) => panic!("{other:?} is no step of a recovery"),
                 RecoveryAction::Work(work) => works.push_back(work),
+                RecoveryAction::Free(lanes) => drop(lanes),
                 RecoveryAction::Event(event) => self.events.push(event),
                 RecoveryAction::Dial(_) | RecoveryAction::Await(_) => panic!("lanes of the simulation are no sockets"),
             }

@@ -107,6 +107,7 @@ impl<const O: bool> Game<O> {
                     let Side { connection, sender } = side;
                     self.world.lock().later(after_ns, Task::Work { connection, sender, number });
                 }
+                RecoveryAction::Free(lanes) => drop(lanes),
                 RecoveryAction::Event(event) => self.note_event(side, &event),
                 RecoveryAction::Dial(_) | RecoveryAction::Await(_) => unreachable!("no lane is a socket"),
             }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Connecting, Domain, Fabric, Joining, LaneEndpoint, LaneId, Memory, Part, PendingRail, PostError, Rail,
-    RailSpec, RegisterError, Registration, RemoteSlice, Reports, Role, SetupError, WorkId, Write,
+    Access, Connecting, Domain, Ended, Fabric, Joining, LaneEndpoint, LaneId, Memory, Part, PendingRail, PostError,
+    Rail, RailSpec, RegisterError, Registration, RemoteSlice, Reports, Role, SetupError, WorkId, Write,
 };
 use railweave_transport::{MAX_BUFFERS, MAX_MESSAGE_BYTES, SLOTS};
 
@@ -322,13 +322,13 @@ impl<R: Rail> Rail for SaboteurRail<R> {
         self.inner.silence()
     }
 
-    fn end(self, flushes: &[RemoteSlice], reports: &mut impl Reports) -> bool {
+    fn end(self, flushes: &[RemoteSlice], reports: &mut impl Reports) -> Ended {
         match (self.plot.sabotage(), self.role) {
             (Some(Sabotage::ReceiverNotFenced), Role::Receiver) | (Some(Sabotage::SenderNotFenced), Role::Sender) => {
                 let Self { mut inner, plot, .. } = self;
                 while inner.report(usize::MAX, reports) {}
                 plot.keep(inner);
-                true
+                Ended::whole()
             }
             (Some(Sabotage::FenceForgets), Role::Receiver) => self.inner.end(flushes, &mut Unheard),
             _ => self.inner.end(flushes, reports),

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, ClosedAt, Connecting, Domain, Fabric, Joining, LaneEndpoint, LaneId, LinkLayer, Memory, Part, PendingRail,
-    Piece, PostError, ProcessorClock, Rail, RailError, RailSpec, RegisterError, Registration, RemoteSlice, Reports,
-    SetupError, WorkId, Write,
+    Access, ClosedAt, Connecting, Domain, Ended, Fabric, Joining, LaneEndpoint, LaneId, LinkLayer, Memory, Part,
+    PendingRail, Piece, PostError, ProcessorClock, Rail, RailError, RailSpec, RegisterError, Registration, RemoteSlice,
+    Reports, SetupError, WorkId, Write,
 };
 
 use super::super::HandshakePort;
@@ -298,8 +298,8 @@ impl Rail for Open {
         vec![self.part.clone()]
     }
 
-    fn end(self, _flushes: &[RemoteSlice], _reports: &mut impl Reports) -> bool {
-        true
+    fn end(self, _flushes: &[RemoteSlice], _reports: &mut impl Reports) -> Ended {
+        Ended::whole()
     }
 
     fn describe(&self) -> String {
