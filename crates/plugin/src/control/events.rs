@@ -157,3 +157,132 @@ impl ControlLoop {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+    use std::os::fd::RawFd;
+    use std::sync::{Arc, Mutex};
+
+    use mio::Token;
+    use railweave_discovery::interface_part;
+    use railweave_fabric::EventSource;
+    use railweave_identity::{hello, random};
+    use railweave_transport::{Message, Offer, SessionAction, SessionConfig, Ways};
+
+    use super::*;
+    use crate::control::recovery::tests::{ROUTE, control_loop, open_on};
+    use crate::control::session::Session;
+    use crate::control::stream::Stream;
+
+    const SOURCE: usize = 5000;
+
+    /// Events for the thread to take.
+    #[allow(clippy::disallowed_types, reason = "a test has no fast path")]
+    struct Script(Mutex<VecDeque<PortEvent>>);
+
+    impl EventSource for Script {
+        fn descriptor(&self) -> RawFd {
+            -1
+        }
+
+        fn take_event(&self) -> Option<PortEvent> {
+            self.0.lock().unwrap().pop_front()
+        }
+    }
+
+    /// A control thread whose session is up, and has a connection that NCCL does not have yet.
+    struct Site {
+        thread: ControlLoop,
+        /// The peer's, which answers nothing.
+        _listener: TcpListener,
+    }
+
+    impl Site {
+        fn new() -> Self {
+            let mut thread = control_loop();
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let address = listener.local_addr().unwrap();
+            let protocol = up(&thread, address);
+            let mut stream = Stream::dial(None, address).unwrap();
+            stream.register(thread.registry(), Token(ROUTE.session)).unwrap();
+            let mut session = Session::new(protocol, None);
+            session.take_socket(stream, true);
+            open_on(&mut thread, session);
+            Self { thread, _listener: listener }
+        }
+
+        /// Has the thread take an event of a port.
+        fn take(&mut self, effect: Effect) {
+            let event = PortEvent { is_fault: false, effect, message: "it says so".to_owned() };
+            let script: Arc<dyn EventSource> = Arc::new(Script(Mutex::new(VecDeque::from([event]))));
+            self.thread.port_events.insert(SOURCE, script);
+            self.thread.take_events(SOURCE);
+        }
+
+        fn session(&mut self) -> &mut Session {
+            self.thread.session(ROUTE.session).expect("it does not end")
+        }
+    }
+
+    /// Returns the opener's end of a session with a connection, as it is after its set-up.
+    fn up(thread: &ControlLoop, address: SocketAddr) -> Protocol {
+        let now = thread.now_ns();
+        let peers = Arc::new(SessionConfig { hello: hello(1, 1, false), ..(*thread.sessions).clone() });
+        let mut ours = Protocol::open(Arc::clone(&thread.sessions), peers.hello.process, [address], now);
+        let mut theirs = Protocol::accept(peers, random(), address, now);
+        ours.handle_connected(random(), now);
+        exchange(&mut ours, &mut theirs, now);
+        let connection = ours.begin(now).expect("it is up");
+        let offer = Offer { nonce: 5, striped: false, traffic_class: None, ports: Vec::new(), ways: Ways::default() };
+        ours.send(connection, Message::Offer(offer));
+        exchange(&mut ours, &mut theirs, now);
+        theirs.accept_offer(connection, now);
+        exchange(&mut ours, &mut theirs, now);
+        assert!(ours.opened(connection, now));
+        ours
+    }
+
+    /// Carries frames both ways until there are none.
+    fn exchange(ours: &mut Protocol, theirs: &mut Protocol, now: u64) {
+        while carry(ours, theirs, now) || carry(theirs, ours, now) {}
+    }
+
+    /// Carries frames one way. Returns true if there were any.
+    fn carry(from: &mut Protocol, to: &mut Protocol, now: u64) -> bool {
+        let mut has_any = false;
+        while let Some(action) = from.poll_action() {
+            if let SessionAction::Send(frame) = action {
+                to.handle_frame(frame, now);
+                has_any = true;
+            }
+        }
+        to.handle_all_read(now);
+        has_any
+    }
+
+    #[test]
+    fn a_session_gives_up_the_socket_of_an_interface_that_is_down_and_doubts_others() {
+        let mut site = Site::new();
+        let before = site.session().protocol.timeout_ns().expect("it asks the peer from time to time");
+        site.take(Effect::Down(interface_part("no-such-interface")));
+        assert!(!site.session().protocol.is_away());
+        let after = site.session().protocol.timeout_ns().expect("it waits for an answer");
+        assert!(after < before, "it asks now, and waits for {after} instead of {before}");
+        site.take(Effect::Down(interface_part("lo")));
+        assert!(site.session().protocol.is_away());
+    }
+
+    #[test]
+    fn a_port_that_is_back_has_rails_and_sessions_tried_at_once() {
+        let mut site = Site::new();
+        while site.session().socket.is_some() {
+            site.thread.lose_socket(ROUTE.session, &io::Error::other("a test"));
+        }
+        assert!(site.thread.recovery(ROUTE).is_some_and(|recovery| !recovery.has_any()));
+        site.take(Effect::Back);
+        assert!(site.session().socket.as_ref().is_some_and(|socket| socket.is_dialled));
+        assert!(matches!(site.thread.recovery(ROUTE).unwrap().take().front(), Some(Input::Hurry)));
+    }
+}

@@ -313,14 +313,15 @@ fn say(is_back: bool, line: &str) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::io::{ErrorKind, Read, Write};
     use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
     use std::sync::mpsc;
 
+    use railweave_fabric::{LaneId, RailId};
     use railweave_fabric_tcp::Tcp;
     use railweave_identity::random;
-    use railweave_transport::{Fate, LanePreface, Preface, Session as Protocol, Token};
+    use railweave_transport::{Fate, LanePreface, Preface, Redials, Session as Protocol, Token};
 
     use super::*;
     use crate::comm::RegistrarOf;
@@ -329,14 +330,14 @@ mod tests {
     use crate::control::control_loop::Entry;
     use crate::control::control_loop::tests::config;
     use crate::control::hearing::Heard;
-    use crate::control::lane_socket::Inbound;
+    use crate::control::lane_socket::{Inbound, LaneRedial};
     use crate::control::session::Session;
     use crate::control::stream::Stream;
     use crate::control::worker::tests::Said;
 
-    const ROUTE: Route = Route { session: 77, connection: 1 };
+    pub(in crate::control) const ROUTE: Route = Route { session: 77, connection: 1 };
 
-    fn control_loop() -> ControlLoop {
+    pub(in crate::control) fn control_loop() -> ControlLoop {
         let (_, commands) = mpsc::channel();
         ControlLoop::new(config(), commands, Listeners::default(), Arc::new(Owing::new()), 4096).unwrap()
     }
@@ -345,7 +346,11 @@ mod tests {
     fn open(thread: &mut ControlLoop) {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
         let protocol = Protocol::accept(thread.sessions.clone(), random(), address, thread.now_ns());
-        let mut session = Session::new(protocol, None);
+        open_on(thread, Session::new(protocol, None));
+    }
+
+    /// Does the same on this session.
+    pub(in crate::control) fn open_on(thread: &mut ControlLoop, mut session: Session) {
         let connection = Connection::Open {
             fate: Arc::new(Fate::default()),
             parts: Vec::new(),
@@ -375,6 +380,42 @@ mod tests {
         thread.hurry_rails();
         assert!(thread.recovery(ROUTE).is_some_and(|recovery| recovery.has_any()));
         assert_eq!(thread.recoveries.first(), None);
+    }
+
+    #[test]
+    fn what_has_waited_for_nccl_is_handed_over_once_it_has_the_connection() {
+        let mut thread = control_loop();
+        open(&mut thread);
+        thread.hurry_rails();
+        // NCCL has closed it already, so there is no end that would take it.
+        thread.handle_opened(ROUTE, Weak::new());
+        assert!(thread.recovery(ROUTE).is_some_and(|recovery| !recovery.has_any()));
+    }
+
+    #[test]
+    fn a_dial_that_fails_at_once_goes_back_to_its_end() {
+        let mut thread = control_loop();
+        open(&mut thread);
+        // This host has no such address (RFC 5737).
+        let local = Ipv4Addr::new(192, 0, 2, 1).into();
+        let (rail, lane) = (RailId::new(0).unwrap(), LaneId::FIRST);
+        let dial = Dial { rail, lane, local, remote: Ipv4Addr::LOCALHOST.into(), token: Token([5; 16]) };
+        thread.carry_out_recovery_action(ROUTE, RecoveryAction::Dial(dial));
+        let mut inbox = thread.recovery(ROUTE).unwrap().take();
+        assert!(matches!(inbox.pop_front(), Some(Input::Dialled(back, Err(_))) if back == dial));
+    }
+
+    #[test]
+    fn lanes_of_open_connections_are_dialled_again() {
+        let mut thread = control_loop();
+        open(&mut thread);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let (rail, lane, localhost) = (RailId::new(0).unwrap(), LaneId::FIRST, Ipv4Addr::LOCALHOST.into());
+        let dial = Dial { rail, lane, local: localhost, remote: localhost, token: Token([5; 16]) };
+        let (port, redials) = (listener.local_addr().unwrap().port(), Redials::until(u64::MAX));
+        thread.redial_lane(LaneRedial { route: ROUTE, dial, port, redials, patience_ns: 1_000_000_000, at_ns: 0 });
+        assert!(listener.accept().is_ok());
     }
 
     #[test]

@@ -201,8 +201,11 @@ fn a_queue_that_fails_costs_new_lanes_and_nothing_else() {
             let to = pair.incoming(1000);
             // An end that waits has no work in progress, so polling would never report the failure.
             let recv = pair.irecv(&[to.part(7)]);
-            fake.raise_only("mlx5_0", *event, receiving_lane(&fake, "mlx5_0")).unwrap();
-            until_back(2);
+            // The new lanes have queues of their own, which may fail as well.
+            for failures in 1..=2 {
+                fake.raise_only("mlx5_0", *event, receiving_lane(&fake, "mlx5_0")).unwrap();
+                until_back(2 * failures);
+            }
             let message = noise(3, 1000);
             let from = pair.outgoing(&message);
             let send = pair.isend(&from, 1000, 7);
