@@ -110,9 +110,9 @@ impl Ending {
         }
     }
 
-    /// Ends its service. Its destruction may take longer: soft-RoCE's waits until the last packets of the queue pair have
-    /// gone, which without a cable is once the kernel gives up on the peer's hardware address, after 3 s. A driver that
-    /// cannot reset it has to destroy it.
+    /// Ends its service. Its destruction may take longer: soft-RoCE's waits until the last packets of the queue pair
+    /// have gone, which without a cable is once the kernel gives up on the peer's hardware address, after 3 s. A driver
+    /// that cannot reset it has to destroy it.
     fn reset(&mut self) {
         if self.qp.as_mut().is_some_and(|qp| qp.reset().is_err()) {
             self.qp = None;

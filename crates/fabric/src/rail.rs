@@ -304,13 +304,14 @@ pub trait Rail: Send + 'static {
     /// loses reports.
     ///
     /// Puts the lanes out of service, and reports everything that is complete. After the call has returned, and before
-    /// the remains are dropped, nothing that the peer has posted on this rail lands in this end's memory, and nothing that this end
-    /// has posted leaves it; packets of this end that are in the network already may land at the peer until the peer
-    /// has ended its side. By then `reports` has been given every signalled write and every flush that is known to be
-    /// complete ([`Reports::handle_sent`]), and every immediate that has arrived ([`Reports::handle_received`]), unless
-    /// an earlier [`Self::report`] did so. Work of this end that nothing reported may or may not have arrived. A write
-    /// of the peer that nothing reported may be in memory in part. [`Reports::handle_failed`] is not called, not even
-    /// for failures that are not reported yet: the caller has already given the rail up.
+    /// the remains are dropped, nothing that the peer has posted on this rail lands in this end's memory, and nothing
+    /// that this end has posted leaves it; packets of this end that are in the network already may land at the peer
+    /// until the peer has ended its side. By then `reports` has been given every signalled write and every flush that
+    /// is known to be complete ([`Reports::handle_sent`]), and every immediate that has arrived
+    /// ([`Reports::handle_received`]), unless an earlier [`Self::report`] did so. Work of this end that nothing
+    /// reported may or may not have arrived. A write of the peer that nothing reported may be in memory in part.
+    /// [`Reports::handle_failed`] is not called, not even for failures that are not reported yet: the caller has
+    /// already given the rail up.
     ///
     /// At last, when nothing can land any more, reads one byte of each of `flushes`, pieces of this side's registered
     /// memory, like [`Self::post_flush`]: so all that the rail has placed there is visible to the memory's owner.

@@ -213,7 +213,7 @@ impl World {
         match target {
             sys::QPS_RESET => {
                 pair.set_state(sys::QPS_RESET);
-                // What is being placed here completes before, and is forgotten.
+                // Writes that are being placed here complete before, and are forgotten.
                 next_epoch();
                 drop(sends);
                 self.let_transfers_finish();

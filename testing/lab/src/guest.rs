@@ -73,8 +73,8 @@ pub(crate) struct Output {
 }
 
 impl Guest {
-    /// Starts guest `number` with this much memory in MiB; the messages of its kernel and QEMU go to files in the folder
-    /// `logs`.
+    /// Starts guest `number` with this much memory in MiB; the messages of its kernel and QEMU go to files in the
+    /// folder `logs`.
     pub(crate) fn boot(
         number: usize,
         site: &Site,

@@ -105,7 +105,7 @@ pub(super) struct Side<F: Fabric> {
     /// `None` once the case has dropped it.
     pub(super) rail: Option<F::Rail>,
     pub(super) log: Vec<Completion>,
-    /// What is left of a rail that has ended: already as little as once this is gone too.
+    /// The remains of a rail that has ended, which are to do as little as if they were gone.
     remains: Option<Box<dyn Send>>,
     /// The maximum number of reports of one poll.
     pub(super) most: usize,

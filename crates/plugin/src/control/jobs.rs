@@ -97,29 +97,34 @@ impl<J: Send + 'static> Worker<J> {
         }
     }
 
-    /// Lets the thread finish its jobs and joins it. If it finishes none for `patience`, leaves it running and returns
-    /// the number of unfinished jobs.
+    /// Lets the thread finish its jobs and joins it: [`finish`].
     pub(super) fn finish(&mut self, patience: Duration) -> Result<(), u64> {
-        drop(self.jobs.take());
-        let Some(thread) = self.thread.take() else {
-            return Ok(());
-        };
-        let (mut seen, mut waited, mut checked) = (self.progress.done(), Duration::ZERO, Instant::now());
-        while !thread.is_finished() {
-            waited += checked.elapsed().min(MOST_BETWEEN_CHECKS);
-            checked = Instant::now();
-            if self.progress.done() != seen {
-                (seen, waited) = (self.progress.done(), Duration::ZERO);
-            }
-            if waited >= patience {
-                return Err(self.progress.left());
-            }
-            std::thread::sleep(PROGRESS_CHECK_INTERVAL);
-        }
-        // A panic was already caught and logged.
-        let _ = thread.join();
-        Ok(())
+        finish(std::slice::from_mut(self), patience)
     }
+}
+
+/// Lets threads finish their jobs and joins them. If they finish none for `patience`, leaves them running and returns
+/// the number of unfinished jobs.
+pub(super) fn finish<J>(workers: &mut [Worker<J>], patience: Duration) -> Result<(), u64> {
+    workers.iter_mut().for_each(|worker| worker.jobs = None);
+    let done = |workers: &[Worker<J>]| workers.iter().map(|worker| worker.progress.done()).sum::<u64>();
+    let runs = |worker: &Worker<J>| worker.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+    let (mut seen, mut waited, mut checked) = (done(workers), Duration::ZERO, Instant::now());
+    while workers.iter().any(runs) {
+        waited += checked.elapsed().min(MOST_BETWEEN_CHECKS);
+        checked = Instant::now();
+        if done(workers) != seen {
+            (seen, waited) = (done(workers), Duration::ZERO);
+        }
+        if waited >= patience {
+            workers.iter_mut().for_each(|worker| worker.thread = None);
+            return Err(workers.iter().map(|worker| worker.progress.left()).sum());
+        }
+        std::thread::sleep(PROGRESS_CHECK_INTERVAL);
+    }
+    // A panic was already caught and logged.
+    workers.iter_mut().filter_map(|worker| worker.thread.take()).for_each(|thread| drop(thread.join()));
+    Ok(())
 }
 
 #[cfg(test)]

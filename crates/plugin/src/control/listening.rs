@@ -53,3 +53,22 @@ impl ControlLoop {
         hush != Hush::Idle
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::control::connection::Connection;
+    use crate::control::recovery::tests::{ROUTE, control_loop, open};
+
+    #[test]
+    fn an_end_that_has_no_turn_for_a_look_is_looked_at_again() {
+        let mut thread = control_loop();
+        open(&mut thread);
+        let connection = thread.session(ROUTE.session).and_then(|it| it.connections.get_mut(&ROUTE.connection));
+        let Some(Connection::Open { heard, .. }) = connection else { panic!("it is open") };
+        // As after a look that found nothing, with other work before it.
+        heard.idle_since = Some(7);
+        for _ in 0..2 {
+            assert!(thread.listen_to(ROUTE), "something may be on its way");
+        }
+    }
+}

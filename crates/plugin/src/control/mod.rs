@@ -31,6 +31,7 @@ mod port;
 mod publishing;
 mod rail_inbox;
 mod rail_lines;
+mod rail_threads;
 mod recovery;
 mod resting_sessions;
 mod resuming;

@@ -13,7 +13,7 @@ use railweave_transport::{Dial, RailNews, RailWork, Token};
 
 use super::command::lock;
 use super::lane_socket::DialledLane;
-use super::worker::RailOwner;
+use super::rail_threads::RailOwner;
 use crate::comm::{End, Route};
 
 /// The connections whose calls have found that a rail failed.

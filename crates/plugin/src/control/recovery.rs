@@ -16,8 +16,8 @@ use super::connection::Connection;
 use super::control_loop::ControlLoop;
 use super::rail_inbox::{Flood, Input, Recovery};
 use super::rail_lines::{Subject, Sum};
+use super::rail_threads::{RailDone, RailJob};
 use super::strangers::Kind;
-use super::worker::{RailDone, RailJob};
 use crate::comm::{Comm, End, NoTurn, Route};
 use crate::log;
 
@@ -343,7 +343,7 @@ pub(super) mod tests {
     }
 
     /// Opens a connection that NCCL does not have yet.
-    fn open(thread: &mut ControlLoop) {
+    pub(in crate::control) fn open(thread: &mut ControlLoop) {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
         let protocol = Protocol::accept(thread.sessions.clone(), random(), address, thread.now_ns());
         open_on(thread, Session::new(protocol, None));

@@ -1,8 +1,7 @@
 //! The threads for calls that may block in a fabric: verbs calls may take seconds while the kernel looks up an address,
 //! or waits for a queue pair's last packets. One sets connections up: a handshake goes there with a message and comes
 //! back with its next actions. Another frees ended handshakes, connections and lanes, so that no set-up waits for that.
-//! Two more are for the rails of open connections: one ends the lanes of rails that failed, so that this waits for
-//! nobody, the other makes new ones.
+//! Those for the rails of open connections are in `rail_threads.rs`.
 #![allow(clippy::disallowed_types, reason = "the control thread and its workers exchange jobs here")]
 
 use std::collections::BTreeSet;
@@ -14,18 +13,19 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use mio::Waker;
-use railweave_transport::RailWork;
 use railweave_transport::progress::Step;
 
 use super::clock::nanoseconds;
 use super::jobs::Worker;
 use super::numa::Placed;
+use super::rail_threads::{RailDone, RailJob, RailThreads};
 use crate::comm::Route;
 use crate::log;
 use crate::network::AnyHandshake;
 
 /// The time that the last `finalize` waits while a worker finishes no job.
 const PATIENCE: Duration = Duration::from_secs(5);
+
 /// A handshake and its next step.
 pub(super) struct Task {
     pub(super) number: u64,
@@ -51,49 +51,6 @@ pub(super) struct Done {
     pub(super) number: u64,
     pub(super) route: Route,
     pub(super) handshake: Option<Box<dyn AnyHandshake>>,
-}
-
-/// The connection of work on a rail.
-#[derive(Clone)]
-pub(super) struct RailOwner {
-    pub(super) route: Route,
-    /// False once it is closed, whatever has its route then.
-    pub(super) is_open: Arc<AtomicBool>,
-    /// The NUMA node of its device.
-    pub(super) node: Option<u32>,
-}
-
-impl RailOwner {
-    pub(super) fn is_open(&self) -> bool {
-        self.is_open.load(Ordering::Relaxed)
-    }
-}
-
-/// Work on a rail of an open connection.
-pub(super) struct RailJob {
-    pub(super) owner: RailOwner,
-    pub(super) work: Box<dyn RailWork>,
-}
-
-/// Such work that is back. It goes on after the pause, if there is one; `None` if a bug ended it.
-pub(super) struct RailDone {
-    pub(super) owner: RailOwner,
-    pub(super) work: Option<Box<dyn RailWork>>,
-    pub(super) pause: Option<Duration>,
-}
-
-/// The threads for the rails of open connections.
-struct RailThreads {
-    /// Does what may not wait.
-    fences: Worker<RailJob>,
-    lanes: Worker<RailJob>,
-    done: Receiver<RailDone>,
-    /// True once they must end: waiting work is then freed instead of done.
-    ending: Arc<AtomicBool>,
-    /// The amount of work that was not taken back.
-    away: usize,
-    /// Work that goes on at these times.
-    paused: Vec<(u64, RailJob)>,
 }
 
 /// The set-up thread.
@@ -202,29 +159,10 @@ impl Workers {
         Some(done)
     }
 
-    /// Returns the threads for rails, and starts them when they are first needed.
+    /// Returns the threads for rails, and starts the one for new lanes when they are first needed.
     fn rail_threads(&mut self) -> io::Result<&mut RailThreads> {
         if self.rail_threads.is_none() {
-            let (back, done) = mpsc::channel();
-            let ending = Arc::<AtomicBool>::default();
-            let start = |name| {
-                let (is_ending, waker, epoch) = (Arc::clone(&ending), Arc::clone(&self.waker), self.epoch);
-                let back = back.clone();
-                Worker::start(
-                    name,
-                    |_| false,
-                    move |job: RailJob| {
-                        if is_ending.load(Ordering::Relaxed) {
-                            return drop(job);
-                        }
-                        // If the receiver is gone, this drops the work.
-                        let _ = back.send(job.run(epoch));
-                        let _ = waker.wake();
-                    },
-                )
-            };
-            let (fences, lanes) = (start("railweave-fence")?, start("railweave-rail")?);
-            self.rail_threads = Some(RailThreads { fences, lanes, done, ending, away: 0, paused: Vec::new() });
+            self.rail_threads = Some(RailThreads::start(Arc::clone(&self.waker), self.epoch)?);
         }
         Ok(self.rail_threads.as_mut().expect("they were just made"))
     }
@@ -234,18 +172,15 @@ impl Workers {
     /// # Errors
     /// If there is no thread that would do it: the reason.
     pub(super) fn give_rail(&mut self, job: RailJob) -> Result<(), String> {
-        let (reason, job) = match self.rail_threads() {
-            Ok(threads) => {
-                let worker = if job.work.may_wait() { &threads.lanes } else { &threads.fences };
-                match worker.give(job) {
-                    Ok(()) => {
-                        threads.away += 1;
-                        return Ok(());
-                    }
-                    Err(job) => ("a bug in Railweave ended a thread for rails; please report it".to_owned(), job),
+        let (reason, job) = match self.rail_threads().and_then(|threads| threads.thread_for(&job)) {
+            Ok(thread) => match thread.give(job) {
+                Ok(()) => {
+                    self.rail_threads.iter_mut().for_each(|threads| threads.away += 1);
+                    return Ok(());
                 }
-            }
-            Err(error) => (format!("the threads for rails cannot be started: {error}"), job),
+                Err(job) => ("a bug in Railweave ended a thread for rails; please report it".to_owned(), job),
+            },
+            Err(error) => (format!("a thread for rails cannot be started: {error}"), job),
         };
         self.free(Box::new(job.work));
         Err(reason)
@@ -315,7 +250,7 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         let endings = self.setup_thread.iter().map(|thread| &thread.ending);
-        for ending in endings.chain(self.rail_threads.iter().map(|thread| &thread.ending)) {
+        for ending in endings.chain(self.rail_threads.iter().map(RailThreads::ending)) {
             ending.store(true, Ordering::Relaxed);
         }
         if let Some(thread) = &mut self.setup_thread
@@ -330,8 +265,8 @@ impl Drop for Workers {
         for (_, job) in paused.into_iter().flatten() {
             self.free(Box::new(job.work));
         }
-        for worker in self.rail_threads.iter_mut().flat_map(|threads| [&mut threads.fences, &mut threads.lanes]) {
-            if let Err(left) = worker.finish(PATIENCE) {
+        for threads in self.rail_threads.iter_mut() {
+            for left in threads.finish(PATIENCE) {
                 log::warn(&format!(
                     "finalize no longer waits for the kernel, which has not ended or made the queue pairs of a rail \
                      for 5 s; such work left to it: {left}; look at the kernel log, and at the port's link"
@@ -359,25 +294,6 @@ impl Drop for Workers {
     }
 }
 
-impl RailJob {
-    fn run(self, epoch: Instant) -> RailDone {
-        let Self { owner, mut work } = self;
-        if !owner.is_open() {
-            // The control thread has its lanes freed.
-            return RailDone { owner, work: Some(work), pause: None };
-        }
-        let ran = catch_unwind(AssertUnwindSafe(|| {
-            let _placed = Placed::on(owner.node);
-            let pause = work.run(nanoseconds(epoch.elapsed()));
-            (work, pause)
-        }));
-        match ran {
-            Ok((work, pause)) => RailDone { owner, work: Some(work), pause },
-            Err(_) => RailDone { owner, work: None, pause: None },
-        }
-    }
-}
-
 impl Task {
     fn run(self, epoch: Instant, timeout_ns: u64) -> Done {
         let Self { number, route, is_wanted, mut handshake, step, node, given_ns } = self;
@@ -399,8 +315,10 @@ pub(super) mod tests {
     use std::sync::mpsc::Sender;
 
     use railweave_fabric::RailId;
+    use railweave_transport::RailWork;
 
     use super::*;
+    use crate::control::rail_threads::{MOST_FENCES, RailOwner};
 
     /// Work on a rail that says its name when it is done, and on which thread it is dropped.
     pub(in crate::control) struct Said {
@@ -446,13 +364,17 @@ pub(super) mod tests {
         }
     }
 
-    /// Work that says that it has begun, and lasts until a message comes.
-    struct Gate(Sender<()>, Receiver<()>);
+    /// Work that says that it has begun, and lasts until a message comes, or nobody can send one any more.
+    struct Gate {
+        may_wait: bool,
+        begun: Sender<()>,
+        waits: Receiver<()>,
+    }
 
     impl RailWork for Gate {
         fn run(&mut self, _now_ns: u64) -> Option<Duration> {
-            self.0.send(()).unwrap();
-            let _ = self.1.recv();
+            self.begun.send(()).unwrap();
+            let _ = self.waits.recv();
             None
         }
 
@@ -461,7 +383,7 @@ pub(super) mod tests {
         }
 
         fn may_wait(&self) -> bool {
-            true
+            self.may_wait
         }
 
         fn rail(&self) -> RailId {
@@ -495,10 +417,7 @@ pub(super) mod tests {
             let waker = Arc::new(Waker::new(poll.registry(), mio::Token(0)).unwrap());
             let mut workers = Workers::new(Instant::now(), Duration::from_secs(60), waker);
             workers.begin_setups();
-            let ((begun, has_begun), (gate, waits)) = (mpsc::channel(), mpsc::channel());
-            let (owner, _) = owner();
-            workers.give_rail(RailJob { owner, work: Box::new(Gate(begun, waits)) }).unwrap();
-            has_begun.recv().unwrap();
+            let gate = close_gate(&mut workers, true);
             Self { workers, _poll: poll, gate, done: mpsc::channel(), dropped: mpsc::channel() }
         }
 
@@ -516,6 +435,15 @@ pub(super) mod tests {
         }
     }
 
+    /// Keeps a thread for rails busy until a message is sent.
+    fn close_gate(workers: &mut Workers, may_wait: bool) -> Sender<()> {
+        let ((begun, has_begun), (gate, waits)) = (mpsc::channel(), mpsc::channel());
+        let (owner, _) = owner();
+        workers.give_rail(RailJob { owner, work: Box::new(Gate { may_wait, begun, waits }) }).unwrap();
+        has_begun.recv().unwrap();
+        gate
+    }
+
     /// Returns the owner of some work, and the mark that it is open.
     fn owner() -> (RailOwner, Arc<AtomicBool>) {
         let is_open = Arc::new(AtomicBool::new(true));
@@ -528,10 +456,29 @@ pub(super) mod tests {
         for (name, may_wait) in [("lanes", true), ("fence", false), ("other fence", false)] {
             site.give(name, may_wait, &owner);
         }
-        let order: Vec<_> = site.done.1.iter().take(2).collect();
-        assert_eq!(order, ["fence", "other fence"]);
+        let mut done: Vec<_> = site.done.1.iter().take(2).collect();
+        done.sort_unstable();
+        assert_eq!(done, ["fence", "other fence"]);
         site.open();
         assert_eq!(site.done.1.recv(), Ok("lanes"));
+    }
+
+    #[test]
+    fn a_few_fences_at_a_time_wait_for_no_others() {
+        for busy in [MOST_FENCES - 1, MOST_FENCES] {
+            let (mut site, (owner, _)) = (Site::new(), owner());
+            let gates: Vec<_> = (0..busy).map(|_| close_gate(&mut site.workers, false)).collect();
+            site.give("one more", false, &owner);
+            let fences = site.workers.rail_threads.as_ref().map(RailThreads::fences);
+            assert_eq!(fences, Some(MOST_FENCES));
+            if busy == MOST_FENCES {
+                drop(gates);
+                assert_eq!(site.done.1.recv(), Ok("one more"), "it comes after another");
+            } else {
+                assert_eq!(site.done.1.recv(), Ok("one more"), "while the others go on");
+            }
+            site.open();
+        }
     }
 
     #[test]
@@ -559,7 +506,7 @@ pub(super) mod tests {
         for name in ["one", "another"] {
             site.give(name, true, &owner);
         }
-        let ending = Arc::clone(&site.workers.rail_threads.as_ref().unwrap().ending);
+        let ending = Arc::clone(site.workers.rail_threads.as_ref().unwrap().ending());
         let gate = site.gate.clone();
         let opener = std::thread::spawn(move || {
             while !ending.load(Ordering::Relaxed) {

@@ -22,7 +22,7 @@ pub(crate) struct Fenced {
     reports: Kept,
     /// True if everything that the lanes had placed in GPU memory is visible there.
     pub(crate) is_visible: bool,
-    /// What is left of the lanes.
+    /// The remains of the lanes.
     pub(crate) remains: Option<Box<dyn Send>>,
 }
 

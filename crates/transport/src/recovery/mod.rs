@@ -58,8 +58,8 @@ pub trait RailWork: Send {
     /// Returns true if it may block.
     fn may_block(&self) -> bool;
 
-    /// Returns true if it may wait for other work. A fence may not: until it is done, what its rail has lost is not sent
-    /// again.
+    /// Returns true if it may wait for other work. A fence may not: until it is done, the messages that its rail has
+    /// lost are not sent again.
     fn may_wait(&self) -> bool;
 
     /// Returns the rail that it is for.
