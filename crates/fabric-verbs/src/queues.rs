@@ -271,8 +271,10 @@ impl QueuePair {
         self.leave(sys::QPS_ERR)
     }
 
-    /// Puts it into the reset state: what has come is placed by then, and what comes later is dropped, as if it were
-    /// destroyed (IBTA volume 1, 10.3.1.1). Its completions may be purged.
+    /// Puts it into the reset state, in which it drops what comes (IBTA volume 1, 10.3.1.1). After this call it places
+    /// nothing more, as if it were destroyed: mlx5's driver destroys one by resetting it first (Linux,
+    /// drivers/infiniband/hw/mlx5/qp.c, destroy_qp_common), and soft-RoCE's waits until no packet is in work
+    /// (sw/rxe/rxe_qp.c, rxe_qp_reset). Its completions may be purged.
     pub(crate) fn reset(&mut self) -> io::Result<()> {
         self.leave(sys::QPS_RESET)
     }

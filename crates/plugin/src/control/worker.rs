@@ -189,15 +189,15 @@ impl Workers {
     /// Has work on a rail go on after a pause.
     pub(super) fn give_rail_again(&mut self, job: RailJob, pause: Duration) {
         let at_ns = nanoseconds(self.epoch.elapsed() + pause);
-        if let Some(thread) = &mut self.rail_threads {
-            thread.paused.push((at_ns, job));
+        if let Some(threads) = &mut self.rail_threads {
+            threads.paused.push((at_ns, job));
         }
     }
 
     /// Frees the paused work on rails whose connection is closed.
     pub(super) fn cancel_rails(&mut self) {
-        let paused = self.rail_threads.iter_mut().flat_map(|thread| {
-            let closed = thread.paused.extract_if(.., |(_, job)| !job.owner.is_open());
+        let paused = self.rail_threads.iter_mut().flat_map(|threads| {
+            let closed = threads.paused.extract_if(.., |(_, job)| !job.owner.is_open());
             closed.map(|(_, job)| job.work)
         });
         for work in paused.collect::<Vec<_>>() {
@@ -207,7 +207,7 @@ impl Workers {
 
     /// Returns true if work on a rail is not done, or was not taken back.
     pub(super) fn has_rail_work(&self) -> bool {
-        self.rail_threads.as_ref().is_some_and(|thread| thread.away > 0 || !thread.paused.is_empty())
+        self.rail_threads.as_ref().is_some_and(|threads| threads.away > 0 || !threads.paused.is_empty())
     }
 
     /// Returns the time at which paused work on a rail goes on.
@@ -224,9 +224,9 @@ impl Workers {
             // If the thread is gone, the next work that it is given tells.
             let _ = self.give_rail(job);
         }
-        let thread = self.rail_threads.as_mut()?;
-        let done = thread.done.try_recv().ok()?;
-        thread.away = thread.away.saturating_sub(1);
+        let threads = self.rail_threads.as_mut()?;
+        let done = threads.done.try_recv().ok()?;
+        threads.away = threads.away.saturating_sub(1);
         Some(done)
     }
 
@@ -261,7 +261,7 @@ impl Drop for Workers {
                  for 5 s; set-ups left to it: {left}; look at the kernel log, and at the port's link"
             ));
         }
-        let paused = self.rail_threads.as_mut().map(|thread| std::mem::take(&mut thread.paused));
+        let paused = self.rail_threads.as_mut().map(|threads| std::mem::take(&mut threads.paused));
         for (_, job) in paused.into_iter().flatten() {
             self.free(Box::new(job.work));
         }
@@ -278,7 +278,7 @@ impl Drop for Workers {
                 self.free(Box::new(handshake));
             }
         }
-        while let Some(done) = self.rail_threads.as_ref().and_then(|thread| thread.done.try_recv().ok()) {
+        while let Some(done) = self.rail_threads.as_ref().and_then(|threads| threads.done.try_recv().ok()) {
             if let Some(work) = done.work {
                 self.free(Box::new(work));
             }
