@@ -5,7 +5,7 @@ use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use railweave_fabric::{LaneId, RemoteSlice, Reports, WorkId};
+use railweave_fabric::{Ended, LaneId, RemoteSlice, Reports, WorkId};
 
 use crate::flush::FlushLane;
 use crate::lanes::{FENCE_FLUSH, FLUSH, Lane, RECEIVE, id_of, lane_of, number_of, send_id};
@@ -43,7 +43,7 @@ pub(crate) struct FenceParts {
 
 /// A lane that ends.
 struct Ending {
-    /// `None` if it could not be reset and was destroyed.
+    /// `None` once it is out of service.
     qp: Option<QueuePair>,
     number: u32,
     /// Requests posted, and those that have come back, modulo 2^16.
@@ -110,15 +110,6 @@ impl Ending {
         }
     }
 
-    /// Ends its service. Its destruction may take longer: soft-RoCE's waits until the last packets of the queue pair
-    /// have gone, which without a cable is once the kernel gives up on the peer's hardware address, after 3 s. A driver
-    /// that cannot reset it has to destroy it.
-    fn reset(&mut self) {
-        if self.qp.as_mut().is_some_and(|qp| qp.reset().is_err()) {
-            self.qp = None;
-        }
-    }
-
     /// Returns true if everything that should come back has come back.
     fn is_back(&self) -> bool {
         self.is_mute || (self.posted == self.completed && self.receives == 0)
@@ -141,20 +132,22 @@ impl<'a, R: Reports> Fence<'a, R> {
         }
     }
 
-    /// Reports what is complete, resets the lanes, and flushes. Returns true if all flushes were done, and what is left
-    /// of the rail, without the receives that its lanes share.
+    /// Reports what is complete, takes the lanes out of service, and flushes. The remains are dropped before `shared`,
+    /// the receives that the lanes share.
     ///
     /// An adapter that purges the completions of a queue pair when it is reset, such as mlx5, is polled empty before.
     /// One that keeps them, such as soft-RoCE, may take immediates until then: it resets a queue pair only when the
     /// packets in work are through, and is polled empty again. The flushes come last: only the reset of its queue pairs
     /// shows that an adapter places nothing more.
-    pub(crate) fn end(mut self, flushes: &[RemoteSlice]) -> (bool, impl Send + 'static) {
+    pub(crate) fn end(mut self, flushes: &[RemoteSlice], shared: impl Send + 'static) -> Ended {
         self.wait_for_lanes();
-        self.lanes.iter_mut().for_each(Ending::reset);
+        let retired: Vec<_> = self.lanes.iter_mut().filter_map(|lane| lane.qp.take()).map(QueuePair::retire).collect();
         while self.poll() {}
         let is_visible = self.flush_all(flushes);
-        let pairs: Vec<_> = self.lanes.into_iter().map(|lane| lane.qp).collect();
-        (is_visible, (pairs, self.flush, self.completions))
+        let flush = self.flush.map(FlushLane::retire);
+        let is_over = retired.iter().all(Result::is_ok) && flush.as_ref().is_none_or(|(is_over, _)| *is_over);
+        let remains = Box::new((retired, flush, self.completions, shared));
+        Ended { is_over, is_visible, remains: Some(remains) }
     }
 
     /// Reports completions until no more come, or [`LIMIT`] has passed.

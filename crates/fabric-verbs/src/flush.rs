@@ -69,6 +69,13 @@ impl FlushLane {
         self.qp.pair.number()
     }
 
+    /// Takes it out of service: [`QueuePair::retire`]. Returns true if that was possible, and its remains.
+    pub(crate) fn retire(self) -> (bool, impl Send + 'static) {
+        let Self { qp, target, registration, .. } = self;
+        let pair = qp.pair.retire();
+        (pair.is_ok(), (pair, registration, target))
+    }
+
     /// Returns true if there is room for one more flush.
     pub(crate) fn has_room(&self) -> bool {
         self.room > 0

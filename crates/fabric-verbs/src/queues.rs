@@ -178,6 +178,8 @@ pub(crate) struct QueuePair {
     inline: u32,
     /// True once it is in the error or the reset state for good.
     is_stopped: bool,
+    /// True once it is destroyed.
+    is_destroyed: bool,
     post_send: unsafe extern "C" fn(*mut sys::Qp, *mut sys::SendWr, *mut *mut sys::SendWr) -> c_int,
     post_receive: unsafe extern "C" fn(*mut sys::Qp, *mut sys::RecvWr, *mut *mut sys::RecvWr) -> c_int,
     pd: Arc<ProtectionDomain>,
@@ -221,7 +223,8 @@ impl QueuePair {
         match (post_send, post_receive) {
             (Some(post_send), Some(post_receive)) => {
                 let inline = attributes.cap.max_inline_data.min(spec.inline);
-                Ok(Self { qp, number, inline, is_stopped: false, post_send, post_receive, pd: Arc::clone(pd) })
+                let pd = Arc::clone(pd);
+                Ok(Self { qp, number, inline, is_stopped: false, is_destroyed: false, post_send, post_receive, pd })
             }
             _ => {
                 // SAFETY: it was just made and nothing uses it.
@@ -268,21 +271,59 @@ impl QueuePair {
 
     /// Puts it into the error state: it sends nothing more, places nothing more, and its work comes back.
     pub(crate) fn stop(&mut self) -> io::Result<()> {
-        self.leave(sys::QPS_ERR)
+        self.leave(sys::QPS_ERR)?;
+        self.is_stopped = true;
+        Ok(())
     }
 
-    /// Puts it into the reset state, in which it drops what comes (IBTA volume 1, 10.3.1.1). After this call it places
-    /// nothing more, as if it were destroyed: mlx5's driver destroys one by resetting it first (Linux,
-    /// drivers/infiniband/hw/mlx5/qp.c, destroy_qp_common), and soft-RoCE's waits until no packet is in work
-    /// (sw/rxe/rxe_qp.c, rxe_qp_reset). Its completions may be purged.
-    pub(crate) fn reset(&mut self) -> io::Result<()> {
-        self.leave(sys::QPS_RESET)
+    /// Takes it out of service: after this call it sends and places nothing more. Its completions may be purged.
+    ///
+    /// Returns it in the reset state, in which it drops what comes (IBTA volume 1, 10.3.1.1), because its destruction
+    /// may take longer: soft-RoCE's waits until the last packets of the queue pair have gone, which without a cable is
+    /// once the kernel gives up on the peer's hardware address, after 3 s. A reset ends as much as a destruction does:
+    /// mlx5, mlx4 and hns destroy a queue pair by resetting it first (Linux, drivers/infiniband/hw/mlx5/qp.c,
+    /// destroy_qp_common), and soft-RoCE waits until no packet is in work (sw/rxe/rxe_qp.c, rxe_qp_reset).
+    ///
+    /// Destroys it if it does not say that it is in that state: irdma accepts the reset of a queue pair in the error
+    /// state and does nothing (hw/irdma/verbs.c, irdma_modify_qp_roce), and mana cannot say (rdma-core,
+    /// providers/mana/mana.c, mana_ctx_ops).
+    ///
+    /// # Errors
+    /// If it can neither be reset nor destroyed although its device is there: itself, still in service.
+    pub(crate) fn retire(mut self) -> Result<Option<Self>, Self> {
+        let is_stopped = self.is_stopped || self.stop().is_ok();
+        if is_stopped && self.leave(sys::QPS_RESET).is_ok() && self.is_reset() {
+            return Ok(Some(self));
+        }
+        match self.destroy() {
+            // The kernel has destroyed what a device had when it was taken away (Linux,
+            // drivers/infiniband/core/rdma_core.c, uverbs_destroy_ufile_hw), and answers so from then on.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EIO | libc::ENODEV)) => Ok(Some(self)),
+            Err(_) => Err(self),
+            Ok(()) => Ok(None),
+        }
     }
 
     fn leave(&mut self, state: c_int) -> io::Result<()> {
         let mut attributes = sys::QpAttributes { qp_state: state, ..Default::default() };
-        self.modify(&mut attributes, sys::QP_STATE)?;
-        self.is_stopped = true;
+        self.modify(&mut attributes, sys::QP_STATE)
+    }
+
+    /// Returns true if it says that it is in the reset state.
+    fn is_reset(&self) -> bool {
+        let mut attributes = sys::QpAttributes { qp_state: sys::QPS_ERR, ..Default::default() };
+        let mut created = MaybeUninit::uninit();
+        let query = self.pd.device.functions().query_qp;
+        // SAFETY: the queue pair is valid, and there is room for both kinds of attributes.
+        let result = unsafe { query(self.qp.as_ptr(), &raw mut attributes, sys::QP_STATE, created.as_mut_ptr()) };
+        result == 0 && attributes.qp_state == sys::QPS_RESET
+    }
+
+    fn destroy(&mut self) -> io::Result<()> {
+        // SAFETY: it was made once and is destroyed once, because a refusal keeps it; it is owned here, so no call on it
+        // is in progress.
+        check(unsafe { (self.pd.device.functions().destroy_qp)(self.qp.as_ptr()) })?;
+        self.is_destroyed = true;
         Ok(())
     }
 
@@ -315,11 +356,14 @@ impl Drop for QueuePair {
         // A queue pair that keeps sending to a peer that is gone can keep the kernel from destroying it: soft-RoCE
         // waits for its own packets. In the error state it sends nothing more. If even this change is refused, there is
         // nothing to stop.
+        if self.is_destroyed {
+            return;
+        }
         if !self.is_stopped {
             let _ = self.stop();
         }
-        // SAFETY: it was made once and is destroyed once; no call on it is in progress, because it is owned here.
-        unsafe { (self.pd.device.functions().destroy_qp)(self.qp.as_ptr()) };
+        // After a refusal it is the kernel's, until the process ends.
+        let _ = self.destroy();
     }
 }
 

@@ -495,8 +495,6 @@ impl Rail for VerbsRail {
         };
         let lanes = lanes.into_lanes().map(|lane| (receives(&lane), lane)).collect();
         let parts = FenceParts { lanes, flush, shares_receives: shared.is_some(), completions, depth: self.depth };
-        let (is_visible, remains) = Fence::new(parts, reports).end(flushes);
-        // The shared receives are destroyed after the queue pairs that share them.
-        Ended { is_visible, remains: Some(Box::new((remains, shared))) }
+        Fence::new(parts, reports).end(flushes, shared)
     }
 }

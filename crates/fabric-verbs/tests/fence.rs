@@ -184,14 +184,44 @@ fn a_fence_does_not_wait_for_the_destruction_of_its_lanes() {
 }
 
 #[test]
-fn lanes_that_cannot_be_reset_are_destroyed_by_the_fence() {
-    let machine = Machine::new(&devices("plain", "'modify_qp/RESET@b:*:EIO'"));
-    let Pair { near, far } = machine.pair(&unflushed(2, None));
-    let mut reports = Vec::new();
-    let ended = far.rail.end(&[], &mut reports);
-    assert!(ended.is_visible && reports.is_empty());
-    assert!(machine.lanes("b").is_empty(), "while the rest is there");
-    drop((near, ended));
+fn lanes_that_are_not_shown_to_be_reset_are_destroyed_by_the_fence() {
+    for (profile, faults, are_destroyed) in [
+        ("plain", "", false),
+        ("plain", "'modify_qp/RESET@b:*:EIO'", true),
+        ("plain", "'modify_qp/ERR@b:*:EIO'", true),
+        ("plain", "'query_qp@b:*:EIO'", true),
+        // The reset changes nothing, and nobody says what it has changed.
+        ("irdma", "", true),
+        ("mana", "", true),
+        ("connectx-7", "", false),
+        ("bnxt_re", "", false),
+        ("rxe", "", false),
+    ] {
+        let machine = Machine::new(&devices(profile, faults));
+        let Pair { near, far } = machine.pair(&wish(2, None));
+        let mut reports = Vec::new();
+        let ended = far.rail.end(&[], &mut reports);
+        assert!(ended.is_over && ended.is_visible && reports.is_empty(), "{profile}, {faults}");
+        let states: Vec<_> = machine.lanes("b").iter().map(|lane| lane.state).collect();
+        // Two lanes, and the one that flushes.
+        let expected = if are_destroyed { Vec::new() } else { vec![sys::QPS_RESET; 3] };
+        assert_eq!(states, expected, "{profile}, {faults}: while the rest is there");
+        drop((near, ended));
+        assert!(machine.fake.queue_pairs().is_empty());
+    }
+}
+
+#[test]
+fn a_fence_that_can_neither_reset_nor_destroy_says_so_unless_the_device_is_gone() {
+    for (error, is_over) in [("16", false), ("EINVAL", false), ("EIO", true), ("ENODEV", true)] {
+        let faults = format!("'modify_qp/RESET@b:*:{error}', 'destroy_qp@b:1:{error}'");
+        let machine = Machine::new(&devices("plain", &faults));
+        let Pair { near, far } = machine.pair(&wish(2, None));
+        let ended = far.rail.end(&[], &mut Vec::<Completion>::new());
+        assert_eq!((ended.is_over, machine.lanes("b").len()), (is_over, 1), "{error}");
+        drop((near, ended));
+        assert!(machine.lanes("b").is_empty(), "its destruction was retried");
+    }
 }
 
 #[test]

@@ -190,6 +190,9 @@ pub trait Reports {
 /// A rail that has [ended](Rail::end).
 #[must_use = "the memory's owner may not see what was placed if a flush has failed"]
 pub struct Ended {
+    /// True if the lanes are known to be out of service. Otherwise the device has refused it, and data may still land
+    /// or leave.
+    pub is_over: bool,
     /// True if everything could be flushed. Otherwise the device is gone, the memory is not registered, or no answer
     /// came in time.
     pub is_visible: bool,
@@ -200,7 +203,7 @@ pub struct Ended {
 impl Ended {
     /// Returns the end of a rail without remains that had nothing to flush, or has flushed it.
     pub fn whole() -> Self {
-        Self { is_visible: true, remains: None }
+        Self { is_over: true, is_visible: true, remains: None }
     }
 }
 
@@ -303,11 +306,11 @@ pub trait Rail: Send + 'static {
     /// Ends the rail for good, whether its lanes have failed or not: its fence. Dropping a rail also frees it, but
     /// loses reports.
     ///
-    /// Puts the lanes out of service, and reports everything that is complete. After the call has returned, and before
-    /// the remains are dropped, nothing that the peer has posted on this rail lands in this end's memory, and nothing
-    /// that this end has posted leaves it; packets of this end that are in the network already may land at the peer
-    /// until the peer has ended its side. By then `reports` has been given every signalled write and every flush that
-    /// is known to be complete ([`Reports::handle_sent`]), and every immediate that has arrived
+    /// Takes the lanes out of service, and reports everything that is complete. After the call has returned, and before
+    /// the remains are dropped, nothing that the peer has posted on this rail lands in this end's memory, and the
+    /// device takes nothing more from it; packets of this end that this host or the network already has may land at the
+    /// peer until the peer has ended its side. By then `reports` has been given every signalled write and every flush
+    /// that is known to be complete ([`Reports::handle_sent`]), and every immediate that has arrived
     /// ([`Reports::handle_received`]), unless an earlier [`Self::report`] did so. Work of this end that nothing
     /// reported may or may not have arrived. A write of the peer that nothing reported may be in memory in part.
     /// [`Reports::handle_failed`] is not called, not even for failures that are not reported yet: the caller has

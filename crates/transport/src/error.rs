@@ -67,6 +67,20 @@ pub enum Cause {
         /// The peer.
         peer: String,
     },
+    /// A device of this host has refused to take the queue pairs of a failed rail out of service, so that nobody knows
+    /// when its last data lands.
+    #[error(
+        "{name} to {peer} has failed, and its device refuses to end its queue pairs, which may still write to memory; \
+         look at the kernel log of this host, and reset the adapter"
+    )]
+    Unended {
+        /// The rail.
+        rail: RailId,
+        /// The rail's name, with its two ends.
+        name: String,
+        /// The peer.
+        peer: String,
+    },
     /// No rail of the connection carried anything for too long.
     #[error(
         "no rail to {peer} has carried anything for {:.1} s, longer than RAILWEAVE_OUTAGE_TIMEOUT: {history}; check \
@@ -150,7 +164,7 @@ impl Cause {
             Self::Handshake { failure, .. } => failure.fault(),
             Self::Unreachable(why) => why.fault(),
             Self::SessionEnded { .. } | Self::SessionAway { .. } | Self::Lost(_) | Self::Outage { .. } => Fault::Peer,
-            Self::Unrepairable { .. } => Fault::Local,
+            Self::Unrepairable { .. } | Self::Unended { .. } => Fault::Local,
             Self::Setup(error) => error.fault(),
             Self::Register(error) => error.fault(),
             Self::Other { fault, .. } => *fault,

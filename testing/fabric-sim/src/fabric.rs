@@ -292,8 +292,9 @@ impl<O: Observer> Rail for SimRail<O> {
     }
 
     fn end(self, flushes: &[RemoteSlice], reports: &mut impl Reports) -> Ended {
-        let is_visible = self.world.lock().end_rail(self.end, flushes, reports);
-        Ended { is_visible, remains: None }
+        let mut world = self.world.lock();
+        let is_visible = world.end_rail(self.end, flushes, reports);
+        Ended { is_over: !world.refuses_ends, is_visible, remains: None }
     }
 
     fn parts(&self) -> Vec<Part> {

@@ -10,13 +10,13 @@ use serde::Deserialize;
 const FUNCTIONS: &str = "get_device_list open_device close_device query_device query_port query_port_speed query_gid \
     query_gid_ex alloc_pd dealloc_pd reg_mr reg_mr_iova2 reg_dmabuf_mr mlx5dv_reg_dmabuf_mr \
     mlx5dv_get_data_direct_sysfs_path dereg_mr create_cq destroy_cq create_srq destroy_srq create_qp modify_qp \
-    destroy_qp query_ece set_ece fork_init post_send post_recv post_srq_recv poll_cq";
+    query_qp destroy_qp query_ece set_ece fork_init post_send post_recv post_srq_recv poll_cq";
 
 /// The functions that can be made slow, because they wait outside the world's lock.
 const SLOW: &[&str] = &["create_qp", "modify_qp", "destroy_qp"];
 
 /// The functions that can fail on one device alone, because they are about an existing queue pair.
-const OF_A_DEVICE: &[&str] = &["modify_qp", "destroy_qp"];
+const OF_A_DEVICE: &[&str] = &["modify_qp", "query_qp", "destroy_qp"];
 
 const STATES: &[(&str, c_int)] = &[
     ("RESET", sys::QPS_RESET),
@@ -227,7 +227,7 @@ mod tests {
             ("create_qp:1:ENOPE", "ENOMEM"),
             ("create_qp:1:-1", "positive"),
             ("create_qp/RTR:1:EIO", "modify_qp"),
-            ("create_qp@a:1:EIO", "modify_qp and destroy_qp"),
+            ("create_qp@a:1:EIO", "modify_qp and query_qp and destroy_qp"),
             ("create_qp:3-2:EIO", "from 1"),
             ("modify_qp/UP:1:EIO", "RESET"),
             ("poll_cq:1:5ms", "cannot be made slow"),

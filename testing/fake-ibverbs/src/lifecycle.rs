@@ -205,12 +205,14 @@ impl World {
         let request =
             Request { state: pair.state(), port: entry.attributes.port_num, device: &device, attributes, mask };
         let target = request.target();
+        let stays = device.habits.stays_in_error && target == sys::QPS_RESET && request.state == sys::QPS_ERR;
         if let Err(reason) = request.check() {
             complain(format_args!("ibv_modify_qp of queue pair {:#x}: {reason}", pair.number));
             return Err(libc::EINVAL);
         }
         drop(device);
         match target {
+            sys::QPS_RESET if stays => return Ok(()),
             sys::QPS_RESET => {
                 pair.set_state(sys::QPS_RESET);
                 // Writes that are being placed here complete before, and are forgotten.
@@ -242,7 +244,10 @@ impl World {
     }
 
     pub(crate) fn query_qp(&mut self, address: usize) -> Answer<(sys::QpAttributes, sys::QpInitAttributes)> {
+        let device = self.device_of(address);
+        self.strike_in(Call { function: "query_qp", state: None, device: device.as_deref() })?;
         let entry = self.pairs.get(&address).ok_or_else(|| unknown("queue pair"))?;
+        entry.device.facts().habits.query_pair.when(true)?;
         let state = pair(address).state();
         let attributes =
             sys::QpAttributes { qp_state: state, cur_qp_state: state, cap: entry.granted, ..entry.attributes };

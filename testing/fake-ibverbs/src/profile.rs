@@ -83,6 +83,10 @@ pub(crate) struct Habits {
     pub(crate) sent_bytes: bool,
     /// True if completions stay in their queue when their queue pair is destroyed or reset.
     pub(crate) stale_completions: bool,
+    /// True if a queue pair in the error state stays there although the change to the reset state is accepted.
+    pub(crate) stays_in_error: bool,
+    /// The failure to query a queue pair.
+    pub(crate) query_pair: Refusal,
     /// True if a queue pair on a shared receive queue raises QP_LAST_WQE_REACHED when it fails.
     pub(crate) last_receive_event: bool,
 }
@@ -104,6 +108,8 @@ impl Default for Habits {
             atomic_access: Refusal(None),
             sent_bytes: true,
             stale_completions: false,
+            stays_in_error: false,
+            query_pair: Refusal(None),
             last_receive_event: true,
         }
     }

@@ -229,6 +229,11 @@ functions! {
     /// ibv_modify_qp(3).
     modify_qp: needed fn(qp: *mut Qp, attributes: *mut QpAttributes, mask: c_int) -> c_int,
         c"ibv_modify_qp", c"IBVERBS_1.1";
+    /// ibv_query_qp(3).
+    query_qp: needed fn(
+            qp: *mut Qp, attributes: *mut QpAttributes, mask: c_int, created: *mut QpInitAttributes
+        ) -> c_int,
+        c"ibv_query_qp", c"IBVERBS_1.1";
     /// ibv_create_qp(3).
     destroy_qp: needed fn(qp: *mut Qp) -> c_int, c"ibv_destroy_qp", c"IBVERBS_1.1";
     /// ibv_fork_init(3).

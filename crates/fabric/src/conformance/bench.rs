@@ -129,7 +129,8 @@ impl<F: Fabric> Side<F> {
     /// Ends the rail, with these flushes. Returns true if everything is visible.
     pub(super) fn end(&mut self, flushes: &[RemoteSlice]) -> bool {
         let rail = self.rail.take().expect("the case has not dropped this rail");
-        let Ended { is_visible, remains } = rail.end(flushes, &mut self.log);
+        let Ended { is_over, is_visible, remains } = rail.end(flushes, &mut self.log);
+        assert!(is_over, "a device that works ends its lanes");
         self.remains = remains;
         is_visible
     }

@@ -1,24 +1,25 @@
-//! Threads that do one job after another, and are waited for as long as they get something done.
-#![allow(clippy::disallowed_types, reason = "the control thread gives its workers jobs here")]
+//! Threads that do jobs, and are waited for as long as they get something done.
+#![allow(clippy::disallowed_types, reason = "the control thread gives its pools jobs here")]
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, SendError, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::signals;
 
-/// The time between two checks of a worker's progress while it ends.
+/// The time between two checks of a pool's progress while it ends.
 const PROGRESS_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The longest time between two checks that counts as waiting. If more has passed, this process was stopped, and its
-/// worker with it.
+/// threads with it.
 const MOST_BETWEEN_CHECKS: Duration = Duration::from_millis(100);
 
-/// The number of jobs that a worker was given, and the number of those that are done.
+/// The number of jobs that a pool was given, and the number of those that are done.
 #[derive(Default)]
 pub(super) struct Progress {
     given: AtomicU64,
@@ -35,7 +36,7 @@ impl Progress {
     }
 }
 
-/// The jobs that wait for a thread.
+/// The jobs of a pool that no thread has begun.
 struct Todo<J> {
     given: Receiver<J>,
     may_wait: fn(&J) -> bool,
@@ -60,97 +61,112 @@ impl<J> Todo<J> {
     }
 }
 
-/// A thread that does one job after another.
-pub(super) struct Worker<J> {
-    jobs: Option<Sender<J>>,
-    pub(super) progress: Arc<Progress>,
-    thread: Option<JoinHandle<()>>,
+/// The part of a pool that its threads share.
+struct Shared<J> {
+    todo: Mutex<Todo<J>>,
+    work: Box<dyn Fn(J) + Send + Sync>,
+    progress: Arc<Progress>,
 }
 
-impl<J: Send + 'static> Worker<J> {
-    /// Starts the thread. Jobs that may wait are done when there are no others.
+/// Threads that take jobs from one queue, so that a job which lasts holds up no other while there are more threads.
+pub(super) struct Pool<J> {
+    name: &'static str,
+    most: usize,
+    jobs: Option<Sender<J>>,
+    shared: Arc<Shared<J>>,
+    pub(super) progress: Arc<Progress>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl<J: Send + 'static> Pool<J> {
+    /// Starts the first thread of at most this many. Jobs that may wait are done when there are no others.
     pub(super) fn start(
-        name: &str,
+        name: &'static str,
+        most: usize,
         may_wait: fn(&J) -> bool,
-        mut work: impl FnMut(J) + Send + 'static,
+        work: impl Fn(J) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let (jobs, given) = mpsc::channel::<J>();
-        let mut todo = Todo { given, may_wait, first: VecDeque::new(), last: VecDeque::new() };
+        let todo = Mutex::new(Todo { given, may_wait, first: VecDeque::new(), last: VecDeque::new() });
         let progress = Arc::<Progress>::default();
-        let counted = Arc::clone(&progress);
+        let shared = Arc::new(Shared { todo, work: Box::new(work), progress: Arc::clone(&progress) });
+        let mut pool = Self { name, most, jobs: Some(jobs), shared, progress, threads: Vec::new() };
+        pool.add_thread()?;
+        Ok(pool)
+    }
+
+    fn add_thread(&mut self) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
         let _blocked = signals::Blocked::all();
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            while let Some(job) = todo.next() {
-                work(job);
-                counted.done.fetch_add(1, Ordering::Release);
+        let run = move || {
+            // A thread that waits for a job keeps the lock, and the other idle ones wait for that.
+            while let Some(job) = { shared.todo.lock().unwrap_or_else(PoisonError::into_inner).next() } {
+                // Jobs report their bugs themselves. One that cannot be dropped must not end the thread.
+                let _ = catch_unwind(AssertUnwindSafe(|| (shared.work)(job)));
+                shared.progress.done.fetch_add(1, Ordering::Release);
             }
-        })?;
-        Ok(Self { jobs: Some(jobs), progress, thread: Some(thread) })
+        };
+        self.threads.push(std::thread::Builder::new().name(self.name.to_owned()).spawn(run)?);
+        Ok(())
     }
 
-    /// Adds a job. Returns it if the thread is gone.
-    pub(super) fn give(&self, job: J) -> Result<(), J> {
+    /// Adds a job, and a thread if all are busy and there may be more. Once the pool is finished, drops the job.
+    pub(super) fn give(&mut self, job: J) {
+        let Some(jobs) = &self.jobs else { return };
         self.progress.given.fetch_add(1, Ordering::Relaxed);
-        match &self.jobs {
-            Some(jobs) => jobs.send(job).map_err(|SendError(job)| job),
-            None => Err(job),
+        if jobs.send(job).is_ok() && self.threads.len() < self.most && self.progress.left() > self.threads.len() as u64
+        {
+            // Without one more, the others do it.
+            let _ = self.add_thread();
         }
     }
 
-    /// Lets the thread finish its jobs and joins it: [`finish`].
+    /// Returns the number of threads.
+    #[cfg(test)]
+    pub(super) fn threads(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Lets the threads finish their jobs and joins them. If they finish none for `patience`, leaves them running and
+    /// returns the number of unfinished jobs.
     pub(super) fn finish(&mut self, patience: Duration) -> Result<(), u64> {
-        finish(std::slice::from_mut(self), patience)
-    }
-}
-
-/// Lets threads finish their jobs and joins them. If they finish none for `patience`, leaves them running and returns
-/// the number of unfinished jobs.
-pub(super) fn finish<J>(workers: &mut [Worker<J>], patience: Duration) -> Result<(), u64> {
-    workers.iter_mut().for_each(|worker| worker.jobs = None);
-    let done = |workers: &[Worker<J>]| workers.iter().map(|worker| worker.progress.done()).sum::<u64>();
-    let runs = |worker: &Worker<J>| worker.thread.as_ref().is_some_and(|thread| !thread.is_finished());
-    let (mut seen, mut waited, mut checked) = (done(workers), Duration::ZERO, Instant::now());
-    while workers.iter().any(runs) {
-        waited += checked.elapsed().min(MOST_BETWEEN_CHECKS);
-        checked = Instant::now();
-        if done(workers) != seen {
-            (seen, waited) = (done(workers), Duration::ZERO);
+        self.jobs = None;
+        let (mut seen, mut waited, mut checked) = (self.progress.done(), Duration::ZERO, Instant::now());
+        while self.threads.iter().any(|thread| !thread.is_finished()) {
+            waited += checked.elapsed().min(MOST_BETWEEN_CHECKS);
+            checked = Instant::now();
+            if self.progress.done() != seen {
+                (seen, waited) = (self.progress.done(), Duration::ZERO);
+            }
+            if waited >= patience {
+                self.threads.clear();
+                return Err(self.progress.left());
+            }
+            std::thread::sleep(PROGRESS_CHECK_INTERVAL);
         }
-        if waited >= patience {
-            workers.iter_mut().for_each(|worker| worker.thread = None);
-            return Err(workers.iter().map(|worker| worker.progress.left()).sum());
-        }
-        std::thread::sleep(PROGRESS_CHECK_INTERVAL);
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        Ok(())
     }
-    // A panic was already caught and logged.
-    workers.iter_mut().filter_map(|worker| worker.thread.take()).for_each(|thread| drop(thread.join()));
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Makes a worker whose jobs each wait for a message.
-    fn gated() -> (Sender<()>, Worker<()>) {
+    /// Makes a thread whose jobs each wait for a message.
+    fn gated() -> (Sender<()>, Pool<()>) {
         let (go, gate) = mpsc::channel::<()>();
-        let worker = Worker::start(
-            "test",
-            |()| false,
-            move |()| {
-                let _ = gate.recv();
-            },
-        )
-        .unwrap();
-        (go, worker)
+        let gate = Mutex::new(gate);
+        let wait = move |()| assert!(matches!(gate.lock().unwrap().recv(), Ok(()) | Err(mpsc::RecvError)));
+        (go, Pool::start("test", 1, |()| false, wait).unwrap())
     }
 
     #[test]
-    fn a_worker_that_gets_something_done_is_waited_for_and_one_that_does_not_is_left() {
+    fn a_pool_that_gets_something_done_is_waited_for_and_one_that_does_not_is_left() {
         let patience = Duration::from_millis(500);
-        let (go, mut worker) = gated();
-        (0..10).for_each(|_| worker.give(()).unwrap());
-        let progress = Arc::clone(&worker.progress);
+        let (go, mut pool) = gated();
+        (0..10).for_each(|_| pool.give(()));
+        let progress = Arc::clone(&pool.progress);
         let keeper = std::thread::spawn(move || {
             // Three jobs, each after half of the patience, which together take longer than it. Then none.
             for done in 1..=3 {
@@ -163,13 +179,13 @@ mod tests {
             go
         });
         let begin = Instant::now();
-        assert_eq!(worker.finish(patience), Err(7));
+        assert_eq!(pool.finish(patience), Err(7));
         assert!(begin.elapsed() >= patience * 2, "it was left after {:?}", begin.elapsed());
         drop(keeper.join().unwrap());
-        let (go, mut worker) = gated();
-        worker.give(()).unwrap();
+        let (go, mut pool) = gated();
+        pool.give(());
         go.send(()).unwrap();
-        assert_eq!(worker.finish(Duration::from_secs(60)), Ok(()));
+        assert_eq!(pool.finish(Duration::from_secs(60)), Ok(()));
     }
 
     #[test]
@@ -182,5 +198,43 @@ mod tests {
         [5, 6].into_iter().for_each(|job| jobs.send(job).unwrap());
         drop(jobs);
         assert_eq!([todo.next(), todo.next(), todo.next(), todo.next()], [Some(6), Some(3), Some(5), None]);
+    }
+
+    #[test]
+    fn a_job_that_lasts_holds_up_no_other_while_there_is_one_more_thread() {
+        let (go, gate) = mpsc::channel::<()>();
+        let (begun, has_begun) = mpsc::channel::<bool>();
+        let (gate, begun) = (Mutex::new(gate), Mutex::new(begun));
+        let work = move |is_slow: bool| {
+            begun.lock().unwrap().send(is_slow).unwrap();
+            if is_slow {
+                let _ = gate.lock().unwrap().recv();
+            }
+        };
+        let mut pool = Pool::start("test", 2, |_: &bool| false, work).unwrap();
+        pool.give(true);
+        assert_eq!(has_begun.recv(), Ok(true));
+        for count in 1..=20 {
+            pool.give(false);
+            assert_eq!(has_begun.recv(), Ok(false), "job {count}");
+            assert!(pool.threads() <= 2);
+        }
+        pool.give(true);
+        assert_eq!(has_begun.recv(), Ok(true));
+        go.send(()).unwrap();
+        go.send(()).unwrap();
+        assert_eq!(pool.finish(Duration::from_secs(60)), Ok(()));
+        assert_eq!(pool.progress.done(), 22);
+    }
+
+    #[test]
+    fn a_job_that_panics_ends_no_thread() {
+        let mut pool = Pool::start("test", 1, |_: &bool| false, |panics| assert!(!panics, "as it should")).unwrap();
+        pool.give(true);
+        pool.give(false);
+        assert_eq!(pool.finish(Duration::from_secs(60)), Ok(()));
+        assert_eq!(pool.progress.done(), 2);
+        pool.give(false);
+        assert_eq!(pool.progress.left(), 0, "it was dropped");
     }
 }

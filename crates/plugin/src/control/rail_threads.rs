@@ -6,14 +6,14 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use mio::Waker;
 use railweave_transport::RailWork;
 
 use super::clock::nanoseconds;
-use super::jobs::{Worker, finish};
+use super::jobs::Pool;
 use super::numa::Placed;
 use crate::comm::Route;
 
@@ -52,10 +52,11 @@ pub(super) struct RailDone {
 
 /// The threads.
 pub(super) struct RailThreads {
-    starter: RailStarter,
-    /// Those that do what may not wait; each was started when the others were busy.
-    fences: Vec<Worker<RailJob>>,
-    lanes: Worker<RailJob>,
+    /// True once they must end: waiting work is then freed instead of done.
+    pub(super) ending: Arc<AtomicBool>,
+    /// Those that do what may not wait; `None` if there are none.
+    fences: Option<Pool<RailJob>>,
+    lanes: Pool<RailJob>,
     pub(super) done: Receiver<RailDone>,
     /// The amount of work that was not taken back.
     pub(super) away: usize,
@@ -63,74 +64,56 @@ pub(super) struct RailThreads {
     pub(super) paused: Vec<(u64, RailJob)>,
 }
 
-/// Starts the threads.
-struct RailStarter {
-    /// True once they must end: waiting work is then freed instead of done.
-    ending: Arc<AtomicBool>,
-    back: Sender<RailDone>,
-    waker: Arc<Waker>,
-    epoch: Instant,
-}
-
-impl RailStarter {
-    fn start(&self, name: &str) -> io::Result<Worker<RailJob>> {
-        let (is_ending, back) = (Arc::clone(&self.ending), self.back.clone());
-        let (waker, epoch) = (Arc::clone(&self.waker), self.epoch);
-        Worker::start(
-            name,
-            |_| false,
-            move |job: RailJob| {
+impl RailThreads {
+    /// Starts the first of each kind. Times count from `epoch`, and the thread that takes work back is woken.
+    ///
+    /// # Errors
+    /// If no thread can be started. With one only, fences go before new lanes.
+    pub(super) fn start(waker: &Arc<Waker>, epoch: Instant) -> io::Result<Self> {
+        let (back, done) = mpsc::channel();
+        let ending = Arc::<AtomicBool>::default();
+        let start = |name, most| {
+            let (is_ending, back, waker) = (Arc::clone(&ending), back.clone(), Arc::clone(waker));
+            let work = move |job: RailJob| {
                 if is_ending.load(Ordering::Relaxed) {
                     return drop(job);
                 }
                 // If the receiver is gone, this drops the work.
                 let _ = back.send(job.run(epoch));
                 let _ = waker.wake();
-            },
-        )
-    }
-}
-
-impl RailThreads {
-    /// Starts the one for new lanes. Times count from `epoch`, and the thread that takes work back is woken.
-    pub(super) fn start(waker: Arc<Waker>, epoch: Instant) -> io::Result<Self> {
-        let (back, done) = mpsc::channel();
-        let starter = RailStarter { ending: Arc::default(), back, waker, epoch };
-        let lanes = starter.start("railweave-rail")?;
-        Ok(Self { starter, fences: Vec::new(), lanes, done, away: 0, paused: Vec::new() })
+            };
+            Pool::start(name, most, |job| job.work.may_wait(), work)
+        };
+        let lanes = start("railweave-rail", 1)?;
+        let fences = start("railweave-fence", MOST_FENCES).ok();
+        Ok(Self { ending, fences, lanes, done, away: 0, paused: Vec::new() })
     }
 
-    /// Returns the mark that they must end.
-    pub(super) fn ending(&self) -> &Arc<AtomicBool> {
-        &self.starter.ending
+    /// Has work done.
+    pub(super) fn give(&mut self, job: RailJob) {
+        self.away += 1;
+        match &mut self.fences {
+            Some(fences) if !job.work.may_wait() => fences.give(job),
+            _ => self.lanes.give(job),
+        }
     }
 
-    /// Ends them as [`finish`] does, those for fences first. Returns the work left by each of the two kinds.
-    pub(super) fn finish(&mut self, patience: Duration) -> impl Iterator<Item = u64> + use<> {
-        let both = [finish(&mut self.fences, patience), self.lanes.finish(patience)];
-        both.into_iter().filter_map(Result::err)
+    /// Ends them as [`Pool::finish`] does. Returns the fences and the new lanes that were left to them.
+    pub(super) fn finish(&mut self, patience: Duration) -> [u64; 2] {
+        let fences = self.fences.as_mut().map_or(Ok(()), |fences| fences.finish(patience));
+        [fences, self.lanes.finish(patience)].map(|left| left.err().unwrap_or(0))
     }
 
     /// Returns the number of threads for fences.
     #[cfg(test)]
     pub(super) fn fences(&self) -> usize {
-        self.fences.len()
+        self.fences.as_ref().map_or(0, Pool::threads)
     }
 
-    /// Returns the thread for some work: for a fence the one with the least to do, or a new one if all are busy.
-    pub(super) fn thread_for(&mut self, job: &RailJob) -> io::Result<&Worker<RailJob>> {
-        if job.work.may_wait() {
-            return Ok(&self.lanes);
-        }
-        let is_busy = |worker: &Worker<RailJob>| worker.progress.left() > 0;
-        if self.fences.len() < MOST_FENCES && self.fences.iter().all(is_busy) {
-            match self.starter.start("railweave-fence") {
-                Ok(worker) => self.fences.push(worker),
-                Err(error) if self.fences.is_empty() => return Err(error),
-                Err(_) => {}
-            }
-        }
-        Ok(self.fences.iter().min_by_key(|worker| worker.progress.left()).expect("one was just made"))
+    /// Lets fences have no thread of their own.
+    #[cfg(test)]
+    pub(super) fn end_fences(&mut self) {
+        self.fences = None;
     }
 }
 

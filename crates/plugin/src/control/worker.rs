@@ -16,7 +16,7 @@ use mio::Waker;
 use railweave_transport::progress::Step;
 
 use super::clock::nanoseconds;
-use super::jobs::Worker;
+use super::jobs::Pool;
 use super::numa::Placed;
 use super::rail_threads::{RailDone, RailJob, RailThreads};
 use crate::comm::Route;
@@ -55,7 +55,7 @@ pub(super) struct Done {
 
 /// The set-up thread.
 struct SetupThread {
-    worker: Worker<Task>,
+    pool: Pool<Task>,
     done: Receiver<Done>,
     /// True once the threads must end: waiting tasks are then freed instead of run.
     ending: Arc<AtomicBool>,
@@ -75,7 +75,7 @@ pub(super) struct Workers {
     /// The numbers of those not taken back yet.
     outstanding_tasks: BTreeSet<u64>,
     setup_thread: Option<SetupThread>,
-    freeing_thread: Option<Worker<Box<dyn Send>>>,
+    freeing_thread: Option<Pool<Box<dyn Send>>>,
     rail_threads: Option<RailThreads>,
 }
 
@@ -101,7 +101,7 @@ impl Workers {
             let ending = Arc::<AtomicBool>::default();
             let (is_ending, waker) = (Arc::clone(&ending), Arc::clone(&self.waker));
             let (epoch, timeout_ns) = (self.epoch, self.timeout_ns);
-            let worker = Worker::start("railweave-setup", Task::may_wait, move |task: Task| {
+            let pool = Pool::start("railweave-setup", 1, Task::may_wait, move |task: Task| {
                 if is_ending.load(Ordering::Relaxed) {
                     return drop(task);
                 }
@@ -109,7 +109,7 @@ impl Workers {
                 let _ = back.send(task.run(epoch, timeout_ns));
                 let _ = waker.wake();
             })?;
-            self.setup_thread = Some(SetupThread { worker, done, ending, seen: 0, since_ns: 0 });
+            self.setup_thread = Some(SetupThread { pool, done, ending, seen: 0, since_ns: 0 });
         }
         Ok(self.setup_thread.as_mut().expect("it was just made"))
     }
@@ -119,13 +119,10 @@ impl Workers {
         let (now_ns, number) = (task.given_ns, self.given_tasks);
         task.number = number;
         let thread = self.setup_thread().map_err(|error| format!("the set-up thread cannot be started: {error}"))?;
-        if thread.worker.progress.left() == 0 {
+        if thread.pool.progress.left() == 0 {
             thread.since_ns = now_ns;
         }
-        if let Err(task) = thread.worker.give(task) {
-            self.free(Box::new(task.handshake));
-            return Err("a bug in Railweave ended the set-up thread; please report it".to_owned());
-        }
+        thread.pool.give(task);
         self.given_tasks += 1;
         self.outstanding_tasks.insert(number);
         Ok(number)
@@ -145,8 +142,8 @@ impl Workers {
     pub(super) fn is_stuck(&mut self, now_ns: u64) -> bool {
         let timeout_ns = self.timeout_ns;
         self.setup_thread.as_mut().is_some_and(|thread| {
-            let done = thread.worker.progress.done();
-            if done != thread.seen || thread.worker.progress.left() == 0 {
+            let done = thread.pool.progress.done();
+            if done != thread.seen || thread.pool.progress.left() == 0 {
                 (thread.seen, thread.since_ns) = (done, now_ns);
             }
             now_ns >= thread.since_ns.saturating_add(timeout_ns)
@@ -159,31 +156,24 @@ impl Workers {
         Some(done)
     }
 
-    /// Returns the threads for rails, and starts the one for new lanes when they are first needed.
-    fn rail_threads(&mut self) -> io::Result<&mut RailThreads> {
-        if self.rail_threads.is_none() {
-            self.rail_threads = Some(RailThreads::start(Arc::clone(&self.waker), self.epoch)?);
-        }
-        Ok(self.rail_threads.as_mut().expect("they were just made"))
-    }
-
     /// Has work on a rail done.
     ///
     /// # Errors
     /// If there is no thread that would do it: the reason.
     pub(super) fn give_rail(&mut self, job: RailJob) -> Result<(), String> {
-        let (reason, job) = match self.rail_threads().and_then(|threads| threads.thread_for(&job)) {
-            Ok(thread) => match thread.give(job) {
-                Ok(()) => {
-                    self.rail_threads.iter_mut().for_each(|threads| threads.away += 1);
-                    return Ok(());
+        if self.rail_threads.is_none() {
+            match RailThreads::start(&self.waker, self.epoch) {
+                Ok(threads) => self.rail_threads = Some(threads),
+                Err(error) => {
+                    self.free(Box::new(job.work));
+                    return Err(format!("a thread for rails cannot be started: {error}"));
                 }
-                Err(job) => ("a bug in Railweave ended a thread for rails; please report it".to_owned(), job),
-            },
-            Err(error) => (format!("a thread for rails cannot be started: {error}"), job),
-        };
-        self.free(Box::new(job.work));
-        Err(reason)
+            }
+        }
+        if let Some(threads) = &mut self.rail_threads {
+            threads.give(job);
+        }
+        Ok(())
     }
 
     /// Has work on a rail go on after a pause.
@@ -218,13 +208,10 @@ impl Workers {
     /// Returns the next work on a rail that is back. Lets paused work go on whose time has come.
     pub(super) fn take_rail_done(&mut self) -> Option<RailDone> {
         let now_ns = nanoseconds(self.epoch.elapsed());
-        let paused = &mut self.rail_threads.as_mut()?.paused;
-        let due: Vec<RailJob> = paused.extract_if(.., |(at_ns, _)| *at_ns <= now_ns).map(|(_, job)| job).collect();
-        for job in due {
-            // If the thread is gone, the next work that it is given tells.
-            let _ = self.give_rail(job);
-        }
         let threads = self.rail_threads.as_mut()?;
+        let due: Vec<RailJob> =
+            threads.paused.extract_if(.., |(at_ns, _)| *at_ns <= now_ns).map(|(_, job)| job).collect();
+        due.into_iter().for_each(|job| threads.give(job));
         let done = threads.done.try_recv().ok()?;
         threads.away = threads.away.saturating_sub(1);
         Some(done)
@@ -238,11 +225,10 @@ impl Workers {
         }
         if self.freeing_thread.is_none() {
             // If the thread cannot be started, `over` is dropped here.
-            self.freeing_thread = Worker::start("railweave-free", |_| false, drop).ok();
+            self.freeing_thread = Pool::start("railweave-free", 1, |_| false, drop).ok();
         }
-        if let Some(thread) = &self.freeing_thread {
-            // If the thread is gone, this drops `over`.
-            let _ = thread.give(over);
+        if let Some(thread) = &mut self.freeing_thread {
+            thread.give(over);
         }
     }
 }
@@ -250,11 +236,11 @@ impl Workers {
 impl Drop for Workers {
     fn drop(&mut self) {
         let endings = self.setup_thread.iter().map(|thread| &thread.ending);
-        for ending in endings.chain(self.rail_threads.iter().map(RailThreads::ending)) {
+        for ending in endings.chain(self.rail_threads.iter().map(|threads| &threads.ending)) {
             ending.store(true, Ordering::Relaxed);
         }
         if let Some(thread) = &mut self.setup_thread
-            && let Err(left) = thread.worker.finish(PATIENCE)
+            && let Err(left) = thread.pool.finish(PATIENCE)
         {
             log::warn(&format!(
                 "finalize no longer waits for a call of the kernel that sets up a connection and has not returned \
@@ -266,10 +252,11 @@ impl Drop for Workers {
             self.free(Box::new(job.work));
         }
         for threads in self.rail_threads.iter_mut() {
-            for left in threads.finish(PATIENCE) {
+            let [fences, lanes] = threads.finish(PATIENCE);
+            for (verb, left) in [("ended", fences), ("made", lanes)].into_iter().filter(|(_, left)| *left > 0) {
                 log::warn(&format!(
-                    "finalize no longer waits for the kernel, which has not ended or made the queue pairs of a rail \
-                     for 5 s; such work left to it: {left}; look at the kernel log, and at the port's link"
+                    "finalize no longer waits for the kernel, which has not {verb} the queue pairs of a rail for 5 s; \
+                     such work left to it: {left}; look at the kernel log, and at the port's link"
                 ));
             }
         }
@@ -288,7 +275,7 @@ impl Drop for Workers {
         {
             log::warn(&format!(
                 "finalize no longer waits for the kernel, which has not destroyed a connection's queue pairs for 5 s; \
-                 closed ends of connections left to it: {left}; look at the kernel log, and at the port's link"
+                 ends of connections and of rails left to it: {left}; look at the kernel log, and at the port's link"
             ));
         }
     }
@@ -464,15 +451,27 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn fences_without_a_thread_of_their_own_go_before_new_lanes() {
+        let (mut site, (owner, _)) = (Site::new(), owner());
+        site.workers.rail_threads.iter_mut().for_each(RailThreads::end_fences);
+        for (name, may_wait) in [("lanes", true), ("fence", false)] {
+            site.give(name, may_wait, &owner);
+        }
+        site.open();
+        assert_eq!(site.done.1.iter().take(2).collect::<Vec<_>>(), ["fence", "lanes"]);
+    }
+
+    #[test]
     fn a_few_fences_at_a_time_wait_for_no_others() {
         for busy in [MOST_FENCES - 1, MOST_FENCES] {
             let (mut site, (owner, _)) = (Site::new(), owner());
             let gates: Vec<_> = (0..busy).map(|_| close_gate(&mut site.workers, false)).collect();
             site.give("one more", false, &owner);
             let fences = site.workers.rail_threads.as_ref().map(RailThreads::fences);
-            assert_eq!(fences, Some(MOST_FENCES));
+            assert!(fences <= Some(MOST_FENCES), "{fences:?}");
             if busy == MOST_FENCES {
-                drop(gates);
+                // Whichever of them is the first to be done.
+                gates.last().unwrap().send(()).unwrap();
                 assert_eq!(site.done.1.recv(), Ok("one more"), "it comes after another");
             } else {
                 assert_eq!(site.done.1.recv(), Ok("one more"), "while the others go on");
@@ -506,7 +505,7 @@ pub(super) mod tests {
         for name in ["one", "another"] {
             site.give(name, true, &owner);
         }
-        let ending = Arc::clone(site.workers.rail_threads.as_ref().unwrap().ending());
+        let ending = Arc::clone(&site.workers.rail_threads.as_ref().unwrap().ending);
         let gate = site.gate.clone();
         let opener = std::thread::spawn(move || {
             while !ending.load(Ordering::Relaxed) {

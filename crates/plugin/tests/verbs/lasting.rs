@@ -452,7 +452,7 @@ fn an_end_that_makes_no_progress_is_given_up_and_the_rest_is_counted_in_a_line()
         net.finalize().unwrap();
         let said = warnings();
         assert_eq!(said.len(), 1, "{said:?}");
-        for word in ["for 5 s", "closed ends of connections left to it: 4", "kernel log"] {
+        for word in ["for 5 s", "ends of connections and of rails left to it: 4", "kernel log"] {
             assert!(said[0].contains(word), "{word} is not in {said:?}");
         }
         assert_eq!(fake.open().queue_pairs, 4);

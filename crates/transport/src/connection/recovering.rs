@@ -159,6 +159,13 @@ impl<F: Fabric> Core<F> {
         self.fail(Cause::Unrepairable { rail, name, peer })
     }
 
+    /// Breaks the connection because a device does not end this rail's lanes.
+    pub(crate) fn fail_unended(&mut self, rail: RailId, outstanding: &mut impl Outstanding) {
+        let (name, peer) = (self.rails.name(rail), self.peer.clone());
+        self.drain(outstanding);
+        self.fail(Cause::Unended { rail, name, peer });
+    }
+
     /// Notes that a rail went down, and why.
     pub(crate) fn note_down(&mut self, rail: RailId, text: String) {
         self.outage.note_down(rail, text);

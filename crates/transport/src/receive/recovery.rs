@@ -14,7 +14,7 @@ use crate::connection::Outstanding;
 use crate::handshake::LaneRefused;
 use crate::message::{Incarnation, Listed, RailMessage, RailNews, Seen};
 use crate::rails::{ConnectedRail, TakenRail};
-use crate::recovery::{Attempt, Fence, Fenced, GivenUp, Made, NewLanes, RecoveryAction};
+use crate::recovery::{Attempt, Fence, Fenced, GivenUp, Made, NewLanes, RecoveryAction, Unmade};
 use crate::sequence::Sequence;
 use crate::slots::{Judged, Receive, State};
 use crate::violation::RailFault;
@@ -146,6 +146,9 @@ impl<F: Fabric> RecvConnection<F> {
         if self.core.check_open().is_err() {
             return;
         }
+        if !fenced.is_over {
+            return self.core.fail_unended(rail, &mut self.inbox);
+        }
         if let Some(fatal) = self.inbox.fatal.take() {
             return self.core.fail_by(rail, *fatal);
         }
@@ -273,7 +276,7 @@ impl<F: Fabric> RecvConnection<F> {
                 let question = one.question.take().unwrap_or_default();
                 one.stage = Stage::Fenced;
                 match made {
-                    Made::Ready(lanes, _) => {
+                    Made::Ready(lanes, _) | Made::Failed(Unmade { rail: Some(lanes), .. }) => {
                         self.recovery.rails[rail].question = Some(question);
                         self.discard(rail, lanes);
                     }
@@ -292,8 +295,9 @@ impl<F: Fabric> RecvConnection<F> {
                 self.recovery.actions.push_back(RecoveryAction::Await(token));
                 self.recovery.say(rail, RailMessage::Lanes { token, endpoints: vec![LaneEndpoint::default(); lanes] });
             }
-            (Stage::Opening, Made::Failed(reason)) => {
+            (Stage::Opening, Made::Failed(Unmade { reason, rail: lanes })) => {
                 self.recovery.give_up_new(rail);
+                lanes.into_iter().for_each(|lanes| self.discard(rail, lanes));
                 let name = self.core.rails.name(rail);
                 self.core.note_down(rail, format!("{name} does not come back: {reason}"));
             }

@@ -20,6 +20,8 @@ pub(crate) struct Fence<F: Fabric> {
 #[derive(Default)]
 pub(crate) struct Fenced {
     reports: Kept,
+    /// True if nothing of the lanes can land or leave any more.
+    pub(crate) is_over: bool,
     /// True if everything that the lanes had placed in GPU memory is visible there.
     pub(crate) is_visible: bool,
     /// The remains of the lanes.
@@ -52,8 +54,8 @@ impl<F: Fabric> Fence<F> {
 impl<F: Fabric> RailWork for Fence<F> {
     fn run(&mut self, _now_ns: u64) -> Option<Duration> {
         if let Some(TakenRail { rail, registrations }) = self.taken.take() {
-            let Ended { is_visible, remains } = rail.end(&self.flushes, &mut self.fenced.reports);
-            (self.fenced.is_visible, self.fenced.remains) = (is_visible, remains);
+            let Ended { is_over, is_visible, remains } = rail.end(&self.flushes, &mut self.fenced.reports);
+            (self.fenced.is_over, self.fenced.is_visible, self.fenced.remains) = (is_over, is_visible, remains);
             drop(registrations);
         }
         None

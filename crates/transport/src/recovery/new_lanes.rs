@@ -42,8 +42,27 @@ pub(crate) enum Made<F: Fabric> {
     Open(F::PendingRail),
     /// They are connected, and ready for use. The end points of an end that opened and connected them in one go.
     Ready(F::Rail, Vec<LaneEndpoint>),
-    /// They could not be made, for this reason.
-    Failed(String),
+    /// They could not be made.
+    Failed(Unmade<F>),
+}
+
+/// Lanes that could not be made.
+pub(crate) struct Unmade<F: Fabric> {
+    pub(crate) reason: String,
+    /// The lanes if they are connected, which have to be fenced.
+    pub(crate) rail: Option<F::Rail>,
+}
+
+impl<F: Fabric> Unmade<F> {
+    /// Returns the failure of lanes that are not connected.
+    fn new(reason: impl ToString) -> Self {
+        Self { reason: reason.to_string(), rail: None }
+    }
+
+    /// Returns the failure of connected lanes.
+    fn connected(reason: impl ToString, rail: F::Rail) -> Self {
+        Self { rail: Some(rail), ..Self::new(reason) }
+    }
 }
 
 /// The making of lanes.
@@ -122,7 +141,7 @@ impl<F: Fabric> NewLanes<F> {
     pub(crate) fn into_made(self) -> (RailId, Made<F>) {
         let made = match self.state {
             State::Done(made) => made,
-            _ => Made::Failed("the work on it was not finished".to_owned()),
+            _ => Made::Failed(Unmade::new("the work on it was not finished")),
         };
         (self.rail, made)
     }
@@ -130,12 +149,12 @@ impl<F: Fabric> NewLanes<F> {
     /// Takes one step. Returns the pause before the next, `None` once the work is done.
     ///
     /// # Errors
-    /// If the lanes cannot be made: the reason.
-    fn step(&mut self, now_ns: u64) -> Result<Option<Duration>, String> {
+    /// If the lanes cannot be made: the reason, and what is left of them.
+    fn step(&mut self, now_ns: u64) -> Result<Option<Duration>, Unmade<F>> {
         let until_ns = *self.until_ns.get_or_insert(now_ns.saturating_add(self.timeout_ns));
         match std::mem::replace(&mut self.state, State::Begun) {
             State::Begun => {
-                let pending = self.remake.domain.open_rail(&self.remake.spec).map_err(|error| error.to_string())?;
+                let pending = self.remake.domain.open_rail(&self.remake.spec).map_err(Unmade::new)?;
                 if let Joining::ByExchange { endpoints, .. } = F::JOINING {
                     self.endpoints = endpoints(&pending);
                 }
@@ -145,23 +164,25 @@ impl<F: Fabric> NewLanes<F> {
             }
             State::Pending(mut pending) => {
                 if let (Joining::ByExchange { connect, .. }, Some(peer)) = (F::JOINING, &self.peer) {
-                    match connect(&mut pending, peer).map_err(|error| error.to_string())? {
+                    match connect(&mut pending, peer).map_err(Unmade::new)? {
                         Connecting::Done => {}
-                        Connecting::Later { reason, .. } if now_ns >= until_ns => return Err(reason.to_string()),
+                        Connecting::Later { reason, .. } if now_ns >= until_ns => return Err(Unmade::new(reason)),
                         Connecting::Later { pause, .. } => {
                             self.state = State::Pending(pending);
                             return Ok(Some(pause));
                         }
                     }
                 }
-                self.state = State::Filling(pending.into_rail().map_err(|error| error.to_string())?);
+                self.state = State::Filling(pending.into_rail().map_err(Unmade::new)?);
                 Ok(Some(Duration::ZERO))
             }
             State::Filling(mut rail) => {
-                self.post_receives(&mut rail)?;
+                if let Err(error) = self.post_receives(&mut rail) {
+                    return Err(Unmade::connected(error, rail));
+                }
                 if self.receives > 0 {
                     if now_ns >= until_ns {
-                        return Err("its lanes take too few receives".to_owned());
+                        return Err(Unmade::connected("its lanes take too few receives", rail));
                     }
                     self.state = State::Filling(rail);
                     return Ok(Some(LOOK_PAUSE));
@@ -171,22 +192,31 @@ impl<F: Fabric> NewLanes<F> {
                     return Ok(None);
                 };
                 let mut probe = Probe::new(rail, local, remote);
-                probe.send().map_err(|error| error.to_string())?;
+                if let Err(error) = probe.send() {
+                    return Err(Unmade::connected(error, probe.rail));
+                }
                 let repeat_at_ns = now_ns.saturating_add(repeat_ns(self.timeout_ns));
                 self.state = State::Proving { probe, repeat_at_ns };
                 Ok(Some(Duration::ZERO))
             }
             State::Proving { mut probe, mut repeat_at_ns } => {
-                if probe.has_carried().map_err(|error| error.to_string())? {
-                    self.state = State::Done(Made::Ready(probe.rail, Vec::new()));
-                    return Ok(None);
+                match probe.has_carried() {
+                    Ok(true) => {
+                        self.state = State::Done(Made::Ready(probe.rail, Vec::new()));
+                        return Ok(None);
+                    }
+                    Ok(false) => {}
+                    Err(error) => return Err(Unmade::connected(error, probe.rail)),
                 }
                 if now_ns >= until_ns {
                     let bytes = self.remake.packet_bytes;
-                    return Err(format!("its lanes are connected, but no packet of {bytes} bytes comes through"));
+                    let reason = format!("its lanes are connected, but no packet of {bytes} bytes comes through");
+                    return Err(Unmade::connected(reason, probe.rail));
                 }
                 if now_ns >= repeat_at_ns {
-                    probe.send().map_err(|error| error.to_string())?;
+                    if let Err(error) = probe.send() {
+                        return Err(Unmade::connected(error, probe.rail));
+                    }
                     repeat_at_ns = now_ns.saturating_add(repeat_ns(self.timeout_ns));
                 }
                 self.state = State::Proving { probe, repeat_at_ns };
@@ -200,12 +230,12 @@ impl<F: Fabric> NewLanes<F> {
     }
 
     /// Posts the receives, as far as there is room. The peer may use each of them as soon as the lanes are up.
-    fn post_receives(&mut self, rail: &mut F::Rail) -> Result<(), String> {
+    fn post_receives(&mut self, rail: &mut F::Rail) -> Result<(), PostError> {
         while self.receives > 0 {
             match rail.post_receives(self.receives) {
                 Ok(0) | Err(PostError::Full) => break,
                 Ok(posted) => self.receives = self.receives.saturating_sub(posted),
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error),
             }
         }
         Ok(())
@@ -214,8 +244,8 @@ impl<F: Fabric> NewLanes<F> {
 
 impl<F: Fabric> RailWork for NewLanes<F> {
     fn run(&mut self, now_ns: u64) -> Option<Duration> {
-        self.step(now_ns).unwrap_or_else(|reason| {
-            self.state = State::Done(Made::Failed(reason));
+        self.step(now_ns).unwrap_or_else(|unmade| {
+            self.state = State::Done(Made::Failed(unmade));
             None
         })
     }

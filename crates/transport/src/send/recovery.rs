@@ -17,7 +17,7 @@ use crate::connection::Outstanding;
 use crate::handshake::LaneRefused;
 use crate::message::{Listed, RailMessage, RailNews, Seen};
 use crate::rails::TakenRail;
-use crate::recovery::{Attempt, Fence, Fenced, FirstPacket, GivenUp, Made, NewLanes, RecoveryAction, Remake};
+use crate::recovery::{Attempt, Fence, Fenced, FirstPacket, GivenUp, Made, NewLanes, RecoveryAction, Remake, Unmade};
 use crate::sequence::Sequence;
 use crate::violation::{CtsViolation, RailFault};
 use crate::work::WorkKind;
@@ -112,6 +112,9 @@ impl<F: Fabric> SendConnection<F> {
         if self.core.check_open().is_err() {
             return;
         }
+        if !fenced.is_over {
+            return self.core.fail_unended(rail, &mut self.progress);
+        }
         if let Some(fatal) = self.progress.fatal().take() {
             self.core.fail_by(rail, *fatal);
             return;
@@ -154,25 +157,29 @@ impl<F: Fabric> SendConnection<F> {
                 self.recovery.say(rail, RailMessage::Offer(endpoints));
             }
             (Stage::Opening, made) => {
-                self.note_failed(rail, &made);
+                if let Made::Failed(unmade) = made {
+                    self.note_failed(rail, &unmade.reason);
+                }
                 self.rest(rail, now_ns);
             }
             (Stage::Connecting { is_wanted: true }, Made::Ready(lanes, _)) => self.install(rail, lanes, now_ns),
             (Stage::Connecting { .. }, Made::Ready(lanes, _)) => self.discard(rail, lanes),
-            (Stage::Connecting { .. }, made) => {
-                self.recovery.say_never_up(rail);
-                self.note_failed(rail, &made);
+            (Stage::Connecting { .. }, Made::Failed(Unmade { reason, rail: lanes })) => {
+                self.note_failed(rail, &reason);
+                match lanes {
+                    Some(lanes) => self.discard(rail, lanes),
+                    None => self.recovery.say_never_up(rail),
+                }
             }
+            (Stage::Connecting { .. }, Made::Open(_)) => self.recovery.say_never_up(rail),
             (stage, _) => one.stage = stage,
         }
     }
 
-    /// Keeps the reason why new lanes could not be made, for the case that no rail comes back.
-    fn note_failed(&mut self, rail: RailId, made: &Made<F>) {
-        if let Made::Failed(reason) = made {
-            let name = self.core.rails.name(rail);
-            self.core.note_down(rail, format!("{name} does not come back: {reason}"));
-        }
+    /// Keeps the reason why new lanes do not come up, for the case that no rail comes back.
+    fn note_failed(&mut self, rail: RailId, reason: &str) {
+        let name = self.core.rails.name(rail);
+        self.core.note_down(rail, format!("{name} does not come back: {reason}"));
     }
 
     fn rest(&mut self, rail: RailId, now_ns: u64) {
@@ -184,7 +191,7 @@ impl<F: Fabric> SendConnection<F> {
         one.stage = Stage::Resting { until_ns: if self.core.is_gone(rail) { u64::MAX } else { until_ns } };
     }
 
-    /// Ends new lanes that the peer has given up.
+    /// Ends new lanes that are not wanted, or carry nothing.
     fn discard(&mut self, rail: RailId, lanes: F::Rail) {
         self.recovery.rails[rail].stage = Stage::Fencing;
         let registrations = self.core.rails.down_mut(rail).map(|down| down.registrations()).unwrap_or_default();
@@ -358,7 +365,7 @@ impl<F: Fabric> SendConnection<F> {
                     Ok(lanes) => self.install(rail, lanes, now_ns),
                     Err(reason) => {
                         self.recovery.say_never_up(rail);
-                        self.note_failed(rail, &Made::Failed(reason));
+                        self.note_failed(rail, &reason);
                     }
                 }
             }

@@ -284,6 +284,29 @@ fn an_optional_receive_is_not_over_while_a_fence_may_read_its_memory_back() {
 }
 
 #[test]
+fn a_connection_whose_device_does_not_end_its_lanes_is_lost() {
+    for is_sender in [true, false] {
+        let mut pair = split::<true>(Setup::two_rails());
+        let receive = pair.irecv_of([SIZE]);
+        pair.drive();
+        let send = pair.isend_of(SIZE, 0);
+        pair.give_up(1, is_sender);
+        let mut tasks = Tasks::default();
+        pair.take_due(&mut tasks);
+        pair.world.lock().refuses_ends = true;
+        pair.work(&mut tasks, is_sender);
+        let error = if is_sender {
+            pair.sender.test(send).err().map(|error| error.to_string())
+        } else {
+            pair.receiver.test(receive).err().map(|error| error.to_string())
+        };
+        let error = error.expect("its lanes may still place or take data");
+        assert!(error.contains("refuses to end its queue pairs") && error.contains("reset the adapter"), "{error}");
+        assert!(!tasks.events.is_empty());
+    }
+}
+
+#[test]
 fn an_answer_about_an_older_incarnation_changes_nothing() {
     let mut pair = split::<true>(Setup::two_rails());
     let receive = pair.irecv_of([SIZE]);

@@ -53,6 +53,8 @@ pub struct State<O: Observer> {
     pub observer: O,
     /// The connection whose rails are opened next.
     pub opening: Option<Opening>,
+    /// True if no device confirms that it has taken lanes out of service.
+    pub refuses_ends: bool,
     /// The time at which a write last landed or an acknowledgement last arrived.
     pub moved_ns: u64,
     /// The latest time at which a write that has been posted arrives.
@@ -80,6 +82,7 @@ impl<O: Observer> State<O> {
             faults,
             observer,
             opening: None,
+            refuses_ends: false,
             moved_ns: 0,
             arrives_ns: 0,
             woken: None,

@@ -308,6 +308,8 @@ impl Blame {
                 _ => false,
             },
             Cause::Other { .. } => hit.strike == Strike::DeviceFailed && is_due(end.device_event_ns, 0),
+            // The devices of this world end their lanes.
+            Cause::Unended { .. } => false,
             Cause::Unrepairable { .. } => {
                 let is_of_flush = matches!(hit.strike, Strike::LoopBackFailed(_) | Strike::NoTarget);
                 hit.strike == Strike::DeviceFailed || !sender && is_of_flush
