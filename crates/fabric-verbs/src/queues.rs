@@ -320,8 +320,8 @@ impl QueuePair {
     }
 
     fn destroy(&mut self) -> io::Result<()> {
-        // SAFETY: it was made once and is destroyed once, because a refusal keeps it; it is owned here, so no call on it
-        // is in progress.
+        // SAFETY: it was made once and is destroyed once, because a refusal keeps it; it is owned here, so no call on
+        // it is in progress.
         check(unsafe { (self.pd.device.functions().destroy_qp)(self.qp.as_ptr()) })?;
         self.is_destroyed = true;
         Ok(())

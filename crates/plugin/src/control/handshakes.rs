@@ -53,7 +53,7 @@ impl ControlLoop {
         }
     }
 
-    /// Drops `over`, on the freeing thread if its fabric may block.
+    /// Drops `over`, on a freeing thread if its fabric may block.
     pub(super) fn free(&mut self, over: impl Send + 'static) {
         self.workers.free(Box::new(over));
     }

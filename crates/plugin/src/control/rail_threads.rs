@@ -10,6 +10,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use mio::Waker;
+use railweave_fabric::RailId;
 use railweave_transport::RailWork;
 
 use super::clock::nanoseconds;
@@ -20,6 +21,9 @@ use crate::comm::Route;
 /// The most fences at a time. Most of a fence is a pause of some milliseconds, and a port that fails has one for each
 /// connection.
 pub(super) const MOST_FENCES: usize = 8;
+
+/// The age at which a fence that is not done is worth a line: milliseconds are usual.
+const SLOW_FENCE_NS: u64 = 5_000_000_000;
 
 /// The connection of work on a rail.
 #[derive(Clone)]
@@ -46,18 +50,29 @@ pub(super) struct RailJob {
 /// Such work that is back. It goes on after the pause, if there is one; `None` if a bug ended it.
 pub(super) struct RailDone {
     pub(super) owner: RailOwner,
+    pub(super) rail: RailId,
     pub(super) work: Option<Box<dyn RailWork>>,
     pub(super) pause: Option<Duration>,
 }
 
+/// A fence that is not done.
+struct Fencing {
+    owner: RailOwner,
+    rail: RailId,
+    given_ns: u64,
+    is_told: bool,
+}
+
 /// The threads.
 pub(super) struct RailThreads {
+    epoch: Instant,
     /// True once they must end: waiting work is then freed instead of done.
     pub(super) ending: Arc<AtomicBool>,
     /// Those that do what may not wait; `None` if there are none.
     fences: Option<Pool<RailJob>>,
     lanes: Pool<RailJob>,
-    pub(super) done: Receiver<RailDone>,
+    fencing: Vec<Fencing>,
+    done: Receiver<RailDone>,
     /// The amount of work that was not taken back.
     pub(super) away: usize,
     /// Work that goes on at these times.
@@ -86,16 +101,46 @@ impl RailThreads {
         };
         let lanes = start("railweave-rail", 1)?;
         let fences = start("railweave-fence", MOST_FENCES).ok();
-        Ok(Self { ending, fences, lanes, done, away: 0, paused: Vec::new() })
+        Ok(Self { epoch, ending, fences, lanes, fencing: Vec::new(), done, away: 0, paused: Vec::new() })
     }
 
     /// Has work done.
     pub(super) fn give(&mut self, job: RailJob) {
         self.away += 1;
+        let is_fence = !job.work.may_wait();
+        if is_fence {
+            let (owner, rail, given_ns) = (job.owner.clone(), job.work.rail(), nanoseconds(self.epoch.elapsed()));
+            self.fencing.push(Fencing { owner, rail, given_ns, is_told: false });
+        }
         match &mut self.fences {
-            Some(fences) if !job.work.may_wait() => fences.give(job),
+            Some(fences) if is_fence => fences.give(job),
             _ => self.lanes.give(job),
         }
+    }
+
+    /// Takes work back that is done.
+    pub(super) fn take_done(&mut self) -> Option<RailDone> {
+        let done = self.done.try_recv().ok()?;
+        self.away = self.away.saturating_sub(1);
+        self.fencing.retain(|one| one.rail != done.rail || !Arc::ptr_eq(&one.owner.is_open, &done.owner.is_open));
+        Some(done)
+    }
+
+    /// Returns each fence once whose kernel takes far longer than usual.
+    pub(super) fn take_slow_fences(&mut self, now_ns: u64) -> Vec<(Route, RailId)> {
+        let is_slow = |one: &&mut Fencing| !one.is_told && now_ns >= one.given_ns.saturating_add(SLOW_FENCE_NS);
+        let slow = self.fencing.iter_mut().filter(is_slow);
+        slow.map(|one| {
+            one.is_told = true;
+            (one.owner.route, one.rail)
+        })
+        .collect()
+    }
+
+    /// Returns the next time at which there is something to do: paused work goes on, or a fence is slow.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        let slow = self.fencing.iter().filter(|one| !one.is_told).map(|one| one.given_ns.saturating_add(SLOW_FENCE_NS));
+        self.paused.iter().map(|(at_ns, _)| *at_ns).chain(slow).min()
     }
 
     /// Ends them as [`Pool::finish`] does. Returns the fences and the new lanes that were left to them.
@@ -120,9 +165,10 @@ impl RailThreads {
 impl RailJob {
     fn run(self, epoch: Instant) -> RailDone {
         let Self { owner, mut work } = self;
+        let rail = work.rail();
         if !owner.is_open() {
             // The control thread has its lanes freed.
-            return RailDone { owner, work: Some(work), pause: None };
+            return RailDone { owner, rail, work: Some(work), pause: None };
         }
         let ran = catch_unwind(AssertUnwindSafe(|| {
             let _placed = Placed::on(owner.node);
@@ -130,8 +176,8 @@ impl RailJob {
             (work, pause)
         }));
         match ran {
-            Ok((work, pause)) => RailDone { owner, work: Some(work), pause },
-            Err(_) => RailDone { owner, work: None, pause: None },
+            Ok((work, pause)) => RailDone { owner, rail, work: Some(work), pause },
+            Err(_) => RailDone { owner, rail, work: None, pause: None },
         }
     }
 }

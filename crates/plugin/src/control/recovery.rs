@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use railweave_fabric::Part;
+use railweave_fabric::{Part, RailId};
 use railweave_telemetry::EventKind;
 use railweave_transport::{Dial, Error, Event, RecoveryAction};
 
@@ -46,7 +46,7 @@ impl ControlLoop {
         for route in self.called.take() {
             self.recover(route, Input::Due);
         }
-        while let Some(RailDone { owner, work, pause }) = self.workers.take_rail_done() {
+        while let Some(RailDone { owner, rail: _, work, pause }) = self.workers.take_rail_done() {
             let route = owner.route;
             match (work, pause) {
                 // Its route may be another connection's by now.
@@ -60,10 +60,26 @@ impl ControlLoop {
             self.making_failures.clear();
         }
         let now = self.now_ns();
+        let slow = self.workers.take_slow_fences(now);
+        self.say_slow(&slow);
         while let Some((_, route)) = self.recoveries.first().filter(|(at, _)| *at <= now) {
             self.recoveries.set(route, None);
             self.recover(route, Input::Due);
         }
+    }
+
+    /// Says which fences take far longer than usual, in one line.
+    fn say_slow(&mut self, slow: &[(Route, RailId)]) {
+        let Some((route, rail)) = slow.first() else { return };
+        let peer = self.session(route.session).map(|session| session.protocol.peer_name()).unwrap_or_default();
+        let others = match slow.len() - 1 {
+            0 => String::new(),
+            others => format!(", nor those of {others} more"),
+        };
+        log::warn(&format!(
+            "the kernel has not ended the queue pairs of the failed rail {rail} to {peer} for 5 s{others}; the messages \
+             that they carried wait for this; look at the kernel log, and at the adapter"
+        ));
     }
 
     /// Hands the recovery of a connection something. A connection that is not open needs none.

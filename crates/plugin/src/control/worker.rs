@@ -1,6 +1,6 @@
 //! The threads for calls that may block in a fabric: verbs calls may take seconds while the kernel looks up an address,
 //! or waits for a queue pair's last packets. One sets connections up: a handshake goes there with a message and comes
-//! back with its next actions. Another frees ended handshakes, connections and lanes, so that no set-up waits for that.
+//! back with its next actions. Up to four others free ended handshakes, connections and lanes, so that no set-up waits for that.
 //! Those for the rails of open connections are in `rail_threads.rs`.
 #![allow(clippy::disallowed_types, reason = "the control thread and its workers exchange jobs here")]
 
@@ -13,6 +13,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use mio::Waker;
+use railweave_fabric::RailId;
 use railweave_transport::progress::Step;
 
 use super::clock::nanoseconds;
@@ -25,6 +26,9 @@ use crate::network::AnyHandshake;
 
 /// The time that the last `finalize` waits while a worker finishes no job.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The most destructions at a time: one that hangs should not keep the memory of all others, and one may take seconds.
+const MOST_FREEING: usize = 4;
 
 /// A handshake and its next step.
 pub(super) struct Task {
@@ -166,7 +170,10 @@ impl Workers {
                 Ok(threads) => self.rail_threads = Some(threads),
                 Err(error) => {
                     self.free(Box::new(job.work));
-                    return Err(format!("a thread for rails cannot be started: {error}"));
+                    return Err(format!(
+                        "a thread for rails cannot be started: {error}; raise the limits of processes (ulimit -u, \
+                         pids.max of the cgroup) or of memory"
+                    ));
                 }
             }
         }
@@ -200,9 +207,14 @@ impl Workers {
         self.rail_threads.as_ref().is_some_and(|threads| threads.away > 0 || !threads.paused.is_empty())
     }
 
-    /// Returns the time at which paused work on a rail goes on.
+    /// Returns the time at which [`Self::take_rail_done`] and [`Self::take_slow_fences`] have something to do.
     pub(super) fn next_rail_ns(&self) -> Option<u64> {
-        self.rail_threads.as_ref()?.paused.iter().map(|(at_ns, _)| *at_ns).min()
+        self.rail_threads.as_ref()?.next_ns()
+    }
+
+    /// Returns each fence once whose kernel takes far longer than usual.
+    pub(super) fn take_slow_fences(&mut self, now_ns: u64) -> Vec<(Route, RailId)> {
+        self.rail_threads.as_mut().map(|threads| threads.take_slow_fences(now_ns)).unwrap_or_default()
     }
 
     /// Returns the next work on a rail that is back. Lets paused work go on whose time has come.
@@ -212,12 +224,10 @@ impl Workers {
         let due: Vec<RailJob> =
             threads.paused.extract_if(.., |(at_ns, _)| *at_ns <= now_ns).map(|(_, job)| job).collect();
         due.into_iter().for_each(|job| threads.give(job));
-        let done = threads.done.try_recv().ok()?;
-        threads.away = threads.away.saturating_sub(1);
-        Some(done)
+        threads.take_done()
     }
 
-    /// Drops `over`, on the freeing thread if its fabric may block.
+    /// Drops `over`, on a freeing thread if its fabric may block.
     pub(super) fn free(&mut self, over: Box<dyn Send>) {
         // Without a set-up thread no fabric blocks.
         if self.setup_thread.is_none() {
@@ -225,7 +235,7 @@ impl Workers {
         }
         if self.freeing_thread.is_none() {
             // If the thread cannot be started, `over` is dropped here.
-            self.freeing_thread = Pool::start("railweave-free", 1, |_| false, drop).ok();
+            self.freeing_thread = Pool::start("railweave-free", MOST_FREEING, |_| false, drop).ok();
         }
         if let Some(thread) = &mut self.freeing_thread {
             thread.give(over);
@@ -265,7 +275,7 @@ impl Drop for Workers {
                 self.free(Box::new(handshake));
             }
         }
-        while let Some(done) = self.rail_threads.as_ref().and_then(|threads| threads.done.try_recv().ok()) {
+        while let Some(done) = self.rail_threads.as_mut().and_then(RailThreads::take_done) {
             if let Some(work) = done.work {
                 self.free(Box::new(work));
             }
@@ -301,7 +311,6 @@ pub(super) mod tests {
     use std::any::Any;
     use std::sync::mpsc::Sender;
 
-    use railweave_fabric::RailId;
     use railweave_transport::RailWork;
 
     use super::*;
@@ -448,6 +457,27 @@ pub(super) mod tests {
         assert_eq!(done, ["fence", "other fence"]);
         site.open();
         assert_eq!(site.done.1.recv(), Ok("lanes"));
+    }
+
+    #[test]
+    fn a_fence_that_takes_long_is_told_once() {
+        let (mut site, (owner, _)) = (Site::new(), owner());
+        let gate = close_gate(&mut site.workers, false);
+        let due_ns = site.workers.next_rail_ns().expect("there is a fence");
+        assert_eq!(site.workers.take_slow_fences(due_ns - 1), []);
+        assert_eq!(site.workers.take_slow_fences(due_ns), [(owner.route, RailId::new(0).unwrap())]);
+        assert_eq!((site.workers.take_slow_fences(u64::MAX), site.workers.next_rail_ns()), (Vec::new(), None));
+        gate.send(()).unwrap();
+        while site.workers.take_rail_done().is_none() {
+            std::thread::yield_now();
+        }
+        let gate = close_gate(&mut site.workers, false);
+        gate.send(()).unwrap();
+        while site.workers.take_rail_done().is_none() {
+            std::thread::yield_now();
+        }
+        assert_eq!(site.workers.take_slow_fences(u64::MAX), [], "it is done");
+        site.open();
     }
 
     #[test]

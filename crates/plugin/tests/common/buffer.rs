@@ -81,7 +81,9 @@ impl Buffer {
         let (before, rest) = self.all().split_at(GUARD);
         let (received, after) = rest.split_at(message.len());
         assert!(before == UNTOUCHED, "bytes before the buffer were written");
-        if let Some(at) = (0..message.len()).find(|at| received != message && received[*at] != message[*at]) {
+        if received != message
+            && let Some(at) = (0..message.len()).find(|at| received[*at] != message[*at])
+        {
             panic!("byte {at} of {} is {:#04x}, sent was {:#04x}", message.len(), received[at], message[at]);
         }
         let untouched = |chunk: &[u8]| *chunk == UNTOUCHED[..chunk.len()];

@@ -309,7 +309,7 @@ impl<F: Fabric> RecvConnection<F> {
     fn discard(&mut self, rail: RailId, lanes: F::Rail) {
         self.recovery.rails[rail].stage = Stage::Fencing;
         let registrations = self.core.rails.down_mut(rail).map(|down| down.registrations()).unwrap_or_default();
-        self.recovery.work(Fence::<F>::new(rail, TakenRail { rail: lanes, registrations }, Vec::new()));
+        self.recovery.work(Fence::<F>::of_unused(rail, TakenRail { rail: lanes, registrations }));
     }
 
     /// Handles a step of the peer.

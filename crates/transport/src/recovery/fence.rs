@@ -13,6 +13,8 @@ pub(crate) struct Fence<F: Fabric> {
     rail: RailId,
     taken: Option<TakenRail<F>>,
     flushes: Vec<RemoteSlice>,
+    /// True if the lanes have carried at most their first packet, whose report is nobody's.
+    are_unused: bool,
     fenced: Fenced,
 }
 
@@ -42,7 +44,12 @@ impl<F: Fabric> Fence<F> {
     /// Returns the work that ends the lanes of a rail, and makes what they have placed in these pieces of GPU memory
     /// visible.
     pub(crate) fn new(rail: RailId, taken: TakenRail<F>, flushes: Vec<RemoteSlice>) -> Self {
-        Self { rail, taken: Some(taken), flushes, fenced: Fenced::default() }
+        Self { rail, taken: Some(taken), flushes, are_unused: false, fenced: Fenced::default() }
+    }
+
+    /// Returns the work that ends new lanes of a rail, which the connection has not used.
+    pub(crate) fn of_unused(rail: RailId, taken: TakenRail<F>) -> Self {
+        Self { are_unused: true, ..Self::new(rail, taken, Vec::new()) }
     }
 
     /// Returns the rail and its last reports, once the work is done.
@@ -56,6 +63,9 @@ impl<F: Fabric> RailWork for Fence<F> {
         if let Some(TakenRail { rail, registrations }) = self.taken.take() {
             let Ended { is_over, is_visible, remains } = rail.end(&self.flushes, &mut self.fenced.reports);
             (self.fenced.is_over, self.fenced.is_visible, self.fenced.remains) = (is_over, is_visible, remains);
+            if self.are_unused {
+                self.fenced.reports = Kept::default();
+            }
             drop(registrations);
         }
         None

@@ -102,6 +102,26 @@ fn new_lanes_that_carry_no_packet_never_come_up() {
 }
 
 #[test]
+fn a_first_packet_that_comes_through_too_late_is_nobodys_work() {
+    let mut pair = split::<true>(Setup::two_rails());
+    let mut tasks = bring_down(&mut pair, 1);
+    offer(&mut pair, &mut tasks);
+    let mut making = tasks.of_sender.pop_front().expect("the lanes are being connected");
+    // The time is over before the packet has come through, which is posted a step or two before.
+    let mut now_ns = pair.now_ns();
+    for _ in 0..3 {
+        assert!(making.run(now_ns).is_some());
+    }
+    now_ns += 3_600_000_000_000;
+    assert_eq!(making.run(now_ns), None);
+    pair.sender.handle_worked(making, now_ns);
+    tasks.take(&mut pair.sender, true);
+    pair.world.advance(1_000_000);
+    pair.work(&mut tasks, true);
+    assert_eq!(pair.hear(&mut tasks, false), RailMessage::Down(Vec::new()));
+}
+
+#[test]
 fn a_receiver_writes_its_cts_and_its_probe_again_as_soon_as_its_only_rail_is_back() {
     let mut pair = split::<true>(Setup::default());
     let receive = pair.irecv();
