@@ -105,6 +105,43 @@ fn a_port_that_is_down_loses_its_rails_at_once() {
 }
 
 #[test]
+fn a_fence_that_hangs_holds_up_its_own_connection_alone_and_is_told() {
+    alone(&with(&[FUSED, EVEN]), || {
+        let fake = machine(&format!("faults = ['modify_qp/RESET@mlx5_1:1:7000ms']\n{ROCE}"));
+        let (_plugin, net) = start();
+        let pairs: Vec<_> = (0..20).map(|_| Pair::open(&net, &net, 0)).collect();
+        let message = noise(3, 600_000);
+        let buffers: Vec<_> =
+            pairs.iter().map(|pair| (pair.outgoing(&message), pair.incoming(message.len()))).collect();
+        let ends = pairs.iter().zip(&buffers);
+        let recvs: Vec<_> = ends.clone().map(|(pair, (_, to))| pair.irecv(&[to.part(7)])).collect();
+        fake.cut("mlx5_1", 1).unwrap();
+        let sends: Vec<_> = ends.map(|(pair, (from, _))| pair.isend(from, message.len(), 7)).collect();
+        fake.raise("mlx5_1", sys::EVENT_PORT_ERR, 1).unwrap();
+        let is_late = |pair: usize| pairs[pair].test_recv(&recvs[pair]).unwrap().is_none();
+        let mut late: Vec<_> = (0..pairs.len()).collect();
+        until("all but one", || {
+            late.retain(|pair| is_late(*pair));
+            (late.len() <= 1).then_some(())
+        });
+        assert_eq!(warnings_with(&["has not ended"]), Vec::<String>::new(), "it was held up");
+        until("the line", || (warnings_with(&["has not ended", "rail 1 to", "adapter"]).len() == 1).then_some(()));
+        until("the last one", || {
+            late.retain(|pair| is_late(*pair));
+            late.is_empty().then_some(())
+        });
+        for (number, (pair, (from, to))) in pairs.into_iter().zip(buffers).enumerate() {
+            until("the send", || pair.test_send(&sends[number]).unwrap());
+            to.assert_holds(&message);
+            pair.release_outgoing(from);
+            pair.release_incoming(to);
+            pair.close();
+        }
+        finish(&fake, net);
+    });
+}
+
+#[test]
 fn a_rail_that_falls_silent_is_given_up_although_its_adapter_reports_nothing() {
     alone(&with(&[FUSED, EVEN]), || {
         let fake = machine(ROCE);
