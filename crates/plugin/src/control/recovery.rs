@@ -77,8 +77,8 @@ impl ControlLoop {
             others => format!(", nor those of {others} more"),
         };
         log::warn(&format!(
-            "the kernel has not ended the queue pairs of the failed rail {rail} to {peer} for 5 s{others}; the messages \
-             that they carried wait for this; look at the kernel log, and at the adapter"
+            "the kernel has not ended the queue pairs of the failed rail {rail} to {peer} for 5 s{others}; the \
+             messages that they carried wait for this; look at the kernel log, and at the adapter"
         ));
     }
 

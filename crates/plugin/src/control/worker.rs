@@ -1,7 +1,7 @@
 //! The threads for calls that may block in a fabric: verbs calls may take seconds while the kernel looks up an address,
 //! or waits for a queue pair's last packets. One sets connections up: a handshake goes there with a message and comes
-//! back with its next actions. Up to four others free ended handshakes, connections and lanes, so that no set-up waits for that.
-//! Those for the rails of open connections are in `rail_threads.rs`.
+//! back with its next actions. Up to four others free ended handshakes, connections and lanes, so that no set-up waits
+//! for that. Those for the rails of open connections are in `rail_threads.rs`.
 #![allow(clippy::disallowed_types, reason = "the control thread and its workers exchange jobs here")]
 
 use std::collections::BTreeSet;
