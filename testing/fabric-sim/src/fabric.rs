@@ -294,7 +294,7 @@ impl<O: Observer> Rail for SimRail<O> {
     fn end(self, flushes: &[RemoteSlice], reports: &mut impl Reports) -> Ended {
         let mut world = self.world.lock();
         let is_visible = world.end_rail(self.end, flushes, reports);
-        Ended { is_over: !world.refuses_ends, is_visible, remains: None }
+        Ended { is_over: !world.refuses_ends, is_visible, remains: Some(Box::new(Remains)) }
     }
 
     fn parts(&self) -> Vec<Part> {
@@ -322,6 +322,9 @@ impl<O: Observer> Rail for SimRail<O> {
         self.world.lock().is_drained(self.end)
     }
 }
+
+/// The remains of a rail that has ended: nothing, but callers must hand them on.
+struct Remains;
 
 impl<O: Observer> Drop for SimRail<O> {
     fn drop(&mut self) {

@@ -1,14 +1,44 @@
 //! Rails that come back: the pauses before that, and new lanes that turn out to be of no use.
 
-use railweave_fabric::{Part, Piece};
-use railweave_transport::{ConnectionConfig, ConnectionEnd, Probe, RailMessage, Recovers};
+use std::ops::RangeInclusive;
+
+use railweave_fabric::{Part, Piece, PolicyName, RailId};
+use railweave_fabric_sim::{Faults, Outage};
+use railweave_transport::{ConnectionConfig, ConnectionEnd, Incarnation, Probe, RailMessage, RailNews, Recovers};
 
 use crate::pair::{Pair, Setup};
-use crate::recovery::{Tasks, split, ups_and_downs};
+use crate::recovery::{SIZE, Tasks, split, ups_and_downs};
 
 /// The first pause before a rail is brought up again, in nanoseconds.
 fn pause_ns() -> u64 {
     ConnectionConfig::default().rail_pause.as_nanos() as u64
+}
+
+/// The time that an attempt to bring a rail up has, in nanoseconds, and that by which it may be longer: its last look.
+fn attempt_ns() -> RangeInclusive<u64> {
+    30 * pause_ns()..=30 * pause_ns() + 2 * LOOK_NS
+}
+
+/// The pause between two looks at new lanes, in nanoseconds.
+const LOOK_NS: u64 = 1_000_000;
+
+/// Returns a setup of two rails whose lanes never fail by themselves.
+fn patient() -> Setup {
+    Setup { faults: Faults { retry_ns: 1 << 40, ..Faults::none() }, ..Setup::two_rails() }
+}
+
+/// Lets the oldest work of an end be done. Returns the time that it took, in nanoseconds.
+fn time_work(pair: &mut Pair<true>, tasks: &mut Tasks, is_sender: bool) -> u64 {
+    let began_ns = pair.now_ns();
+    pair.work(tasks, is_sender);
+    pair.now_ns() - began_ns
+}
+
+/// Makes the receiver's port of a rail silent: nothing comes through there any more.
+fn silence(pair: &Pair<true>, rail: usize) {
+    let name = pair.receiver.parts()[rail].device.clone();
+    let port = name.strip_prefix("port ").and_then(|port| port.parse().ok()).expect("it has a number");
+    pair.world.lock().silence_port(port);
 }
 
 /// Lets both ends of a connection agree that a rail is down. Returns their tasks.
@@ -18,12 +48,17 @@ fn bring_down(pair: &mut Pair<true>, rail: usize) -> Tasks {
     pair.agree()
 }
 
-/// Lets the sender wait until it opens new lanes of a rail that is down, and both ends until they can be connected.
-fn offer(pair: &mut Pair<true>, tasks: &mut Tasks) {
+/// Lets the sender wait until it opens new lanes of a rail that is down, and the receiver until it hears of them.
+fn open(pair: &mut Pair<true>, tasks: &mut Tasks) {
     pair.world.advance(pause_ns());
     pair.take_due(tasks);
     pair.work(tasks, true);
     assert!(matches!(pair.hear(tasks, false), RailMessage::Offer(_)));
+}
+
+/// Does the same, and lets both ends go on until the lanes can be connected.
+fn offer(pair: &mut Pair<true>, tasks: &mut Tasks) {
+    open(pair, tasks);
     pair.work(tasks, false);
     assert!(matches!(pair.hear(tasks, true), RailMessage::Lanes { .. }));
 }
@@ -87,9 +122,7 @@ fn new_lanes_that_carry_no_packet_never_come_up() {
         let mut tasks = bring_down(&mut pair, 1);
         offer(&mut pair, &mut tasks);
         if !carries {
-            let name = pair.receiver.parts()[1].device.clone();
-            let port = name.strip_prefix("port ").and_then(|port| port.parse().ok()).expect("it has a number");
-            pair.world.lock().silence_port(port);
+            silence(&pair, 1);
         }
         pair.work(&mut tasks, true);
         if !carries {
@@ -141,4 +174,139 @@ fn a_receiver_writes_its_cts_and_its_probe_again_as_soon_as_its_only_rail_is_bac
     pair.drive();
     let send = pair.isend();
     assert_eq!((pair.received(receive), pair.sent(send)), (vec![8], 8));
+}
+
+#[test]
+fn lanes_that_cannot_be_connected_are_given_up_at_the_end_of_their_time() {
+    let mut pair = split::<true>(Setup::two_rails());
+    let mut tasks = bring_down(&mut pair, 1);
+    offer(&mut pair, &mut tasks);
+    let mut state = pair.world.lock();
+    (state.faults.connect_later_permille, state.faults.connect_later_ns) = (1000, LOOK_NS);
+    drop(state);
+    assert!(attempt_ns().contains(&time_work(&mut pair, &mut tasks, true)));
+    assert_eq!(pair.hear(&mut tasks, false), RailMessage::Down(Vec::new()));
+}
+
+#[test]
+fn lanes_that_take_no_receives_are_given_up_at_the_end_of_their_time() {
+    let mut pair = split::<true>(Setup::two_rails());
+    let mut tasks = bring_down(&mut pair, 1);
+    open(&mut pair, &mut tasks);
+    pair.world.lock().refuses_receives = true;
+    assert!(attempt_ns().contains(&time_work(&mut pair, &mut tasks, false)));
+    assert_eq!(pair.hear(&mut tasks, true), RailMessage::Suspect);
+}
+
+#[test]
+fn lanes_whose_queue_is_full_for_a_moment_get_their_receives_later() {
+    let mut pair = split::<true>(Setup::two_rails());
+    let mut tasks = bring_down(&mut pair, 1);
+    open(&mut pair, &mut tasks);
+    pair.world.lock().refuses_receives = true;
+    for _ in 0..5 {
+        let now_ns = pair.now_ns();
+        assert!(tasks.of_receiver[0].run(now_ns).is_some(), "it waits for room");
+    }
+    pair.world.lock().refuses_receives = false;
+    pair.work(&mut tasks, false);
+    assert!(matches!(pair.hear(&mut tasks, true), RailMessage::Lanes { .. }));
+}
+
+#[test]
+fn lanes_that_carry_no_packet_and_report_nothing_are_given_up_at_the_end_of_their_time() {
+    let mut pair = split::<true>(patient());
+    let mut tasks = bring_down(&mut pair, 1);
+    offer(&mut pair, &mut tasks);
+    silence(&pair, 1);
+    assert!(attempt_ns().contains(&time_work(&mut pair, &mut tasks, true)));
+    assert!(tasks.to_receiver.is_empty() && tasks.of_sender.len() == 1, "their fence comes first");
+}
+
+#[test]
+fn a_first_packet_that_is_lost_is_followed_by_another() {
+    let mut pair = split::<true>(patient());
+    let mut tasks = bring_down(&mut pair, 1);
+    offer(&mut pair, &mut tasks);
+    let now_ns = pair.now_ns();
+    assert!(tasks.of_sender[0].run(now_ns).is_some(), "the lanes are connected, and carry nothing yet");
+    let mut state = pair.world.lock();
+    let end = state.connected_ends().iter().flat_map(|(end, peer)| [*end, *peer]).max().expect("they are connected");
+    let until_ns = now_ns + 100 * LOOK_NS;
+    // The receiver opens its end after the sender.
+    let outage = Outage { writes: true, acknowledgements: false, from_ns: now_ns, until_ns, is_long: true };
+    state.begin_outage(end - 1, outage);
+    drop(state);
+    let took_ns = time_work(&mut pair, &mut tasks, true);
+    assert!(took_ns > 100 * LOOK_NS, "the first packet was lost");
+    assert_eq!(pair.hear(&mut tasks, false), RailMessage::Up);
+}
+
+#[test]
+fn the_remains_of_lanes_and_offers_that_the_peer_gives_up_are_handed_over_to_be_freed() {
+    let mut pair = split::<true>(Setup::two_rails());
+    let mut tasks = Tasks::default();
+    pair.give_up(1, true);
+    pair.take_due(&mut tasks);
+    pair.work(&mut tasks, true);
+    assert_eq!(tasks.freed, 1);
+    let mut pair = split::<true>(Setup::two_rails());
+    let mut tasks = bring_down(&mut pair, 1);
+    open(&mut pair, &mut tasks);
+    let (freed, now_ns) = (tasks.freed, pair.now_ns());
+    let rail = RailId::new(1).expect("it is a rail");
+    let suspect = RailNews { rail, incarnation: Incarnation(1), message: RailMessage::Suspect };
+    pair.sender.handle_rail_news(suspect, now_ns);
+    tasks.take(&mut pair.sender, true);
+    assert_eq!(tasks.freed, freed + 1);
+    assert_eq!(tasks.to_receiver[0].message, RailMessage::Down(Vec::new()));
+}
+
+#[test]
+fn the_memory_of_new_lanes_that_are_not_wanted_outlives_them() {
+    let mut pair = split::<true>(Setup::two_rails());
+    let mut tasks = bring_down(&mut pair, 1);
+    offer(&mut pair, &mut tasks);
+    pair.give_up(1, false);
+    pair.take_due(&mut tasks);
+    assert_eq!(pair.hear(&mut tasks, true), RailMessage::Suspect);
+    pair.work(&mut tasks, true);
+    let mut fence = tasks.of_sender.pop_front().expect("their lanes end");
+    let Pair { world, sender, receiver: _receiver, source: _source, target: _target } = pair;
+    drop(sender);
+    let before = world.lock().left().0;
+    assert_eq!(fence.run(0), None);
+    assert!(world.lock().left().0 < before, "the fence deregisters it, once the lanes have ended");
+}
+
+#[test]
+fn a_rail_that_flaps_rests_for_a_second_at_most_once_no_other_is_left() {
+    let mut pair = split::<true>(Setup::two_rails());
+    for _ in 0..4 {
+        let mut tasks = bring_down(&mut pair, 1);
+        pair.world.advance(20 * pause_ns());
+        offer(&mut pair, &mut tasks);
+        pair.work(&mut tasks, true);
+        assert_eq!(pair.hear(&mut tasks, false), RailMessage::Up);
+    }
+    bring_down(&mut pair, 1);
+    let now_ns = pair.now_ns();
+    assert_eq!(pair.sender.recovery_timeout_ns(), Some(now_ns + 16 * pause_ns()));
+    pair.give_up(0, true);
+    pair.sender.recover(now_ns);
+    assert_eq!(pair.sender.recovery_timeout_ns(), Some(now_ns + 10 * pause_ns()));
+}
+
+#[test]
+fn a_rail_that_is_back_has_nothing_in_flight_of_its_old_lanes() {
+    let both = Setup::two_rails();
+    let config = ConnectionConfig { policy: PolicyName::Adaptive, ..both.config };
+    let mut pair = split::<true>(Setup { config, ..both });
+    let receive = pair.irecv_of([SIZE]);
+    pair.drive();
+    let send = pair.isend_of(SIZE, 0);
+    assert!(pair.sender.rails()[1].counters.in_flight() > 0);
+    bring_down(&mut pair, 1);
+    assert_eq!(pair.sender.rails()[1].counters.in_flight(), 0);
+    assert_eq!((pair.received(receive), pair.sent(send)), (vec![SIZE], SIZE));
 }

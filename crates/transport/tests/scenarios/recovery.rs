@@ -20,6 +20,9 @@ on_both_fabrics!(
 /// Bytes of a message that is split.
 pub(crate) const SIZE: u64 = 64 << 10;
 
+/// The longest time that any work may take, in nanoseconds.
+const MOST_WORK_NS: u64 = 10_000_000_000;
+
 /// The tasks of the recovery of both ends that are not done.
 #[derive(Default)]
 pub(crate) struct Tasks {
@@ -28,6 +31,8 @@ pub(crate) struct Tasks {
     pub(crate) of_sender: VecDeque<Box<dyn RailWork>>,
     pub(crate) of_receiver: VecDeque<Box<dyn RailWork>>,
     pub(crate) events: Vec<Event>,
+    /// The number of lanes and remains of lanes that were handed over to be dropped.
+    pub(crate) freed: usize,
 }
 
 impl Tasks {
@@ -43,7 +48,7 @@ impl Tasks {
                 RecoveryAction::Send(Message::Rail(news)) => messages.push_back(news),
                 RecoveryAction::Send(other) => panic!("{other:?} is no step of a recovery"),
                 RecoveryAction::Work(work) => works.push_back(work),
-                RecoveryAction::Free(lanes) => drop(lanes),
+                RecoveryAction::Free(_) => self.freed += 1,
                 RecoveryAction::Event(event) => self.events.push(event),
                 RecoveryAction::Dial(_) | RecoveryAction::Await(_) => panic!("lanes of the simulation are no sockets"),
             }
@@ -81,8 +86,10 @@ impl<const ONE_SIDED: bool> Pair<ONE_SIDED> {
     pub(crate) fn work(&mut self, tasks: &mut Tasks, is_sender: bool) {
         let works = if is_sender { &mut tasks.of_sender } else { &mut tasks.of_receiver };
         let mut work = works.pop_front().expect("there is work");
+        let began_ns = self.now_ns();
         while let Some(pause) = work.run(self.now_ns()) {
             self.world.advance(pause.as_nanos() as u64 + 1);
+            assert!(self.now_ns() - began_ns < MOST_WORK_NS, "the work does not end");
         }
         let now_ns = self.now_ns();
         if is_sender {

@@ -177,3 +177,59 @@ fn data_that_comes_over_one_rail_shows_that_the_peer_of_a_silent_one_is_alive() 
         assert_eq!(down, [false, comes]);
     }
 }
+
+#[test]
+fn a_receiver_whose_ring_is_held_back_stays_busy_although_nothing_is_on_its_way() {
+    for is_held in [true, false] {
+        let mut pair = Pair::<false>::new(patient(2));
+        let receive = pair.irecv();
+        pair.drive();
+        if is_held {
+            pair.give_up(1, false);
+            let now_ns = pair.now_ns();
+            // The CTS is written again over the other rail, and the sender has not said that its lanes are gone.
+            pair.receiver.recover(now_ns);
+            pair.drive();
+        }
+        let send = pair.isend();
+        pair.drive();
+        assert_eq!((pair.received(receive), pair.sent(send)), (vec![8], 8));
+        let expected = if is_held { Hush::Busy } else { Hush::Idle };
+        assert_eq!(look(&mut pair, false, true), (if is_held { vec![1] } else { vec![] }, expected));
+    }
+}
+
+#[test]
+fn a_receiver_with_room_for_one_write_counts_as_full() {
+    // Posts this many CTS whose acknowledgements are lost; fewer if there is no room. Returns their number.
+    let fill = |pair: &mut Pair<true>, most: u32| {
+        pair.lose_acknowledgements(0);
+        let buffer = pair.target.buffer(8, 0);
+        (0..most).find(|_| {
+            let Some(receive) = pair.receiver.irecv(&[buffer], false).unwrap() else { return true };
+            pair.world.advance(20_000);
+            let send = pair.sender.isend(&pair.source.message(8, 0)).unwrap().expect("the CTS is there");
+            pair.world.advance(20_000);
+            assert!(pair.sender.test(send).unwrap().is_some() && pair.receiver.test(receive).unwrap().is_some());
+            false
+        })
+    };
+    let most = fill(&mut Pair::new(patient(1)), 10_000).expect("a queue has an end");
+    for (left, down) in [(1, vec![0]), (2, vec![])] {
+        let mut pair = Pair::new(patient(1));
+        assert_eq!(fill(&mut pair, most - left), None);
+        assert_eq!(look(&mut pair, false, true).0, down, "room for {left}");
+    }
+}
+
+#[test]
+fn a_look_sends_the_acknowledgements_that_its_poll_has_put_off() {
+    let mut pair = Pair::<false>::new(patient(1).acks_put_off());
+    pair.irecv();
+    pair.drive();
+    let send = pair.isend();
+    pair.drive();
+    let now_ns = pair.now_ns();
+    pair.receiver.look_for_silence(Hearing { now_ns, heard_ns: now_ns });
+    assert_eq!(pair.sent(send), 8);
+}

@@ -145,6 +145,11 @@ impl<O: Observer> State<O> {
             return Err(PostError::Broken);
         }
         let place = end.place(LaneId::FIRST);
+        if self.refuses_receives {
+            self.see(place, &Event::ReceivesRefused);
+            return Err(PostError::Full);
+        }
+        let Some(end) = self.ends[id].as_ref() else { return Err(PostError::Broken) };
         let room = end.receive_depth.saturating_sub(end.posted + end.unreported_receives);
         let mut taken = count.min(room);
         if taken > 0 && self.chance.permille(self.faults.receives_short_permille) {

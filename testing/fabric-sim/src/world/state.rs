@@ -55,6 +55,8 @@ pub struct State<O: Observer> {
     pub opening: Option<Opening>,
     /// True if no device confirms that it has taken lanes out of service.
     pub refuses_ends: bool,
+    /// True while no end takes receives, as if its queue were full.
+    pub refuses_receives: bool,
     /// The time at which a write last landed or an acknowledgement last arrived.
     pub moved_ns: u64,
     /// The latest time at which a write that has been posted arrives.
@@ -83,6 +85,7 @@ impl<O: Observer> State<O> {
             observer,
             opening: None,
             refuses_ends: false,
+            refuses_receives: false,
             moved_ns: 0,
             arrives_ns: 0,
             woken: None,
