@@ -15,8 +15,10 @@ use railweave_fabric_verbs::{DeviceEvents, VerbsConfig, VerbsRail, sys};
 
 /// Far more than a fence takes if everything that it waits for comes, and less than it waits for what does not come.
 const SWIFT: Duration = Duration::from_millis(300);
-/// The time for which a fence waits if the receives are shared.
+/// The time for which a fence waits if the receives are shared, and at a lane that cannot say that it is over.
 const QUIET: Duration = Duration::from_millis(10);
+/// The time for which a fence waits for work that should come back.
+const LIMIT: Duration = Duration::from_millis(400);
 /// More than a fence ever takes.
 const BOUND: Duration = Duration::from_secs(3);
 
@@ -190,6 +192,8 @@ fn lanes_that_are_not_shown_to_be_reset_are_destroyed_by_the_fence() {
         ("plain", "'modify_qp/RESET@b:*:EIO'", true),
         ("plain", "'modify_qp/ERR@b:*:EIO'", true),
         ("plain", "'query_qp@b:*:EIO'", true),
+        // Three queue pairs are stopped once each.
+        ("plain", "'modify_qp/ERR@b:4-9:EIO'", false),
         // The reset changes nothing, and nobody says what it has changed.
         ("irdma", "", true),
         ("mana", "", true),
@@ -310,6 +314,64 @@ fn a_device_that_refuses_calls_ends_in_bounded_time() {
         assert_eq!(near_end.reports, sent(is_polled.then_some(7)), "{faults}, {is_cut}");
         assert!(far_end.time < BOUND && near_end.time < BOUND, "{faults}, {is_cut}");
     }
+}
+
+#[test]
+fn a_lane_that_cannot_say_that_it_is_over_has_to_be_quiet() {
+    // It is not stopped, or takes no marker: the one after that would be the fence's second.
+    for (faults, is_sender) in [("'modify_qp/ERR:*:EIO'", false), ("'post_send:2:EIO'", true)] {
+        // Without the wait, a fence may be held up for this long, but not each of several.
+        for _ in 0..4 {
+            let machine = Machine::new(&devices("plain", faults));
+            let Pair { mut near, mut far } = machine.pair(&unflushed(1, None));
+            let (from, to) = (near.block(100, Access::SOURCE), far.block(100, Access::DATA));
+            assert_eq!(far.rail.post_receives(40), Ok(40));
+            let write = Write { local: from.source(100), remote: to.place(), host: true, ..Write::default() };
+            near.rail.post(LaneId::FIRST, &[write]).unwrap();
+            let ended = end(if is_sender { near.rail } else { far.rail }, &[]);
+            assert!(ended.time >= QUIET && ended.reports.is_empty(), "{faults}: {:?}", ended.time);
+        }
+    }
+}
+
+#[test]
+fn a_fence_waits_for_receives_that_should_come_back() {
+    for receives in [1, 40] {
+        let machine = Machine::new(&strict(ROCE));
+        let Pair { near: _near, mut far } = machine.pair(&wish(2, Some(false)));
+        assert_eq!(far.rail.post_receives(receives), Ok(receives));
+        machine.fake.silence("b").unwrap();
+        let ended = end(far.rail, &[]);
+        assert!((LIMIT..BOUND).contains(&ended.time) && ended.reports.is_empty(), "{receives}: {:?}", ended.time);
+    }
+}
+
+#[test]
+fn a_queue_that_cannot_be_polled_is_not_waited_for() {
+    // The third poll would report what has arrived, but after the second the lanes are out of service.
+    let machine = Machine::new(&devices("plain", "'poll_cq:1-2:EIO'"));
+    let Pair { mut near, mut far } = machine.pair(&unflushed(1, None));
+    let (from, to) = (near.block(100, Access::SOURCE), far.block(100, Access::DATA));
+    assert_eq!(far.rail.post_receives(40), Ok(40));
+    post(&mut near.rail, 0, 7, from.source(100), to.place(), false);
+    let (far_end, near_end) = (end(far.rail, &[]), end(near.rail, &[]));
+    assert_eq!((far_end.reports, near_end.reports), (Vec::new(), sent([7])));
+}
+
+#[test]
+fn a_flush_that_fails_is_not_waited_for() {
+    let machine = Machine::new(&strict(ROCE));
+    let mut times = Vec::new();
+    for _ in 0..4 {
+        let Pair { near: _near, far } = machine.pair(&wish(1, None));
+        let to = far.block(100, Access::DATA);
+        let place = to.place();
+        drop(to);
+        let ended = end(far.rail, &[place]);
+        assert!(!ended.is_flushed);
+        times.push(ended.time);
+    }
+    assert!(times.iter().any(|time| *time < SWIFT), "{times:?}");
 }
 
 #[test]

@@ -553,12 +553,13 @@ impl QueuePair {
     }
 }
 
-/// Returns the completion of failed work.
+/// Returns the completion of failed work. Fields that are undefined then (ibv_poll_cq(3)) are those of an arrival, so
+/// that nobody gets away with reading them.
 fn failed(id: u64, qp_number: u32, status: c_int) -> sys::Wc {
     sys::Wc {
         wr_id: id,
         status,
-        opcode: -1,
+        opcode: sys::WC_RECV_RDMA_WITH_IMM,
         vendor_err: 0x50 + status as u32,
         byte_len: u32::MAX,
         imm_data: u32::MAX,

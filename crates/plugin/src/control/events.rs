@@ -167,14 +167,17 @@ mod tests {
 
     use mio::Token;
     use railweave_discovery::interface_part;
-    use railweave_fabric::EventSource;
+    use railweave_fabric::{EventSource, Piece};
     use railweave_identity::{hello, random};
+    use railweave_patience::until;
     use railweave_transport::{Message, Offer, SessionAction, SessionConfig, Ways};
 
     use super::*;
+    use crate::control::rail_threads::RailJob;
     use crate::control::recovery::tests::{ROUTE, control_loop, open_on};
     use crate::control::session::Session;
     use crate::control::stream::Stream;
+    use crate::control::test_errands::{Errand, Hold};
 
     const SOURCE: usize = 5000;
 
@@ -219,6 +222,24 @@ mod tests {
             let script: Arc<dyn EventSource> = Arc::new(Script(Mutex::new(VecDeque::from([event]))));
             self.thread.port_events.insert(SOURCE, script);
             self.thread.take_events(SOURCE);
+        }
+
+        /// Has new lanes in the making.
+        fn make_lanes(&mut self) -> Hold {
+            let (work, hold) = Errand::idle();
+            let owner = self.thread.recovery(ROUTE).expect("it is open").owner(ROUTE);
+            self.thread.workers.give_rail(RailJob { owner, work }).unwrap();
+            hold
+        }
+
+        /// Returns the failed parts that are kept for new lanes.
+        fn kept(&self) -> Vec<Part> {
+            self.thread
+                .making_failures
+                .of_new(&[], &[port(), pair(7), pair(8)])
+                .into_iter()
+                .map(|(part, _)| part)
+                .collect()
         }
 
         fn session(&mut self) -> &mut Session {
@@ -272,6 +293,56 @@ mod tests {
         assert!(after < before, "it asks now, and waits for {after} instead of {before}");
         site.take(Effect::Down(interface_part("lo")));
         assert!(site.session().protocol.is_away());
+    }
+
+    fn port() -> Part {
+        Part { device: "mlx5_0".into(), piece: Piece::Port(1) }
+    }
+
+    fn pair(number: u32) -> Part {
+        Part { device: "mlx5_0".into(), piece: Piece::QueuePair(number) }
+    }
+
+    #[test]
+    fn failures_are_kept_until_lanes_are_made_and_their_end_has_them() {
+        let mut site = Site::new();
+        site.take(Effect::Failed(pair(7)));
+        assert_eq!(site.kept(), [], "no lanes are being made");
+        let hold = site.make_lanes();
+        site.take(Effect::Failed(pair(7)));
+        site.take(Effect::Down(port()));
+        site.thread.look_after_rails();
+        assert_eq!(site.kept(), [pair(7), port()]);
+        site.take(Effect::Back);
+        assert_eq!(site.kept(), [pair(7)], "ports are up again");
+        hold.let_go_on();
+        until("the lanes are back", || {
+            site.thread.look_after_rails();
+            (!site.thread.workers.has_rail_work()).then_some(())
+        });
+        // They wait for NCCL to take the connection.
+        site.take(Effect::Failed(pair(8)));
+        site.thread.look_after_rails();
+        assert_eq!(site.kept(), [pair(7), pair(8)]);
+        drop(site.thread.recovery(ROUTE).expect("it is open").take());
+        site.thread.look_after_rails();
+        assert!(site.thread.making_failures.is_empty());
+    }
+
+    #[test]
+    fn a_refusal_is_no_failure_for_connections_that_recover() {
+        let mut site = Site::new();
+        let _hold = site.make_lanes();
+        if let Some(Connection::Open { parts, .. }) = site.session().connections.get_mut(&ROUTE.connection) {
+            parts.push(pair(7));
+        }
+        site.take(Effect::Refused(pair(7)));
+        assert!(site.thread.making_failures.is_empty());
+        assert!(site.thread.recovery(ROUTE).is_some_and(|recovery| !recovery.has_any()));
+        site.take(Effect::Failed(pair(7)));
+        let inbox = site.thread.recovery(ROUTE).expect("it is open").take();
+        assert!(matches!(inbox.front(), Some(Input::PartFailed(part, _)) if *part == pair(7)));
+        assert_eq!(site.kept(), [pair(7)]);
     }
 
     #[test]

@@ -237,4 +237,34 @@ mod tests {
         pool.give(false);
         assert_eq!(pool.progress.left(), 0, "it was dropped");
     }
+
+    #[test]
+    fn jobs_that_are_left_are_those_of_all_busy_threads_and_those_that_wait() {
+        let (go, gate) = mpsc::channel::<()>();
+        let (begun, has_begun) = mpsc::channel::<()>();
+        let (gate, begun) = (Mutex::new(gate), Mutex::new(begun));
+        let work = move |is_held: bool| {
+            // Some begin once the test is over.
+            let _ = begun.lock().unwrap().send(());
+            if is_held {
+                let _ = gate.lock().unwrap().recv();
+            }
+        };
+        let mut pool = Pool::start("test", 3, |_| false, work).unwrap();
+        // One is done, three are begun, and three wait for a thread.
+        pool.give(false);
+        (0..6).for_each(|_| pool.give(true));
+        assert_eq!(has_begun.iter().take(4).count(), 4);
+        assert_eq!(pool.finish(Duration::ZERO), Err(6));
+        drop(go);
+    }
+
+    #[test]
+    fn a_job_that_comes_after_the_end_is_dropped() {
+        let mut pool = Pool::start("test", 1, |_: &Arc<()>| false, drop).unwrap();
+        assert_eq!(pool.finish(Duration::from_secs(60)), Ok(()));
+        let job = Arc::new(());
+        pool.give(Arc::clone(&job));
+        assert_eq!(Arc::strong_count(&job), 1);
+    }
 }

@@ -42,6 +42,8 @@ mod setups;
 mod signals;
 mod strangers;
 mod stream;
+#[cfg(test)]
+mod test_errands;
 mod unclaimed;
 mod worker;
 

@@ -337,6 +337,7 @@ pub(super) mod tests {
     use railweave_fabric::{LaneId, RailId};
     use railweave_fabric_tcp::Tcp;
     use railweave_identity::random;
+    use railweave_patience::until;
     use railweave_transport::{Fate, LanePreface, Preface, Redials, Session as Protocol, Token};
 
     use super::*;
@@ -349,6 +350,7 @@ pub(super) mod tests {
     use crate::control::lane_socket::{Inbound, LaneRedial};
     use crate::control::session::Session;
     use crate::control::stream::Stream;
+    use crate::control::test_errands::{Errand, HOUR};
     use crate::control::worker::tests::Said;
 
     pub(in crate::control) const ROUTE: Route = Route { session: 77, connection: 1 };
@@ -387,6 +389,75 @@ pub(super) mod tests {
         let (dropped, thread_names) = mpsc::channel();
         thread.recover(ROUTE, Input::Worked(Box::new(Said::when_dropped(dropped))));
         assert_eq!(thread_names.recv().as_deref(), Ok("railweave-free"));
+    }
+
+    #[test]
+    fn lanes_of_no_use_are_freed_on_the_freeing_thread() {
+        let mut thread = control_loop();
+        thread.workers.begin_setups();
+        let (lanes, hold) = Errand::idle();
+        thread.carry_out_recovery_action(ROUTE, RecoveryAction::Free(lanes));
+        assert_eq!(hold.freed_on(|| ()), "railweave-free");
+        let (work, hold) = Errand::idle();
+        thread.carry_out_recovery_action(ROUTE, RecoveryAction::Work(work));
+        assert_eq!(hold.freed_on(|| ()), "railweave-free", "its connection is closed");
+    }
+
+    #[test]
+    fn work_of_a_closed_connection_is_freed_though_another_has_its_route() {
+        for pause in [None, Some(HOUR)] {
+            let mut thread = control_loop();
+            thread.workers.begin_setups();
+            open(&mut thread);
+            let (work, hold) = Errand::new(true, pause);
+            thread.carry_out_recovery_action(ROUTE, RecoveryAction::Work(work));
+            hold.wait_until_begun();
+            thread.end_recovery(ROUTE);
+            open(&mut thread);
+            hold.let_go_on();
+            assert_eq!(hold.freed_on(|| thread.look_after_rails()), "railweave-free", "{pause:?}");
+            assert!(thread.recovery(ROUTE).is_some_and(|recovery| !recovery.has_any()), "{pause:?}");
+        }
+    }
+
+    #[test]
+    fn a_connection_that_is_closed_frees_the_work_that_is_back_and_the_work_that_is_paused() {
+        let mut thread = control_loop();
+        thread.workers.begin_setups();
+        open(&mut thread);
+        let ((back, back_hold), (paused, paused_hold)) = (Errand::idle(), Errand::idle());
+        back_hold.let_go_on();
+        thread.carry_out_recovery_action(ROUTE, RecoveryAction::Work(back));
+        let owner = thread.recovery(ROUTE).unwrap().owner(ROUTE);
+        until("the work is back", || {
+            thread.look_after_rails();
+            thread.recovery(ROUTE).is_some_and(|recovery| recovery.has_work()).then_some(())
+        });
+        thread.workers.give_rail_again(RailJob { owner: owner.clone(), work: paused }, HOUR);
+        thread.end_recovery(ROUTE);
+        assert!(!owner.is_open() && !thread.makes_lanes());
+        for hold in [back_hold, paused_hold] {
+            assert_eq!(hold.freed_on(|| ()), "railweave-free");
+        }
+    }
+
+    #[test]
+    fn work_that_waits_for_an_end_is_freed_if_the_end_is_gone() {
+        for is_over in [false, true] {
+            let mut thread = control_loop();
+            thread.workers.begin_setups();
+            open(&mut thread);
+            let (work, hold) = Errand::idle();
+            thread.recover(ROUTE, Input::Worked(work));
+            assert!(thread.makes_lanes());
+            if is_over {
+                thread.free_connections();
+            } else {
+                // NCCL has closed it already.
+                thread.handle_opened(ROUTE, Weak::new());
+            }
+            assert_eq!(hold.freed_on(|| ()), "railweave-free", "at the end: {is_over}");
+        }
     }
 
     #[test]

@@ -1,0 +1,227 @@
+//! Work on rails that tests hold up, and tests of its way to the threads for rails and back.
+#![allow(clippy::disallowed_types, reason = "a test has no fast path")]
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use mio::{Events, Poll, Token, Waker};
+use railweave_fabric::RailId;
+use railweave_patience::{until, until_freed};
+use railweave_transport::RailWork;
+
+use super::rail_threads::{RailJob, RailOwner};
+use super::worker::Workers;
+use crate::comm::Route;
+
+/// Far longer than any test takes.
+pub(super) const HOUR: Duration = Duration::from_secs(3600);
+
+/// The time that is given to a thread that should wait and does not. One that waits as it should never fails a test.
+const HEAD_START: Duration = Duration::from_millis(100);
+
+/// Work on a rail that lasts until its [`Hold`] lets it go on.
+pub(super) struct Errand {
+    may_wait: bool,
+    pause: Option<Duration>,
+    begun: Sender<()>,
+    goes_on: Receiver<()>,
+    freed: Sender<String>,
+}
+
+/// A test's hold on such work. Without it the work goes on.
+pub(super) struct Hold {
+    begun: Receiver<()>,
+    go_on: Sender<()>,
+    freed: Receiver<String>,
+}
+
+impl Errand {
+    /// Returns new lanes if it may wait, otherwise a fence. It is to be called again after the pause, if there is one.
+    pub(super) fn new(may_wait: bool, pause: Option<Duration>) -> (Box<Self>, Hold) {
+        let ((begun, has_begun), (go_on, goes_on), (freed, freed_on)) =
+            (mpsc::channel(), mpsc::channel(), mpsc::channel());
+        let work = Box::new(Self { may_wait, pause, begun, goes_on, freed });
+        (work, Hold { begun: has_begun, go_on, freed: freed_on })
+    }
+
+    /// Returns such work that is done, or never begun.
+    pub(super) fn idle() -> (Box<Self>, Hold) {
+        Self::new(true, None)
+    }
+}
+
+impl Hold {
+    pub(super) fn wait_until_begun(&self) {
+        until("the work begins", || self.begun.try_recv().ok());
+    }
+
+    pub(super) fn let_go_on(&self) {
+        self.go_on.send(()).unwrap();
+    }
+
+    /// Returns the name of the thread that drops the work, while the control thread does its own.
+    pub(super) fn freed_on(&self, mut turn: impl FnMut()) -> String {
+        let mut name = None;
+        until_freed("the work is dropped", || {
+            turn();
+            name = self.freed.try_recv().ok();
+            name.is_some()
+        });
+        name.unwrap()
+    }
+}
+
+impl RailWork for Errand {
+    fn run(&mut self, _now_ns: u64) -> Option<Duration> {
+        let _ = self.begun.send(());
+        let _ = self.goes_on.recv();
+        self.pause
+    }
+
+    fn may_block(&self) -> bool {
+        true
+    }
+
+    fn may_wait(&self) -> bool {
+        self.may_wait
+    }
+
+    fn rail(&self) -> RailId {
+        RailId::new(0).unwrap()
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+impl Drop for Errand {
+    fn drop(&mut self) {
+        let _ = self.freed.send(std::thread::current().name().unwrap_or_default().to_owned());
+    }
+}
+
+/// The threads of a fabric that may block, and the poll of the thread that takes work back.
+struct Site {
+    workers: Workers,
+    poll: Poll,
+    is_open: Arc<AtomicBool>,
+}
+
+impl Site {
+    fn new() -> Self {
+        let poll = Poll::new().unwrap();
+        let waker = Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
+        let mut workers = Workers::new(Instant::now(), Duration::from_secs(60), waker);
+        workers.begin_setups();
+        Self { workers, poll, is_open: Arc::new(AtomicBool::new(true)) }
+    }
+
+    fn job(&self, work: Box<dyn RailWork>) -> RailJob {
+        let route = Route { session: 2, connection: 1 };
+        RailJob { owner: RailOwner { route, is_open: Arc::clone(&self.is_open), node: None }, work }
+    }
+
+    /// Gives work that has begun when this returns.
+    fn begin(&mut self, may_wait: bool) -> Hold {
+        let (work, hold) = Errand::new(may_wait, None);
+        self.workers.give_rail(self.job(work)).unwrap();
+        hold.wait_until_begun();
+        hold
+    }
+
+    fn wait_until_woken(&mut self) {
+        let mut events = Events::with_capacity(1);
+        until("the control thread is woken", || {
+            let _ = self.poll.poll(&mut events, Some(Duration::ZERO));
+            (!events.is_empty()).then_some(())
+        });
+    }
+}
+
+#[test]
+fn work_wakes_the_control_thread_when_it_is_back_and_counts_until_it_is_taken() {
+    let mut site = Site::new();
+    for may_wait in [false, true] {
+        assert!(!site.workers.has_rail_work());
+        let hold = site.begin(may_wait);
+        assert!(site.workers.has_rail_work(), "it is being done");
+        hold.let_go_on();
+        site.wait_until_woken();
+        assert!(site.workers.has_rail_work(), "it was not taken back");
+        let done = site.workers.take_rail_done().expect("it is back before anybody is woken");
+        assert!(done.work.is_some() && !site.workers.has_rail_work());
+    }
+}
+
+#[test]
+fn paused_work_counts_until_it_is_done_or_its_connection_is_closed() {
+    let mut site = Site::new();
+    drop(site.begin(true));
+    until("the first is back", || site.workers.take_rail_done());
+    let ((soon, soon_hold), (late, late_hold)) = (Errand::idle(), Errand::idle());
+    let (soon, late) = (site.job(soon), site.job(late));
+    site.workers.give_rail_again(soon, Duration::ZERO);
+    assert!(site.workers.has_rail_work(), "it is paused");
+    assert!(site.workers.take_rail_done().is_none(), "it goes on, and is not back");
+    soon_hold.wait_until_begun();
+    assert!(site.workers.has_rail_work(), "it is being done");
+    soon_hold.let_go_on();
+    until("it is back", || site.workers.take_rail_done());
+    assert!(!site.workers.has_rail_work());
+    site.workers.give_rail_again(late, HOUR);
+    site.is_open.store(false, Ordering::Relaxed);
+    site.workers.cancel_rails();
+    assert!(!site.workers.has_rail_work());
+    assert_eq!(late_hold.freed_on(|| ()), "railweave-free");
+}
+
+#[test]
+fn the_end_waits_for_work_on_rails_in_progress() {
+    for may_wait in [false, true] {
+        let mut site = Site::new();
+        let hold = site.begin(may_wait);
+        let may_end = Arc::new(AtomicBool::new(false));
+        let is_let_go = Arc::clone(&may_end);
+        let keeper = std::thread::spawn(move || {
+            std::thread::sleep(HEAD_START);
+            is_let_go.store(true, Ordering::Relaxed);
+            hold.let_go_on();
+        });
+        drop(site.workers);
+        assert!(may_end.load(Ordering::Relaxed), "may wait: {may_wait}");
+        keeper.join().unwrap();
+    }
+}
+
+#[test]
+fn lanes_that_are_back_at_the_end_are_freed_off_the_control_thread() {
+    for may_wait in [false, true] {
+        let mut site = Site::new();
+        let hold = site.begin(may_wait);
+        hold.let_go_on();
+        site.wait_until_woken();
+        drop(site.workers);
+        assert_eq!(hold.freed_on(|| ()), "railweave-free", "may wait: {may_wait}");
+    }
+}
+
+#[test]
+fn the_end_waits_for_what_is_being_freed() {
+    struct Slow(Arc<AtomicBool>);
+
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            std::thread::sleep(HEAD_START);
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    let (mut site, is_freed) = (Site::new(), Arc::new(AtomicBool::new(false)));
+    site.workers.free(Box::new(Slow(Arc::clone(&is_freed))));
+    drop(site.workers);
+    assert!(is_freed.load(Ordering::Relaxed));
+}
