@@ -188,7 +188,7 @@ pub trait Reports {
 }
 
 /// A rail that has [ended](Rail::end).
-#[must_use = "the memory's owner may not see what was placed if a flush has failed"]
+#[must_use = "the lanes may not have ended, and the memory's owner may not see what was placed"]
 pub struct Ended {
     /// True if the lanes are known to be out of service. Otherwise the device has refused it, and data may still land
     /// or leave.

@@ -30,6 +30,7 @@ const STATES: &[(&str, c_int)] = &[
 const ERRORS: &[(&str, c_int)] = &[
     ("EACCES", libc::EACCES),
     ("EAGAIN", libc::EAGAIN),
+    ("EBUSY", libc::EBUSY),
     ("EFAULT", libc::EFAULT),
     ("EHOSTUNREACH", libc::EHOSTUNREACH),
     ("EINVAL", libc::EINVAL),

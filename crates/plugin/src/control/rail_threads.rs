@@ -63,6 +63,14 @@ struct Fencing {
     is_told: bool,
 }
 
+impl Fencing {
+    /// Returns the time at which it is worth a line; `None` if it has one, or no message waits for it any more.
+    fn tell_ns(&self) -> Option<u64> {
+        let is_due = !self.is_told && self.owner.is_open();
+        is_due.then_some(self.given_ns.saturating_add(SLOW_FENCE_NS))
+    }
+}
+
 /// The threads.
 pub(super) struct RailThreads {
     epoch: Instant,
@@ -126,10 +134,9 @@ impl RailThreads {
         Some(done)
     }
 
-    /// Returns each fence once whose kernel takes far longer than usual.
+    /// Returns each fence of an open connection once whose kernel takes far longer than usual.
     pub(super) fn take_slow_fences(&mut self, now_ns: u64) -> Vec<(Route, RailId)> {
-        let is_slow = |one: &&mut Fencing| !one.is_told && now_ns >= one.given_ns.saturating_add(SLOW_FENCE_NS);
-        let slow = self.fencing.iter_mut().filter(is_slow);
+        let slow = self.fencing.iter_mut().filter(|one| one.tell_ns().is_some_and(|tell_ns| now_ns >= tell_ns));
         slow.map(|one| {
             one.is_told = true;
             (one.owner.route, one.rail)
@@ -139,7 +146,7 @@ impl RailThreads {
 
     /// Returns the next time at which there is something to do: paused work goes on, or a fence is slow.
     pub(super) fn next_ns(&self) -> Option<u64> {
-        let slow = self.fencing.iter().filter(|one| !one.is_told).map(|one| one.given_ns.saturating_add(SLOW_FENCE_NS));
+        let slow = self.fencing.iter().filter_map(Fencing::tell_ns);
         self.paused.iter().map(|(at_ns, _)| *at_ns).chain(slow).min()
     }
 

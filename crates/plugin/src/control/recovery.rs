@@ -351,7 +351,6 @@ pub(super) mod tests {
     use crate::control::session::Session;
     use crate::control::stream::Stream;
     use crate::control::test_errands::{Errand, HOUR};
-    use crate::control::worker::tests::Said;
 
     pub(in crate::control) const ROUTE: Route = Route { session: 77, connection: 1 };
 
@@ -386,9 +385,9 @@ pub(super) mod tests {
     fn lanes_that_come_for_a_closed_connection_are_freed_on_the_freeing_thread() {
         let mut thread = control_loop();
         thread.workers.begin_setups();
-        let (dropped, thread_names) = mpsc::channel();
-        thread.recover(ROUTE, Input::Worked(Box::new(Said::when_dropped(dropped))));
-        assert_eq!(thread_names.recv().as_deref(), Ok("railweave-free"));
+        let (lanes, hold) = Errand::idle();
+        thread.recover(ROUTE, Input::Worked(lanes));
+        assert_eq!(hold.freed_on(|| ()), "railweave-free");
     }
 
     #[test]

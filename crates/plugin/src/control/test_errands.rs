@@ -104,7 +104,16 @@ impl Drop for Errand {
     }
 }
 
-/// The threads of a fabric that may block, and the poll of the thread that takes work back.
+/// Returns the threads of a fabric that may block, and the poll of the thread that takes work back.
+pub(super) fn threads() -> (Workers, Poll) {
+    let poll = Poll::new().unwrap();
+    let waker = Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
+    let mut workers = Workers::new(Instant::now(), Duration::from_secs(60), waker);
+    workers.begin_setups();
+    (workers, poll)
+}
+
+/// Those threads, and a connection.
 struct Site {
     workers: Workers,
     poll: Poll,
@@ -113,10 +122,7 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
-        let poll = Poll::new().unwrap();
-        let waker = Arc::new(Waker::new(poll.registry(), Token(0)).unwrap());
-        let mut workers = Workers::new(Instant::now(), Duration::from_secs(60), waker);
-        workers.begin_setups();
+        let (workers, poll) = threads();
         Self { workers, poll, is_open: Arc::new(AtomicBool::new(true)) }
     }
 

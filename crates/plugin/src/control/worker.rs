@@ -212,7 +212,7 @@ impl Workers {
         self.rail_threads.as_ref()?.next_ns()
     }
 
-    /// Returns each fence once whose kernel takes far longer than usual.
+    /// Returns each fence of an open connection once whose kernel takes far longer than usual.
     pub(super) fn take_slow_fences(&mut self, now_ns: u64) -> Vec<(Route, RailId)> {
         self.rail_threads.as_mut().map(|threads| threads.take_slow_fences(now_ns)).unwrap_or_default()
     }
@@ -307,7 +307,7 @@ impl Task {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use std::any::Any;
     use std::sync::mpsc::Sender;
 
@@ -315,20 +315,14 @@ pub(super) mod tests {
 
     use super::*;
     use crate::control::rail_threads::{MOST_FENCES, RailOwner};
+    use crate::control::test_errands::{Errand, Hold, threads};
 
     /// Work on a rail that says its name when it is done, and on which thread it is dropped.
-    pub(in crate::control) struct Said {
+    struct Said {
         name: &'static str,
         may_wait: bool,
         done: Sender<&'static str>,
         dropped: Sender<String>,
-    }
-
-    impl Said {
-        /// Returns new lanes that say only on which thread they are dropped.
-        pub(in crate::control) fn when_dropped(dropped: Sender<String>) -> Self {
-            Self { name: "lanes", may_wait: true, done: mpsc::channel().0, dropped }
-        }
     }
 
     impl RailWork for Said {
@@ -360,37 +354,6 @@ pub(super) mod tests {
         }
     }
 
-    /// Work that says that it has begun, and lasts until a message comes, or nobody can send one any more.
-    struct Gate {
-        may_wait: bool,
-        begun: Sender<()>,
-        waits: Receiver<()>,
-    }
-
-    impl RailWork for Gate {
-        fn run(&mut self, _now_ns: u64) -> Option<Duration> {
-            self.begun.send(()).unwrap();
-            let _ = self.waits.recv();
-            None
-        }
-
-        fn may_block(&self) -> bool {
-            true
-        }
-
-        fn may_wait(&self) -> bool {
-            self.may_wait
-        }
-
-        fn rail(&self) -> RailId {
-            RailId::new(0).unwrap()
-        }
-
-        fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-            self
-        }
-    }
-
     impl Workers {
         /// Starts the set-up thread, as a fabric that may block does.
         pub(in crate::control) fn begin_setups(&mut self) {
@@ -402,17 +365,14 @@ pub(super) mod tests {
     struct Site {
         workers: Workers,
         _poll: mio::Poll,
-        gate: Sender<()>,
+        gate: Hold,
         done: (Sender<&'static str>, Receiver<&'static str>),
         dropped: (Sender<String>, Receiver<String>),
     }
 
     impl Site {
         fn new() -> Self {
-            let poll = mio::Poll::new().unwrap();
-            let waker = Arc::new(Waker::new(poll.registry(), mio::Token(0)).unwrap());
-            let mut workers = Workers::new(Instant::now(), Duration::from_secs(60), waker);
-            workers.begin_setups();
+            let (mut workers, poll) = threads();
             let gate = close_gate(&mut workers, true);
             Self { workers, _poll: poll, gate, done: mpsc::channel(), dropped: mpsc::channel() }
         }
@@ -427,16 +387,16 @@ pub(super) mod tests {
         }
 
         fn open(&self) {
-            self.gate.send(()).unwrap();
+            self.gate.let_go_on();
         }
     }
 
-    /// Keeps a thread for rails busy until a message is sent.
-    fn close_gate(workers: &mut Workers, may_wait: bool) -> Sender<()> {
-        let ((begun, has_begun), (gate, waits)) = (mpsc::channel(), mpsc::channel());
+    /// Keeps a thread for rails busy until it is let go on.
+    fn close_gate(workers: &mut Workers, may_wait: bool) -> Hold {
+        let (work, gate) = Errand::new(may_wait, None);
         let (owner, _) = owner();
-        workers.give_rail(RailJob { owner, work: Box::new(Gate { may_wait, begun, waits }) }).unwrap();
-        has_begun.recv().unwrap();
+        workers.give_rail(RailJob { owner, work }).unwrap();
+        gate.wait_until_begun();
         gate
     }
 
@@ -467,16 +427,24 @@ pub(super) mod tests {
         assert_eq!(site.workers.take_slow_fences(due_ns - 1), []);
         assert_eq!(site.workers.take_slow_fences(due_ns), [(owner.route, RailId::new(0).unwrap())]);
         assert_eq!((site.workers.take_slow_fences(u64::MAX), site.workers.next_rail_ns()), (Vec::new(), None));
-        gate.send(()).unwrap();
+        gate.let_go_on();
         while site.workers.take_rail_done().is_none() {
             std::thread::yield_now();
         }
         let gate = close_gate(&mut site.workers, false);
-        gate.send(()).unwrap();
+        gate.let_go_on();
         while site.workers.take_rail_done().is_none() {
             std::thread::yield_now();
         }
         assert_eq!(site.workers.take_slow_fences(u64::MAX), [], "it is done");
+        let (closed, is_open) = self::owner();
+        let (work, gate) = Errand::new(false, None);
+        site.workers.give_rail(RailJob { owner: closed, work }).unwrap();
+        gate.wait_until_begun();
+        is_open.store(false, Ordering::Relaxed);
+        let told = site.workers.take_slow_fences(u64::MAX);
+        assert_eq!((told, site.workers.next_rail_ns()), (Vec::new(), None), "no message waits for it");
+        gate.let_go_on();
         site.open();
     }
 
@@ -501,7 +469,7 @@ pub(super) mod tests {
             assert!(fences <= Some(MOST_FENCES), "{fences:?}");
             if busy == MOST_FENCES {
                 // Whichever of them is the first to be done.
-                gates.last().unwrap().send(()).unwrap();
+                gates.last().unwrap().let_go_on();
                 assert_eq!(site.done.1.recv(), Ok("one more"), "it comes after another");
             } else {
                 assert_eq!(site.done.1.recv(), Ok("one more"), "while the others go on");
@@ -536,12 +504,12 @@ pub(super) mod tests {
             site.give(name, true, &owner);
         }
         let ending = Arc::clone(&site.workers.rail_threads.as_ref().unwrap().ending);
-        let gate = site.gate.clone();
+        let gate = site.gate;
         let opener = std::thread::spawn(move || {
             while !ending.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
-            gate.send(()).unwrap();
+            gate.let_go_on();
         });
         drop(site.workers);
         opener.join().unwrap();

@@ -63,6 +63,18 @@ fn offer(pair: &mut Pair<true>, tasks: &mut Tasks) {
     assert!(matches!(pair.hear(tasks, true), RailMessage::Lanes { .. }));
 }
 
+/// Lets the sender connect new lanes of rail 1 that the receiver has given up meanwhile.
+fn offer_in_vain() -> (Pair<true>, Tasks) {
+    let mut pair = split::<true>(Setup::two_rails());
+    let mut tasks = bring_down(&mut pair, 1);
+    offer(&mut pair, &mut tasks);
+    pair.give_up(1, false);
+    pair.take_due(&mut tasks);
+    assert_eq!(pair.hear(&mut tasks, true), RailMessage::Suspect);
+    pair.work(&mut tasks, true);
+    (pair, tasks)
+}
+
 #[test]
 fn a_rail_rests_before_new_lanes_are_opened_unless_its_path_may_be_back() {
     for is_hurried in [false, true] {
@@ -102,13 +114,7 @@ fn a_rail_whose_device_is_gone_is_never_opened_again() {
 
 #[test]
 fn new_lanes_that_the_peer_gives_up_while_they_are_connected_are_ended() {
-    let mut pair = split::<true>(Setup::two_rails());
-    let mut tasks = bring_down(&mut pair, 1);
-    offer(&mut pair, &mut tasks);
-    pair.give_up(1, false);
-    pair.take_due(&mut tasks);
-    assert_eq!(pair.hear(&mut tasks, true), RailMessage::Suspect);
-    pair.work(&mut tasks, true);
+    let (mut pair, mut tasks) = offer_in_vain();
     assert_eq!(tasks.to_receiver.len(), 0, "it does not say that they are up");
     pair.work(&mut tasks, true);
     assert_eq!(tasks.to_receiver[0].message, RailMessage::Down(Vec::new()));
@@ -264,13 +270,7 @@ fn the_remains_of_lanes_and_offers_that_the_peer_gives_up_are_handed_over_to_be_
 
 #[test]
 fn the_memory_of_new_lanes_that_are_not_wanted_outlives_them() {
-    let mut pair = split::<true>(Setup::two_rails());
-    let mut tasks = bring_down(&mut pair, 1);
-    offer(&mut pair, &mut tasks);
-    pair.give_up(1, false);
-    pair.take_due(&mut tasks);
-    assert_eq!(pair.hear(&mut tasks, true), RailMessage::Suspect);
-    pair.work(&mut tasks, true);
+    let (pair, mut tasks) = offer_in_vain();
     let mut fence = tasks.of_sender.pop_front().expect("their lanes end");
     let Pair { world, sender, receiver: _receiver, source: _source, target: _target } = pair;
     drop(sender);
@@ -298,7 +298,7 @@ fn a_rail_that_flaps_rests_for_a_second_at_most_once_no_other_is_left() {
 }
 
 #[test]
-fn a_rail_that_is_back_has_nothing_in_flight_of_its_old_lanes() {
+fn a_rail_that_is_down_has_nothing_in_flight() {
     let both = Setup::two_rails();
     let config = ConnectionConfig { policy: PolicyName::Adaptive, ..both.config };
     let mut pair = split::<true>(Setup { config, ..both });
