@@ -196,7 +196,10 @@ impl ControlLoop {
 
     fn carry_out_recovery_action(&mut self, route: Route, action: RecoveryAction) {
         match action {
-            RecoveryAction::Send(message) => self.send(route, message),
+            RecoveryAction::Send(message) => {
+                self.send(route, message);
+                self.doubt_session(route.session);
+            }
             RecoveryAction::Work(mut work) => {
                 if work.may_block() {
                     let Some(owner) = self.recovery(route).map(|recovery| recovery.owner(route)) else {

@@ -79,7 +79,9 @@ impl Session {
             Next::Dial { from, to } => {
                 self.actions.push_back(SessionAction::StillAway);
                 self.address = to;
-                self.stage = Stage::Dialling { deadline_ns: now_ns.saturating_add(self.config.redial_ns) };
+                let (ns, patient_ns) = self.config.redial_ns;
+                let ns = if self.redial.is_patient() { patient_ns } else { ns };
+                self.stage = Stage::Dialling { deadline_ns: now_ns.saturating_add(ns) };
                 self.actions.push_back(SessionAction::Dial { from, to });
             }
             Next::Pause { ns } => {
@@ -123,7 +125,7 @@ impl Session {
         };
         self.checks = self.checks.wrapping_add(1);
         self.checked_at = at;
-        self.stage = Stage::Checking { deadline_ns: now_ns.saturating_add(self.config.redial_ns) };
+        self.stage = Stage::Checking { deadline_ns: now_ns.saturating_add(self.config.redial_ns.1) };
         self.actions.push_back(SessionAction::Dial { from: None, to: SocketAddr::new(at, port) });
     }
 
@@ -289,11 +291,18 @@ impl Session {
         }
     }
 
+    /// Returns the time within which a peer that is connected must answer. A kernel accepts for a process that stands
+    /// still, or is busy; but the path may be gone again, too, and another be there.
+    pub(super) fn resume_ns(&self) -> u64 {
+        let patient_ns = self.config.peer_timeout_ns / 2;
+        if self.redial.is_patient() { patient_ns } else { self.config.resume_ns.min(patient_ns) }
+    }
+
     /// Asks the peer to resume, once its HELLO has come on a new socket.
     pub(super) fn ask_to_resume(&mut self, now_ns: u64) {
         self.attempt = self.attempt.wrapping_add(1);
         let resume = Resume { session: self.id, attempt: self.attempt, received: self.numbered.tell() };
-        self.stage = Stage::Resuming { deadline_ns: now_ns.saturating_add(self.config.handshake_ns) };
+        self.stage = Stage::Resuming { deadline_ns: now_ns.saturating_add(self.resume_ns()) };
         self.send_now(0, Message::Resume(resume));
     }
 

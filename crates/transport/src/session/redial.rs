@@ -6,6 +6,10 @@ use std::net::{IpAddr, SocketAddr};
 /// The most addresses that are kept as proven: more than a host has ports.
 const MOST_PROVEN: usize = 64;
 
+/// One of this many rounds is patient. In the others an address has little time, because most addresses of a host lead
+/// nowhere while its cables come and go, and the next one may lead to the peer.
+const PATIENT: usize = 4;
+
 /// The addresses that are dialled, and the place in the round.
 #[derive(Debug, Default)]
 pub(super) struct Redial {
@@ -15,6 +19,8 @@ pub(super) struct Redial {
     proven: Vec<IpAddr>,
     /// The number of dials of this round so far.
     done: usize,
+    /// The number of rounds before this one.
+    rounds: usize,
     /// The next pause, and the longest.
     pauses_ns: (u64, u64),
 }
@@ -55,7 +61,8 @@ impl Redial {
     pub(super) fn begin(&mut self, home: SocketAddr, pauses_ns: (u64, u64)) {
         self.addresses.retain(|address| *address != home);
         self.addresses.insert(0, home);
-        (self.done, self.pauses_ns) = (0, pauses_ns);
+        self.rounds = 0;
+        self.restart(pauses_ns);
     }
 
     /// Begins a round again with its first address, and with the first pause.
@@ -68,6 +75,11 @@ impl Redial {
         self.addresses.first() == Some(&address) || self.proven.contains(&address.ip())
     }
 
+    /// Returns true if the addresses of this round have long: their paths may be slow, or the peer's process busy.
+    pub(super) fn is_patient(&self) -> bool {
+        self.rounds % PATIENT == PATIENT - 1
+    }
+
     /// Returns the next step. Each address is dialled first from where the kernel chooses, and once all were, from each
     /// of this host's addresses of its family: the kernel's choice may be a port whose cable is away.
     pub(super) fn next(&mut self, own: &[IpAddr]) -> Next {
@@ -75,6 +87,7 @@ impl Redial {
             let (sweep, place) = (self.done / self.addresses.len().max(1), self.done % self.addresses.len().max(1));
             let Some(to) = self.addresses.get(place).copied().filter(|_| sweep <= own.len()) else {
                 self.done = 0;
+                self.rounds = self.rounds.wrapping_add(1);
                 let (ns, longest_ns) = self.pauses_ns;
                 self.pauses_ns.0 = (ns * 2).min(longest_ns);
                 return Next::Pause { ns };
@@ -95,7 +108,7 @@ impl Redial {
 mod tests {
     use super::*;
 
-    const PAUSES_NS: (u64, u64) = (100_000_000, 5_000_000_000);
+    const PAUSES_NS: (u64, u64) = (100_000_000, 1_000_000_000);
 
     fn address(last: u8) -> SocketAddr {
         SocketAddr::from(([10, 0, 0, last], 7))
@@ -141,9 +154,29 @@ mod tests {
             let Next::Pause { ns } = redial.next(&[]) else { panic!() };
             pauses.push(ns / 1_000_000);
         }
-        assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
+        assert_eq!(pauses, [100, 200, 400, 800, 1000, 1000, 1000, 1000, 1000]);
         redial.begin(address(1), PAUSES_NS);
         redial.next(&[]);
         assert_eq!(redial.next(&[]), Next::Pause { ns: PAUSES_NS.0 });
+    }
+    #[test]
+    fn every_fourth_round_is_patient() {
+        let mut redial = Redial::default();
+        let mut are_patient = |restarted: usize| {
+            redial.begin(address(1), PAUSES_NS);
+            let mut round = |number| {
+                if number == restarted {
+                    redial.restart(PAUSES_NS);
+                }
+                assert_eq!(redial.next(&[]), Next::Dial { from: None, to: address(1) });
+                let is_patient = redial.is_patient();
+                redial.next(&[]);
+                is_patient
+            };
+            [0, 1, 2, 3, 4, 5, 6, 7].map(&mut round)
+        };
+        let every_fourth = [false, false, false, true, false, false, false, true];
+        assert_eq!(are_patient(9), every_fourth);
+        assert_eq!(are_patient(2), every_fourth, "whatever makes it begin again");
     }
 }

@@ -66,6 +66,12 @@ fn until_dialled(end: &mut Session, to: SocketAddr) -> u64 {
     }
 }
 
+/// Lets an end that is away know that nobody listens where it dials, if it does.
+fn find_refused(end: &mut Session, now_ns: u64) {
+    end.handle_lost(end_of_socket(SocketEndKind::Refused), now_ns);
+    end.handle_timeout(now_ns);
+}
+
 const OUT: Probe = Probe::Outstanding { by_adapter: true };
 
 #[test]
@@ -219,7 +225,7 @@ fn the_opener_dials_on_with_growing_pauses_and_the_acceptor_looks_for_its_proces
                 other => panic!("{other:?}"),
             }
         }
-        if pair.opener.timeout_ns().is_some_and(|at_ns| at_ns < pair.now_ns + SECOND) {
+        if matches!(pair.opener.stage, Stage::Pausing { .. }) {
             waits += 1;
             pair.now_ns = pair.opener.timeout_ns().expect("it dials again");
             pair.opener.handle_timeout(pair.now_ns);
@@ -241,6 +247,56 @@ fn the_opener_dials_on_with_growing_pauses_and_the_acceptor_looks_for_its_proces
 }
 
 #[test]
+fn addresses_have_little_time_in_most_rounds_and_long_in_patient_ones() {
+    let (mut pair, _) = Pair::connected();
+    pair.opener.learn([address(3)]);
+    pair.cut();
+    let wait = |pair: &mut Pair| {
+        let (Stage::Pausing { until_ns: at_ns }
+        | Stage::Dialling { deadline_ns: at_ns }
+        | Stage::Hello { deadline_ns: at_ns, .. }
+        | Stage::Resuming { deadline_ns: at_ns }) = pair.opener.stage
+        else {
+            panic!("{:?}", pair.opener.stage)
+        };
+        let waited_ns = at_ns - std::mem::replace(&mut pair.now_ns, at_ns);
+        waited_ns / (SECOND / 1000)
+    };
+    for round in 0..8 {
+        let (dial, answer) = if round % 4 == 3 { (1500, 2000) } else { (300, 1000) };
+        // A path that leads nowhere.
+        assert_eq!(wait(&mut pair), dial, "round {round}");
+        pair.opener.handle_timeout(pair.now_ns);
+        drop(actions(&mut pair.opener));
+        // One whose process says nothing, and every other round one that ends before RESUMED.
+        pair.opener.handle_connected([4; 32], pair.now_ns);
+        if round % 2 == 1 {
+            pair.now_ns += SECOND / 2;
+            let mut newcomer = Session::accept(config(2, Some(3)), [9; 32], address(77), pair.now_ns);
+            for _ in 0..4 {
+                for action in actions(&mut pair.opener) {
+                    if let SessionAction::Send(frame) = action {
+                        newcomer.handle_frame(frame, pair.now_ns);
+                    }
+                }
+                for action in actions(&mut newcomer) {
+                    if let SessionAction::Send(frame) = action {
+                        pair.opener.handle_frame(frame, pair.now_ns);
+                    }
+                }
+            }
+        }
+        let is_resuming = matches!(pair.opener.stage, Stage::Resuming { .. });
+        assert_eq!((wait(&mut pair), is_resuming), (answer, round % 2 == 1), "round {round}");
+        pair.opener.handle_timeout(pair.now_ns);
+        assert!(matches!(pair.opener.stage, Stage::Pausing { .. }), "round {round}");
+        assert!(wait(&mut pair) <= 1000, "round {round}");
+        pair.opener.handle_timeout(pair.now_ns);
+    }
+    pair.join();
+}
+
+#[test]
 fn a_process_that_has_ended_is_believed_once_no_rail_carries_anything() {
     for at_acceptor in [false, true] {
         let (mut pair, number) = Pair::connected();
@@ -251,19 +307,17 @@ fn a_process_that_has_ended_is_believed_once_no_rail_carries_anything() {
             end.handle_timeout(at_ns);
             drop(actions(end));
         }
-        end.handle_lost(end_of_socket(SocketEndKind::Refused), SECOND);
-        drop(actions(end));
-        end.handle_timeout(SECOND);
+        find_refused(end, SECOND);
         let judge = |is_due| SessionAction::Judge { connection: number, is_due, insists: true };
         assert!(actions(end).contains(&judge(true)));
         assert_eq!(judged(end, number, Probe::Unposted, SECOND), [], "the application makes no calls");
         assert_eq!(judged(end, number, OUT, 2 * SECOND), []);
         // An answer overrules the sign; the next one has all of its time.
         assert_eq!(judged(end, number, Probe::Carried, 3 * SECOND - 1), []);
-        end.handle_timeout(4 * SECOND);
+        find_refused(end, 4 * SECOND);
         assert!(actions(end).contains(&judge(true)), "it is asked for again");
         assert_eq!(judged(end, number, OUT, 4 * SECOND), []);
-        end.handle_timeout(4 * SECOND + PROOF);
+        find_refused(end, 4 * SECOND + PROOF);
         assert!(actions(end).contains(&judge(false)));
         let lost = judged(end, number, OUT, 4 * SECOND + PROOF);
         let said = lost.iter().find_map(|action| match action {
