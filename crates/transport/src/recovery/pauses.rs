@@ -82,29 +82,34 @@ impl Pauses {
         now_ns.saturating_sub(self.down_since_ns)
     }
 
-    /// Returns the time of the next attempt, if the last one ended now. A rail that flaps waits no longer than others
-    /// if no other carries anything: `is_alone`.
+    /// Returns the time of the next attempt, if the last one ended now. The flaps of a rail count only while another
+    /// carries something: with `is_alone` set, nothing moves until a rail is back.
     pub(crate) fn next_ns(&mut self, is_alone: bool, now_ns: u64) -> u64 {
+        let flaps = if is_alone { 0 } else { self.flaps };
         let is_early = now_ns.saturating_sub(self.down_since_ns) < self.first_ns * EARLY;
-        let most = if is_early && (is_alone || self.flaps == 0) { MOST_EARLY } else { MOST };
-        let doublings = (self.attempts + self.flaps).min(16);
+        let most = if is_early && flaps == 0 { MOST_EARLY } else { MOST };
+        let pause_ns = self.pause_ns(self.attempts + flaps, most);
         self.attempts += 1;
-        now_ns.saturating_add((self.first_ns << doublings).min(self.first_ns * most))
+        now_ns.saturating_add(pause_ns)
     }
 
     /// Returns the latest time of the next attempt, now that no other rail carries anything.
     pub(crate) fn latest_ns(&self, now_ns: u64) -> u64 {
-        now_ns.saturating_add(self.first_ns * MOST_EARLY)
+        now_ns.saturating_add(self.pause_ns(self.attempts, MOST_EARLY))
     }
 
     /// Returns the earliest time of an attempt after an event that says that the rail may be back. A rail that flaps
-    /// waits all the same.
-    pub(crate) fn soonest_ns(&self, now_ns: u64) -> u64 {
-        if self.flaps == 0 {
+    /// waits all the same, unless no other carries anything.
+    pub(crate) fn soonest_ns(&self, is_alone: bool, now_ns: u64) -> u64 {
+        if self.flaps == 0 || is_alone {
             return now_ns;
         }
-        let pause_ns = (self.first_ns << self.flaps).min(self.first_ns * MOST);
-        now_ns.max(self.down_since_ns.saturating_add(pause_ns))
+        now_ns.max(self.down_since_ns.saturating_add(self.pause_ns(self.flaps, MOST)))
+    }
+
+    /// Returns the first pause, doubled this many times, up to `most` times the first.
+    fn pause_ns(&self, doublings: u32, most: u64) -> u64 {
+        (self.first_ns << doublings.min(16)).min(self.first_ns * most)
     }
 }
 
@@ -152,7 +157,8 @@ mod tests {
         for first in [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000] {
             assert_eq!(pauses(&mut rail, now_ns, 1), [first]);
             let soonest = if first == 100 { 0 } else { first };
-            assert_eq!((rail.soonest_ns(now_ns) - now_ns) / 1_000_000, soonest);
+            assert_eq!((rail.soonest_ns(false, now_ns) - now_ns) / 1_000_000, soonest);
+            assert_eq!(rail.soonest_ns(true, now_ns), now_ns);
             assert_eq!(rail.came_up(now_ns + 7), 7);
             now_ns += 100 * FIRST_NS - 1;
             rail.went_down(false, now_ns);
@@ -161,8 +167,10 @@ mod tests {
         now_ns += MINUTE_NS - 1;
         rail.went_down(false, now_ns);
         assert_eq!(pauses(&mut rail, now_ns, 1), [10_000], "it was not steady for long enough");
-        assert_eq!((rail.next_ns(true, now_ns) - now_ns) / 1_000_000, 1000, "there is no other rail");
-        assert_eq!((rail.latest_ns(now_ns) - now_ns) / 1_000_000, 1000);
+        for pause in [200, 400, 800, 1000, 1000] {
+            assert_eq!((rail.latest_ns(now_ns) - now_ns) / 1_000_000, pause, "there is no other rail");
+            assert_eq!((rail.next_ns(true, now_ns) - now_ns) / 1_000_000, pause);
+        }
         rail.came_up(now_ns);
         rail.went_down(false, now_ns + MINUTE_NS);
         assert_eq!(pauses(&mut rail, now_ns + MINUTE_NS, 1), [100]);

@@ -183,10 +183,11 @@ impl<F: Fabric> SendConnection<F> {
     }
 
     fn rest(&mut self, rail: RailId, now_ns: u64) {
+        let is_alone = self.core.rails.usable().is_empty();
         let one = &mut self.recovery.rails[rail];
-        let mut until_ns = one.pauses.next_ns(self.core.rails.usable().is_empty(), now_ns);
+        let mut until_ns = one.pauses.next_ns(is_alone, now_ns);
         if std::mem::take(&mut one.is_hurried) {
-            until_ns = until_ns.min(one.pauses.soonest_ns(now_ns));
+            until_ns = until_ns.min(one.pauses.soonest_ns(is_alone, now_ns));
         }
         one.stage = Stage::Resting { until_ns: if self.core.is_gone(rail) { u64::MAX } else { until_ns } };
     }
@@ -385,10 +386,11 @@ impl<F: Fabric> SendConnection<F> {
 
     /// Has a rail opened again soon: something says that its path may be back.
     pub(super) fn hurry(&mut self, now_ns: u64) {
+        let is_alone = self.core.rails.usable().is_empty();
         for rail in RailId::all().filter(|rail| !self.core.is_gone(*rail)) {
             let one = &mut self.recovery.rails[rail];
             match &mut one.stage {
-                Stage::Resting { until_ns } => *until_ns = (*until_ns).min(one.pauses.soonest_ns(now_ns)),
+                Stage::Resting { until_ns } => *until_ns = (*until_ns).min(one.pauses.soonest_ns(is_alone, now_ns)),
                 // The attempt in progress may have begun too early.
                 stage => one.is_hurried = !matches!(stage, Stage::Up),
             }
