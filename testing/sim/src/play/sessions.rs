@@ -23,8 +23,8 @@ const HANDSHAKE_NS: u64 = 30_000_000;
 pub(super) const LINGER_LIMIT_NS: u64 = 4_000_000;
 const LINGER_STEP_NS: u64 = 20_000;
 
-/// The time for which an address is dialled for a session that has lost its socket, in most rounds, and in patient ones:
-/// longer than a slow socket takes.
+/// The time for which an address is dialled for a session that has lost its socket, in most rounds, and in patient
+/// ones: longer than a slow socket takes.
 const REDIAL_NS: (u64, u64) = (1_000_000, 4_000_000);
 
 /// The time within which a peer must then say HELLO, in most rounds.
