@@ -83,6 +83,7 @@ impl ControlLoop {
     /// Has each session with open connections find out soon if its socket still leads to the peer, because this part of
     /// the host is down. A socket of a network interface that is down is given up at once.
     fn doubt_sessions(&mut self, part: &Part, message: &str) {
+        let answer_ns = self.listening.timeout_ns;
         let addresses = interface_addresses(&part.device);
         let sessions: BTreeSet<usize> = self.open_routes().into_iter().map(|route| route.session).collect();
         for token in sessions {
@@ -90,8 +91,8 @@ impl ControlLoop {
             let local = socket.and_then(|socket| socket.stream.local());
             if local.is_some_and(|local| addresses.contains(&local)) {
                 self.lose_socket(token, &io::Error::other(message));
-            } else {
-                self.doubt_session(token);
+            } else if answer_ns > 0 {
+                self.with_session(token, |session, now| session.doubt(answer_ns, now));
             }
         }
     }

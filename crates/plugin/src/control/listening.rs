@@ -47,18 +47,10 @@ impl ControlLoop {
             heard.idle_since = (hush == Hush::Idle).then_some(posted);
         }
         if hush == Hush::Doubtful {
-            self.doubt_session(route.session);
+            let answer_ns = self.listening.timeout_ns;
+            self.with_session(route.session, |session, now| session.doubt(answer_ns, now));
         }
         hush != Hush::Idle
-    }
-
-    /// Has a session find out soon if its socket still leads to the peer. The path of a rail that fails may be its own,
-    /// and without the session no rail comes back.
-    pub(super) fn doubt_session(&mut self, session: usize) {
-        let answer_ns = self.listening.timeout_ns;
-        if answer_ns > 0 {
-            self.with_session(session, |session, now| session.doubt(answer_ns, now));
-        }
     }
 }
 

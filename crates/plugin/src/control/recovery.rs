@@ -197,8 +197,11 @@ impl ControlLoop {
     fn carry_out_recovery_action(&mut self, route: Route, action: RecoveryAction) {
         match action {
             RecoveryAction::Send(message) => {
+                // The path of the rail that fails may be that of the session, without which no rail comes back.
+                if let Some(socket) = self.session(route.session).and_then(|session| session.socket.as_ref()) {
+                    socket.stream.insist_on_acknowledgements();
+                }
                 self.send(route, message);
-                self.doubt_session(route.session);
             }
             RecoveryAction::Work(mut work) => {
                 if work.may_block() {

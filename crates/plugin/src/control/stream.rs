@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
@@ -12,6 +13,9 @@ use crate::congestion::LaneCongestion;
 
 /// Unsent bytes of a session after which its peer counts as stuck.
 const MOST_UNSENT: usize = 4 << 20;
+
+/// The time within which the peer's host acknowledges what a session says about rails that fail.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(1);
 
 /// A socket with its buffers.
 pub(crate) struct Stream {
@@ -80,6 +84,14 @@ impl Stream {
     /// Returns the address of this end.
     pub(crate) fn local(&self) -> Option<IpAddr> {
         Some(self.socket.local_addr().ok()?.ip().to_canonical())
+    }
+
+    /// Has the kernel give the socket up once the peer's host has acknowledged nothing of what is on its way for
+    /// [`UNACKNOWLEDGED`] (tcp(7), `TCP_USER_TIMEOUT`): its path is gone, and another may be there. The kernel answers
+    /// for a process that stands still, as long as there is room for what it has not read. Without the option,
+    /// heartbeats find out later.
+    pub(crate) fn insist_on_acknowledgements(&self) {
+        let _ = socket2::SockRef::from(&self.socket).set_tcp_user_timeout(Some(UNACKNOWLEDGED));
     }
 
     /// Sets the congestion control. `inside_host`: both ends are on this host.

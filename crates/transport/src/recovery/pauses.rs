@@ -25,8 +25,10 @@ const ATTEMPT: u64 = 30;
 const MOST_OFFERS: u32 = 256;
 const WINDOW: u64 = 64;
 
-/// The flaps that count.
+/// The flaps that count, and those that count while no other rail carries anything: one that fails as soon as it is back
+/// must not keep both hosts busy, and nothing moves until one is back.
 const MOST_FLAPS: u32 = 7;
+const FLAPS_ALONE: u32 = 2;
 
 /// The pauses of one rail.
 #[derive(Clone, Copy, Debug)]
@@ -82,12 +84,11 @@ impl Pauses {
         now_ns.saturating_sub(self.down_since_ns)
     }
 
-    /// Returns the time of the next attempt, if the last one ended now. The flaps of a rail count only while another
-    /// carries something: with `is_alone` set, nothing moves until a rail is back.
+    /// Returns the time of the next attempt, if the last one ended now. `is_alone`: no other rail carries anything.
     pub(crate) fn next_ns(&mut self, is_alone: bool, now_ns: u64) -> u64 {
-        let flaps = if is_alone { 0 } else { self.flaps };
+        let flaps = if is_alone { self.flaps.min(FLAPS_ALONE) } else { self.flaps };
         let is_early = now_ns.saturating_sub(self.down_since_ns) < self.first_ns * EARLY;
-        let most = if is_early && flaps == 0 { MOST_EARLY } else { MOST };
+        let most = if is_early && (is_alone || flaps == 0) { MOST_EARLY } else { MOST };
         let pause_ns = self.pause_ns(self.attempts + flaps, most);
         self.attempts += 1;
         now_ns.saturating_add(pause_ns)
@@ -167,9 +168,9 @@ mod tests {
         now_ns += MINUTE_NS - 1;
         rail.went_down(false, now_ns);
         assert_eq!(pauses(&mut rail, now_ns, 1), [10_000], "it was not steady for long enough");
-        for pause in [200, 400, 800, 1000, 1000] {
-            assert_eq!((rail.latest_ns(now_ns) - now_ns) / 1_000_000, pause, "there is no other rail");
-            assert_eq!((rail.next_ns(true, now_ns) - now_ns) / 1_000_000, pause);
+        for (latest, next) in [(200, 800), (400, 1000), (800, 1000), (1000, 1000)] {
+            assert_eq!((rail.latest_ns(now_ns) - now_ns) / 1_000_000, latest, "there is no other rail");
+            assert_eq!((rail.next_ns(true, now_ns) - now_ns) / 1_000_000, next);
         }
         rail.came_up(now_ns);
         rail.went_down(false, now_ns + MINUTE_NS);

@@ -76,11 +76,11 @@ impl Session {
     /// Dials the next address at which the peer may be.
     pub(super) fn redial_next(&mut self, now_ns: u64) {
         match self.redial.next(&self.config.own) {
-            Next::Dial { from, to } => {
+            Next::Dial { from, to, is_patient } => {
                 self.actions.push_back(SessionAction::StillAway);
                 self.address = to;
-                let (ns, patient_ns) = self.config.redial_ns;
-                let ns = if self.redial.is_patient() { patient_ns } else { ns };
+                let (short_ns, patient_ns) = self.config.redial_ns;
+                let ns = if is_patient { patient_ns } else { short_ns };
                 self.stage = Stage::Dialling { deadline_ns: now_ns.saturating_add(ns) };
                 self.actions.push_back(SessionAction::Dial { from, to });
             }
@@ -167,8 +167,9 @@ impl Session {
     /// Handles the end of a socket of a session that is away. `text` says what happened at the address.
     pub(super) fn lose_attempt(&mut self, text: &str, kind: SocketEndKind, now_ns: u64) {
         let is_of_sign = self.away.as_ref().is_some_and(|away| away.sign_at == Some(self.looked_at()));
-        if kind != SocketEndKind::Refused && kind != SocketEndKind::Mute && is_of_sign {
-            // Whatever was there does not answer any more.
+        let is_bound = self.redial.is_bound();
+        if kind != SocketEndKind::Refused && kind != SocketEndKind::Mute && is_of_sign && !is_bound {
+            // Whatever was there does not answer any more. A port of this host that leads nowhere tells nothing.
             self.forget_sign();
         }
         if kind == SocketEndKind::Refused {
@@ -291,18 +292,11 @@ impl Session {
         }
     }
 
-    /// Returns the time within which a peer that is connected must answer. A kernel accepts for a process that stands
-    /// still, or is busy; but the path may be gone again, too, and another be there.
-    pub(super) fn resume_ns(&self) -> u64 {
-        let patient_ns = self.config.peer_timeout_ns / 2;
-        if self.redial.is_patient() { patient_ns } else { self.config.resume_ns.min(patient_ns) }
-    }
-
     /// Asks the peer to resume, once its HELLO has come on a new socket.
     pub(super) fn ask_to_resume(&mut self, now_ns: u64) {
         self.attempt = self.attempt.wrapping_add(1);
         let resume = Resume { session: self.id, attempt: self.attempt, received: self.numbered.tell() };
-        self.stage = Stage::Resuming { deadline_ns: now_ns.saturating_add(self.resume_ns()) };
+        self.stage = Stage::Resuming { deadline_ns: now_ns.saturating_add(self.config.handshake_ns) };
         self.send_now(0, Message::Resume(resume));
     }
 

@@ -21,13 +21,10 @@ pub struct SessionConfig {
     /// The time for which the rails of a connection must carry nothing before a sign that the peer's process has ended
     /// counts.
     pub proof_ns: u64,
-    /// The time for which an address is dialled when the session has lost its socket, in most rounds and in patient
-    /// ones. The first is longer than a round trip between any two hosts that train together; the second leaves time
-    /// for the kernel to repeat a packet that was lost, after a second.
+    /// The time for which an address is dialled when the session has lost its socket: in short, and with patience. The
+    /// first is longer than a round trip between any two hosts that train together; the second leaves time for the
+    /// kernel to repeat a packet that was lost, after a second.
     pub redial_ns: (u64, u64),
-    /// The time within which a peer that is connected then says HELLO, and after another such time RESUMED. In a
-    /// patient round it is half of `peer_timeout_ns`.
-    pub resume_ns: u64,
     /// The first pause between two rounds of such dials, and the longest: each pause is twice the one before.
     pub redial_pause_ns: (u64, u64),
     /// The first pause between two looks of an acceptor for the opener of a session that has lost its socket, and the
@@ -62,7 +59,6 @@ impl SessionConfig {
             peer_timeout_ns,
             proof_ns: 1_000_000_000,
             redial_ns: (300_000_000, 1_500_000_000),
-            resume_ns: 1_000_000_000,
             redial_pause_ns: (100_000_000, 1_000_000_000),
             check_pause_ns: (200_000_000, 5_000_000_000),
             own: Vec::new(),

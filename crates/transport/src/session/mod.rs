@@ -377,9 +377,10 @@ impl Session {
         match self.stage {
             Stage::Checking { .. } => self.checked(now_ns),
             Stage::Dialling { deadline_ns } => {
-                let deadline_ns = if self.is_away() { now_ns.saturating_add(self.resume_ns()) } else { deadline_ns };
+                // A kernel accepts for a process that stands still: whoever is connected waits for HELLO.
+                let patience_ns = if self.is_away() { self.config.peer_timeout_ns / 2 } else { 0 };
                 self.forget_sign();
-                self.say_hello(nonce, deadline_ns);
+                self.say_hello(nonce, deadline_ns.max(now_ns.saturating_add(patience_ns)));
             }
             _ => {}
         }

@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 /// The most addresses that are kept as proven: more than a host has ports.
 const MOST_PROVEN: usize = 64;
 
-/// One of this many rounds is patient. In the others an address has little time, because most addresses of a host lead
-/// nowhere while its cables come and go, and the next one may lead to the peer.
+/// In one of this many rounds, all addresses are dialled with patience. In the others only the first one is: most
+/// addresses of a host lead nowhere while its cables come and go, and the next one may lead to the peer.
 const PATIENT: usize = 4;
 
 /// The addresses that are dialled, and the place in the round.
@@ -29,7 +29,7 @@ pub(super) struct Redial {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Dial this address, from that of this host if one is given.
-    Dial { from: Option<IpAddr>, to: SocketAddr },
+    Dial { from: Option<IpAddr>, to: SocketAddr, is_patient: bool },
     /// The round is over: begin another after this time.
     Pause { ns: u64 },
 }
@@ -75,9 +75,9 @@ impl Redial {
         self.addresses.first() == Some(&address) || self.proven.contains(&address.ip())
     }
 
-    /// Returns true if the addresses of this round have long: their paths may be slow, or the peer's process busy.
-    pub(super) fn is_patient(&self) -> bool {
-        self.rounds % PATIENT == PATIENT - 1
+    /// Returns true if the last dial was from an address of this host that the kernel has not chosen.
+    pub(super) fn is_bound(&self) -> bool {
+        self.done > self.addresses.len()
     }
 
     /// Returns the next step. Each address is dialled first from where the kernel chooses, and once all were, from each
@@ -98,7 +98,8 @@ impl Redial {
                 from.is_ipv4() == to.is_ipv4() && from != to.ip() && from.is_loopback() == to.ip().is_loopback()
             };
             if from.is_none_or(is_fit) {
-                return Next::Dial { from, to };
+                let is_patient = sweep == 0 && (place == 0 || self.rounds % PATIENT == PATIENT - 1);
+                return Next::Dial { from, to, is_patient };
             }
         }
     }
@@ -114,6 +115,10 @@ mod tests {
         SocketAddr::from(([10, 0, 0, last], 7))
     }
 
+    fn home(last: u8) -> Next {
+        Next::Dial { from: None, to: address(last), is_patient: true }
+    }
+
     #[test]
     fn a_round_dials_every_address_from_every_own_one_that_fits() {
         let mut redial = Redial::default();
@@ -123,7 +128,7 @@ mod tests {
         let mut dials = Vec::new();
         let pause_ns = loop {
             match redial.next(&own) {
-                Next::Dial { from, to } => dials.push((from.map(|it| it.to_string()), to.to_string())),
+                Next::Dial { from, to, .. } => dials.push((from.map(|it| it.to_string()), to.to_string())),
                 Next::Pause { ns } => break ns,
             }
         };
@@ -141,7 +146,7 @@ mod tests {
             ]
         );
         assert_eq!(pause_ns, PAUSES_NS.0);
-        assert_eq!(redial.next(&own), Next::Dial { from: None, to: address(2) }, "then it begins again");
+        assert_eq!(redial.next(&own), home(2), "then it begins again");
     }
 
     #[test]
@@ -150,7 +155,7 @@ mod tests {
         redial.begin(address(1), PAUSES_NS);
         let mut pauses = Vec::new();
         for _ in 0..9 {
-            assert_eq!(redial.next(&[]), Next::Dial { from: None, to: address(1) });
+            assert_eq!(redial.next(&[]), home(1));
             let Next::Pause { ns } = redial.next(&[]) else { panic!() };
             pauses.push(ns / 1_000_000);
         }
@@ -160,23 +165,23 @@ mod tests {
         assert_eq!(redial.next(&[]), Next::Pause { ns: PAUSES_NS.0 });
     }
     #[test]
-    fn every_fourth_round_is_patient() {
+    fn the_first_address_has_patience_and_in_every_fourth_round_all_have_it_that_the_kernel_may_choose_for() {
         let mut redial = Redial::default();
-        let mut are_patient = |restarted: usize| {
-            redial.begin(address(1), PAUSES_NS);
-            let mut round = |number| {
-                if number == restarted {
-                    redial.restart(PAUSES_NS);
-                }
-                assert_eq!(redial.next(&[]), Next::Dial { from: None, to: address(1) });
-                let is_patient = redial.is_patient();
-                redial.next(&[]);
-                is_patient
-            };
-            [0, 1, 2, 3, 4, 5, 6, 7].map(&mut round)
-        };
-        let every_fourth = [false, false, false, true, false, false, false, true];
-        assert_eq!(are_patient(9), every_fourth);
-        assert_eq!(are_patient(2), every_fourth, "whatever makes it begin again");
+        redial.learn([address(2)]);
+        redial.begin(address(1), PAUSES_NS);
+        let own: [IpAddr; 1] = ["10.0.0.9".parse().unwrap()];
+        for round in 0..8 {
+            if round == 2 {
+                redial.next(&own);
+                redial.restart(PAUSES_NS);
+            }
+            let mut dials = Vec::new();
+            while let Next::Dial { from, is_patient, .. } = redial.next(&own) {
+                assert_eq!(redial.is_bound(), from.is_some());
+                dials.push(is_patient);
+            }
+            assert_eq!(dials, [true, round % 4 == 3, false, false], "round {round}");
+            assert!(!redial.is_bound());
+        }
     }
 }

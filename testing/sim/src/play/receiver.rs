@@ -475,18 +475,21 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         let keys = buffer.keys(&self.rails);
         let flush = [Incoming { address: buffer.address(), size: 8, tag: 0, keys: &keys }];
         let mut refused = None;
+        // Nothing is to be flushed in memory of the host, nor if the only rails that last wrote to this address are down.
+        let mut is_needless = true;
         for _ in 0..40 {
             match connection.iflush(&flush) {
                 Ok(Flushed::Nothing) => {}
                 Ok(Flushed::Pending(request)) => {
+                    is_needless = false;
                     self.flushing.push(Flushing { request, group: None, buffers: Vec::new() });
                 }
-                Err(error) => refused = Some(error),
+                Err(error) => (refused, is_needless) = (Some(error), false),
             }
         }
         // It stays registered: flushes of it are still in progress.
         self.kept.push(buffer);
-        if keys.host {
+        if is_needless {
             return Ok(());
         }
         self.expect_misuse(refused, Fault::Protocol, "a 33rd flush", context)

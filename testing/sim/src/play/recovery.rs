@@ -96,13 +96,7 @@ impl<const O: bool> Game<O> {
                         let Witness { watch, counts, .. } = &mut state.observer;
                         watch.connections[side.connection].said(side.sender, news, counts);
                     }
-                    let timeout_ns = self.faults.rail_timeout_ns;
-                    self.tell(side, |session, number, now_ns| {
-                        session.send(number, message);
-                        if timeout_ns > 0 {
-                            session.doubt(timeout_ns, now_ns);
-                        }
-                    });
+                    self.tell(side, |session, number, _| session.send(number, message));
                 }
                 RecoveryAction::Work(work) => {
                     let recovery = self.recovery(side);

@@ -23,12 +23,9 @@ const HANDSHAKE_NS: u64 = 30_000_000;
 pub(super) const LINGER_LIMIT_NS: u64 = 4_000_000;
 const LINGER_STEP_NS: u64 = 20_000;
 
-/// The time for which an address is dialled for a session that has lost its socket, in most rounds, and in patient
-/// ones: longer than a slow socket takes.
-const REDIAL_NS: (u64, u64) = (1_000_000, 4_000_000);
-
-/// The time within which a peer must then say HELLO, in most rounds.
-const RESUME_NS: u64 = 3_000_000;
+/// The time for which an address is dialled for a session that has lost its socket, in short, and with patience. Both are
+/// longer than a slow socket takes: a peer's time is not many times that here.
+const REDIAL_NS: (u64, u64) = (4_000_000, 4_000_000);
 
 /// The pauses between rounds of such dials, and between looks for an opener.
 const PAUSES_NS: (u64, u64) = (50_000, 2_000_000);
@@ -132,7 +129,7 @@ impl Sessions {
             config.first_connection = faults.first_connection;
             config.grace_ns = plot.grace_ns(faults.grace_ns);
             (config.linger_ns, config.linger_pause_ns) = (LINGER_LIMIT_NS, (LINGER_STEP_NS, LINGER_STEP_NS));
-            (config.proof_ns, config.redial_ns, config.resume_ns) = (faults.proof_ns(), REDIAL_NS, RESUME_NS);
+            (config.proof_ns, config.redial_ns) = (faults.proof_ns(), REDIAL_NS);
             (config.redial_pause_ns, config.check_pause_ns) = (PAUSES_NS, PAUSES_NS);
             Arc::new(config)
         };

@@ -73,51 +73,40 @@ fn the_opener_dials_on_with_growing_pauses_and_the_acceptor_looks_for_its_proces
 }
 
 #[test]
-fn addresses_have_little_time_in_most_rounds_and_long_in_patient_ones() {
+fn only_the_first_address_has_long_in_most_rounds() {
     let (mut pair, _) = Pair::connected();
     pair.opener.learn([address(3)]);
     pair.cut();
-    let wait = |pair: &mut Pair| {
-        let (Stage::Pausing { until_ns: at_ns }
-        | Stage::Dialling { deadline_ns: at_ns }
-        | Stage::Hello { deadline_ns: at_ns, .. }
-        | Stage::Resuming { deadline_ns: at_ns }) = pair.opener.stage
-        else {
-            panic!("{:?}", pair.opener.stage)
-        };
-        let waited_ns = at_ns - std::mem::replace(&mut pair.now_ns, at_ns);
-        waited_ns / (SECOND / 1000)
-    };
     for round in 0..8 {
-        let (dial, answer) = if round % 4 == 3 { (1500, 2000) } else { (300, 1000) };
-        // A path that leads nowhere.
-        assert_eq!(wait(&mut pair), dial, "round {round}");
-        pair.opener.handle_timeout(pair.now_ns);
-        drop(actions(&mut pair.opener));
-        // One whose process says nothing, and every other round one that ends before RESUMED.
-        pair.opener.handle_connected([4; 32], pair.now_ns);
-        if round % 2 == 1 {
-            pair.now_ns += SECOND / 2;
-            let mut newcomer = Session::accept(config(2, Some(3)), [9; 32], address(77), pair.now_ns);
-            for _ in 0..4 {
-                for action in actions(&mut pair.opener) {
-                    if let SessionAction::Send(frame) = action {
-                        newcomer.handle_frame(frame, pair.now_ns);
-                    }
-                }
-                for action in actions(&mut newcomer) {
-                    if let SessionAction::Send(frame) = action {
-                        pair.opener.handle_frame(frame, pair.now_ns);
-                    }
-                }
-            }
+        for long in [true, round % 4 == 3] {
+            let Stage::Dialling { deadline_ns } = pair.opener.stage else { panic!("{:?}", pair.opener.stage) };
+            let waited_ns = deadline_ns - std::mem::replace(&mut pair.now_ns, deadline_ns);
+            assert_eq!(waited_ns / (SECOND / 1000), if long { 1500 } else { 300 }, "round {round}");
+            pair.opener.handle_timeout(pair.now_ns);
         }
-        let is_resuming = matches!(pair.opener.stage, Stage::Resuming { .. });
-        assert_eq!((wait(&mut pair), is_resuming), (answer, round % 2 == 1), "round {round}");
-        pair.opener.handle_timeout(pair.now_ns);
-        assert!(matches!(pair.opener.stage, Stage::Pausing { .. }), "round {round}");
-        assert!(wait(&mut pair) <= 1000, "round {round}");
+        let Stage::Pausing { until_ns } = pair.opener.stage else { panic!("{:?}", pair.opener.stage) };
+        assert!(until_ns - pair.now_ns <= SECOND);
+        pair.now_ns = until_ns;
         pair.opener.handle_timeout(pair.now_ns);
     }
     pair.join();
+}
+
+#[test]
+fn a_port_of_this_host_that_leads_nowhere_takes_back_no_sign() {
+    let (mut pair, _) = Pair::connected();
+    let own = vec![[10, 0, 0, 50].into()];
+    pair.opener.config = Arc::new(SessionConfig { own, ..(*pair.opener.config).clone() });
+    pair.cut();
+    let has_sign = |pair: &Pair| pair.opener.away.as_ref().is_some_and(|away| away.sign.is_some());
+    pair.opener.handle_lost(end_of_socket(SocketEndKind::Refused), pair.now_ns);
+    assert!(has_sign(&pair));
+    // From the port that the kernel has not chosen, and then from the one that it chooses.
+    pair.opener.handle_lost(end_of_socket(SocketEndKind::Other), pair.now_ns);
+    assert!(matches!(pair.opener.stage, Stage::Pausing { .. }) && has_sign(&pair));
+    pair.now_ns += SECOND;
+    pair.opener.handle_timeout(pair.now_ns);
+    assert!(has_sign(&pair));
+    pair.opener.handle_lost(end_of_socket(SocketEndKind::Other), pair.now_ns);
+    assert!(!has_sign(&pair));
 }
