@@ -317,7 +317,7 @@ impl<F: Fabric> RecvConnection<F> {
             return Err(Misuse::ReceiveTooLong(long.size).into());
         }
         self.note_called();
-        if self.holds_receives() || self.is_awaited_there(buffers) {
+        if self.holds_receives(buffers) || self.is_awaited_there(buffers) {
             return self.no_room();
         }
         let Some(rail) = self.find_room(count) else {

@@ -6,6 +6,9 @@ use railweave_transport::{LOOK_INTERVAL, MOST_LOOKS_BETWEEN};
 /// Everything that an end owes leaves within this time, without any call of its application (docs/wire.md).
 const PROMISE_NS: u64 = 1_000_000;
 
+/// The time between two looks of the control thread at what ends owe, in nanoseconds.
+const LOOK_NS: u64 = LOOK_INTERVAL.as_nanos() as u64;
+
 /// The time in some seeds until a rail that has worked reports its peer's silence: longer than a connection may take to
 /// recover, so that only the looks for silence help.
 const PATIENCE_NS: u64 = 10_000_000_000;
@@ -399,15 +402,17 @@ impl Faults {
     }
 
     /// Returns the longest time for which an acknowledgement may stay unsent after it was put off, if the kernel took
-    /// nothing for `refused_ns` of it.
+    /// nothing for `refused_ns` of it and of [`Self::PAUSE_NS`] before.
     pub(crate) fn promise_ns(&self, refused_ns: u64) -> u64 {
         // The control thread pauses after each attempt in vain for twice as long as before, up to a limit. So the pause
         // in which the kernel takes something again is hardly longer than all that came before it.
-        let look_ns = LOOK_INTERVAL.as_nanos() as u64;
         let refused_ns = refused_ns.min(self.fabric.ack_refused_ns);
-        let pause_ns = (refused_ns + look_ns).min(u64::from(MOST_LOOKS_BETWEEN) * look_ns);
+        let pause_ns = (refused_ns + LOOK_NS).min(Self::PAUSE_NS);
         PROMISE_NS + if refused_ns > 0 { refused_ns + pause_ns } else { 0 }
     }
+
+    /// The longest pause of the control thread after an attempt in vain, in nanoseconds. A debt may fall into it.
+    pub(crate) const PAUSE_NS: u64 = MOST_LOOKS_BETWEEN as u64 * LOOK_NS;
 
     /// Returns the longest time from the landing of a write to the completion that tells its receiver, or its sender,
     /// unless its acknowledgement is lost.

@@ -18,7 +18,7 @@ use railweave_sim::{Checker, Outcome, Workload, run};
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask sim")]
 struct Arguments {
-    /// The number of seeds to play [default: 2000]; with --sabotage the most that each may take [default: 2000]
+    /// The number of seeds to play [default: 2000]; with --sabotage the most that each may take [default: 3000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "history")]
     seeds: Option<u64>,
     /// The first seed
@@ -55,7 +55,7 @@ const HISTORY_LINES: usize = 25;
 const SEEDS: u64 = 2_000;
 
 /// The number of seeds within which a sabotage must be found.
-const SABOTAGE_LIMIT: u64 = 2_000;
+const SABOTAGE_LIMIT: u64 = 3_000;
 
 /// The page that has the table of sabotages.
 const PAGE: &str = include_str!("../../../docs/simulation.md");

@@ -176,7 +176,7 @@ mod tests {
     use crate::control::rail_threads::RailJob;
     use crate::control::recovery::tests::{ROUTE, control_loop, open_on};
     use crate::control::session::Session;
-    use crate::control::stream::Stream;
+    use crate::control::stream::{Stream, UNACKNOWLEDGED};
     use crate::control::test_errands::{Errand, Hold};
 
     const SOURCE: usize = 5000;
@@ -281,6 +281,14 @@ mod tests {
         }
         to.handle_all_read(now);
         has_any
+    }
+
+    #[test]
+    fn the_kernel_watches_the_socket_of_a_session_that_goes_on() {
+        let mut site = Site::new();
+        let session = site.thread.session(ROUTE.session).expect("it is there");
+        let watched = session.socket.as_ref().and_then(|socket| socket.stream.unacknowledged());
+        assert_eq!(watched, Some(UNACKNOWLEDGED), "it was up before it had this socket");
     }
 
     #[test]

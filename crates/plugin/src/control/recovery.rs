@@ -344,7 +344,9 @@ pub(super) mod tests {
     use railweave_fabric_tcp::Tcp;
     use railweave_identity::random;
     use railweave_patience::until;
-    use railweave_transport::{Fate, LanePreface, Preface, Redials, Session as Protocol, Token};
+    use railweave_transport::{
+        Fate, Incarnation, LanePreface, Message, Preface, RailMessage, RailNews, Redials, Session as Protocol, Token,
+    };
 
     use super::*;
     use crate::comm::RegistrarOf;
@@ -355,7 +357,7 @@ pub(super) mod tests {
     use crate::control::hearing::Heard;
     use crate::control::lane_socket::{Inbound, LaneRedial};
     use crate::control::session::Session;
-    use crate::control::stream::Stream;
+    use crate::control::stream::{Stream, UNACKNOWLEDGED};
     use crate::control::test_errands::{Errand, HOUR};
 
     pub(in crate::control) const ROUTE: Route = Route { session: 77, connection: 1 };
@@ -394,6 +396,26 @@ pub(super) mod tests {
         let (lanes, hold) = Errand::idle();
         thread.recover(ROUTE, Input::Worked(lanes));
         assert_eq!(hold.freed_on(|| ()), "railweave-free");
+    }
+
+    #[test]
+    fn the_kernel_watches_the_socket_of_a_session_whose_rail_has_failed() {
+        let mut thread = control_loop();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let protocol = Protocol::accept(thread.sessions.clone(), random(), address, thread.now_ns());
+        let mut session = Session::new(protocol, None);
+        session.take_socket(Stream::dial(None, address).unwrap(), true);
+        open_on(&mut thread, session);
+        let watched = |thread: &mut ControlLoop| {
+            let session = thread.session(ROUTE.session).expect("it is there");
+            session.socket.as_ref().and_then(|socket| socket.stream.unacknowledged())
+        };
+        assert_eq!(watched(&mut thread), None);
+        let rail = RailId::new(0).expect("it is a rail");
+        let news = RailNews { rail, incarnation: Incarnation::default(), message: RailMessage::Suspect };
+        thread.carry_out_recovery_action(ROUTE, RecoveryAction::Send(Message::Rail(news)));
+        assert_eq!(watched(&mut thread), Some(UNACKNOWLEDGED));
     }
 
     #[test]

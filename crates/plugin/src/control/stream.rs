@@ -15,7 +15,7 @@ use crate::congestion::LaneCongestion;
 const MOST_UNSENT: usize = 4 << 20;
 
 /// The time within which the peer's host acknowledges what a session says about rails that fail.
-const UNACKNOWLEDGED: Duration = Duration::from_secs(1);
+pub(super) const UNACKNOWLEDGED: Duration = Duration::from_secs(1);
 
 /// A socket with its buffers.
 pub(crate) struct Stream {
@@ -92,6 +92,12 @@ impl Stream {
     /// heartbeats find out later.
     pub(crate) fn insist_on_acknowledgements(&self) {
         let _ = socket2::SockRef::from(&self.socket).set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+    }
+
+    /// Returns the time within which the peer's host must acknowledge, if there is one.
+    #[cfg(test)]
+    pub(super) fn unacknowledged(&self) -> Option<Duration> {
+        socket2::SockRef::from(&self.socket).tcp_user_timeout().unwrap()
     }
 
     /// Sets the congestion control. `inside_host`: both ends are on this host.
@@ -213,7 +219,6 @@ impl Stream {
 mod tests {
     use std::io::Write;
     use std::net::{Ipv4Addr, TcpListener};
-    use std::time::Duration;
 
     use super::*;
 

@@ -23,7 +23,7 @@ pub(super) struct Recovery<F: Fabric> {
     /// The number of checks of each rail so far, and the bytes that it had brought at the last look.
     pub(super) checks: [u64; MAX_RAILS],
     pub(super) received: [u64; MAX_RAILS],
-    /// The rails during whose fences no receive may be posted.
+    /// The rails during whose fences no receive into GPU memory may be posted.
     pub(super) holds_receives: RailSet,
 }
 

@@ -19,7 +19,7 @@ use crate::sequence::Sequence;
 use crate::slots::{Judged, Receive, State};
 use crate::violation::RailFault;
 use crate::work::WorkKind;
-use crate::{Dial, Event, SLOTS, Slot};
+use crate::{Dial, Event, Incoming, SLOTS, Slot};
 
 /// The most pieces of GPU memory that a fence makes visible: as many as receives may be out.
 const MOST_FLUSHES: usize = SLOTS;
@@ -90,8 +90,8 @@ impl<F: Fabric> RecvConnection<F> {
 
     /// Returns pieces of GPU memory to read back, so that everything that a rail has placed there becomes visible. They
     /// are those of receives and flushes in progress, which stay registered: these do not end before the fence does.
-    /// Only if there are none, it is the last receive that was tested: it may have to be flushed yet, or its memory may
-    /// be gone by now. Early receives are never flushed, and their memory may be gone too.
+    /// Only if there are none, it is the last receive that was tested, if any: it may have to be flushed yet, or its
+    /// memory may be gone by now. Early receives are never flushed, and their memory may be gone too.
     fn placed_by(&self, rail: RailId) -> Places {
         if !self.core.rails.find(rail).is_some_and(|connected| connected.rail.flushes()) {
             return Places { places: Vec::new(), is_sure: true };
@@ -111,8 +111,8 @@ impl<F: Fabric> RecvConnection<F> {
         let in_use = used.into_iter().flat_map(pieces).chain(self.inbox.flushes.targets(rail));
         let mut placed: Vec<RemoteSlice> = in_use.collect();
         if placed.is_empty() {
-            let places: Vec<_> = tested.into_iter().flat_map(pieces).take(1).collect();
-            return Places { is_sure: places.is_empty(), places };
+            let places = tested.into_iter().flat_map(pieces).take(1).collect();
+            return Places { places, is_sure: false };
         }
         placed.sort_unstable_by_key(|slice: &RemoteSlice| slice.address);
         placed.dedup();
@@ -242,7 +242,7 @@ impl<F: Fabric> RecvConnection<F> {
 
     /// Returns true if a receive of these buffers has to wait: a part of an early receive is on its way to one of them
     /// again.
-    pub(super) fn is_awaited_there(&self, buffers: &[crate::Incoming<'_>]) -> bool {
+    pub(super) fn is_awaited_there(&self, buffers: &[Incoming<'_>]) -> bool {
         let slots = &self.inbox.slots;
         slots.called_early().any(|slot| {
             let receive = slots.get(slot);
@@ -253,14 +253,15 @@ impl<F: Fabric> RecvConnection<F> {
         })
     }
 
-    /// Returns true if no receive may be posted: a fence runs that may be unable to make it visible.
-    pub(super) fn holds_receives(&self) -> bool {
-        !self.recovery.holds_receives.is_empty()
+    /// Returns true if no receive into these buffers may be posted: a fence runs that may be unable to make visible
+    /// what comes into GPU memory meanwhile.
+    pub(super) fn holds_receives(&self, buffers: &[Incoming<'_>]) -> bool {
+        !self.recovery.holds_receives.is_empty() && buffers.iter().any(|buffer| !buffer.keys.host)
     }
 
     /// Keeps receives off the fast path while none may be posted, or parts of early ones are on their way again.
     pub(super) fn note_called(&mut self) {
-        if self.holds_receives() || self.inbox.slots.called_early().next().is_some() {
+        if !self.recovery.holds_receives.is_empty() || self.inbox.slots.called_early().next().is_some() {
             self.core.fast.close();
         } else {
             self.core.fast.open();

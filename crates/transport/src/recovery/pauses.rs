@@ -25,8 +25,8 @@ const ATTEMPT: u64 = 30;
 const MOST_OFFERS: u32 = 256;
 const WINDOW: u64 = 64;
 
-/// The flaps that count, and those that count while no other rail carries anything: one that fails as soon as it is back
-/// must not keep both hosts busy, and nothing moves until one is back.
+/// The flaps that count, and those that count while no other rail carries anything: one that fails as soon as it is
+/// back must not keep both hosts busy, and nothing moves until one is back.
 const MOST_FLAPS: u32 = 7;
 const FLAPS_ALONE: u32 = 2;
 

@@ -2,7 +2,9 @@
 
 use railweave_fabric::{Part, Piece, RailId, RailSet};
 use railweave_fabric_sim::{Faults, Outage};
-use railweave_transport::{ConnectionEnd, Flushed, Incoming, Order, RailMessage, Recovers, RecvRequest, Seen};
+use railweave_transport::{
+    ConnectionEnd, Flushed, Incoming, MemoryKeys, Order, RailMessage, Recovers, RecvRequest, Seen,
+};
 
 use crate::pair::{Pair, Setup};
 use crate::recovery::{SIZE, Tasks, give_up_at_receiver, lose_early, say_down, split};
@@ -93,16 +95,27 @@ fn no_receive_is_posted_while_a_fence_may_fail_to_make_it_visible() {
     let send = pair.isend_of(SIZE, 0);
     assert_eq!((pair.received(receive), pair.sent(send)), (vec![SIZE], SIZE));
     // The fence has only the memory of this receive to read back, and the application may have deregistered it.
-    say_down(&mut pair, Vec::new());
+    check_held(&mut pair);
+    // It has none: data may come over the rail until the fence begins.
+    check_held(&mut split::<true>(Setup::two_rails().gpu()));
+}
+
+/// Checks that no receive into GPU memory is posted while the receiver fences rail 1.
+fn check_held(pair: &mut Pair<true>) {
+    say_down(pair, Vec::new());
     let mut tasks = Tasks::default();
     tasks.take(&mut pair.receiver, false);
-    let irecv =
-        |pair: &mut Pair<true>| pair.receiver.irecv(&[pair.target.buffer(8, 0)], false).expect("a rail is left");
+    let irecv = |pair: &mut Pair<true>, host: bool| {
+        let keys = MemoryKeys { host, ..*pair.target.buffer(8, 0).keys };
+        pair.receiver.irecv(&[Incoming { keys: &keys, ..pair.target.buffer(8, 0) }], false).expect("a rail is left")
+    };
     for _ in 0..2 {
-        assert_eq!(irecv(&mut pair), None);
+        assert_eq!(irecv(pair, false), None);
     }
+    assert!(irecv(pair, true).is_some(), "memory of the host needs no flush");
+    assert_eq!(irecv(pair, false), None);
     pair.work(&mut tasks, false);
-    assert!(irecv(&mut pair).is_some());
+    assert!(irecv(pair, false).is_some());
 }
 
 #[test]

@@ -475,7 +475,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         let keys = buffer.keys(&self.rails);
         let flush = [Incoming { address: buffer.address(), size: 8, tag: 0, keys: &keys }];
         let mut refused = None;
-        // Nothing is to be flushed in memory of the host, nor if the only rails that last wrote to this address are down.
+        // Nothing is to be flushed in memory of the host, nor if all rails that last wrote to this address are down.
         let mut is_needless = true;
         for _ in 0..40 {
             match connection.iflush(&flush) {

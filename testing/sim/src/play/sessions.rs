@@ -23,8 +23,8 @@ const HANDSHAKE_NS: u64 = 30_000_000;
 pub(super) const LINGER_LIMIT_NS: u64 = 4_000_000;
 const LINGER_STEP_NS: u64 = 20_000;
 
-/// The time for which an address is dialled for a session that has lost its socket, in short, and with patience. Both are
-/// longer than a slow socket takes: a peer's time is not many times that here.
+/// The time for which an address is dialled for a session that has lost its socket, in short, and with patience. Both
+/// are longer than a slow socket takes: a peer's time is not many times that here.
 const REDIAL_NS: (u64, u64) = (4_000_000, 4_000_000);
 
 /// The pauses between rounds of such dials, and between looks for an opener.

@@ -3,6 +3,7 @@
 use super::game::{Game, Side};
 use super::sessions::LINGER_LIMIT_NS;
 use super::stage::Stage;
+use crate::faults::Faults;
 use crate::history::Kind;
 use crate::task::Task;
 use crate::witness::Note;
@@ -64,7 +65,8 @@ impl<const O: bool> Game<O> {
         let mut state = self.world.lock();
         if let Some(since_ns) = state.owes_since_ns(connection) {
             receiver.is_debt_watched = true;
-            let promise_ns = self.faults.promise_ns(state.refused_ns(connection, since_ns));
+            let promise_ns =
+                self.faults.promise_ns(state.refused_ns(connection, since_ns.saturating_sub(Faults::PAUSE_NS)));
             // The time may have passed, if a dead rail excuses it.
             let at_ns = (since_ns + promise_ns + 1).max(state.now_ns + AGAIN_NS);
             state.at(at_ns, Task::DebtDue(connection));
@@ -82,7 +84,8 @@ impl<const O: bool> Game<O> {
         }
         let mut state = self.world.lock();
         if let Some(since_ns) = state.owes_since_ns(connection) {
-            let promise_ns = self.faults.promise_ns(state.refused_ns(connection, since_ns));
+            let promise_ns =
+                self.faults.promise_ns(state.refused_ns(connection, since_ns.saturating_sub(Faults::PAUSE_NS)));
             let now_ns = state.now_ns;
             let has_dead_rail = state.observer.watch.connections[connection].blame.has_dead_rail(now_ns);
             if now_ns - since_ns > promise_ns && !has_dead_rail && !has_failed {
