@@ -284,11 +284,15 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_watches_the_socket_of_a_session_that_goes_on() {
+    fn the_kernel_watches_the_socket_of_a_session_that_goes_on_once_it_is_connected() {
         let mut site = Site::new();
-        let session = site.thread.session(ROUTE.session).expect("it is there");
-        let watched = session.socket.as_ref().and_then(|socket| socket.stream.unacknowledged());
-        assert_eq!(watched, Some(UNACKNOWLEDGED), "it was up before it had this socket");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        for is_dialled in [true, false] {
+            let session = site.thread.session(ROUTE.session).expect("it is there");
+            session.take_socket(Stream::dial(None, listener.local_addr().unwrap()).unwrap(), is_dialled);
+            let watched = session.socket.as_ref().and_then(|socket| socket.stream.unacknowledged());
+            assert_eq!(watched, (!is_dialled).then_some(UNACKNOWLEDGED));
+        }
     }
 
     #[test]

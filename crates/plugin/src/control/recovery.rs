@@ -198,7 +198,8 @@ impl ControlLoop {
         match action {
             RecoveryAction::Send(message) => {
                 // The path of the rail that fails may be that of the session, without which no rail comes back.
-                if let Some(socket) = self.session(route.session).and_then(|session| session.socket.as_ref()) {
+                let socket = self.session(route.session).and_then(|session| session.socket.as_ref());
+                if let Some(socket) = socket.filter(|socket| !socket.is_dialled) {
                     socket.stream.insist_on_acknowledgements();
                 }
                 self.send(route, message);
@@ -411,10 +412,17 @@ pub(super) mod tests {
             let session = thread.session(ROUTE.session).expect("it is there");
             session.socket.as_ref().and_then(|socket| socket.stream.unacknowledged())
         };
-        assert_eq!(watched(&mut thread), None);
-        let rail = RailId::new(0).expect("it is a rail");
-        let news = RailNews { rail, incarnation: Incarnation::default(), message: RailMessage::Suspect };
-        thread.carry_out_recovery_action(ROUTE, RecoveryAction::Send(Message::Rail(news)));
+        let say = |thread: &mut ControlLoop| {
+            let rail = RailId::new(0).expect("it is a rail");
+            let news = RailNews { rail, incarnation: Incarnation::default(), message: RailMessage::Suspect };
+            thread.carry_out_recovery_action(ROUTE, RecoveryAction::Send(Message::Rail(news)));
+        };
+        say(&mut thread);
+        assert_eq!(watched(&mut thread), None, "it is being dialled");
+        let session = thread.session(ROUTE.session).expect("it is there");
+        session.take_socket(Stream::dial(None, address).unwrap(), false);
+        assert_eq!(watched(&mut thread), None, "no rail has failed");
+        say(&mut thread);
         assert_eq!(watched(&mut thread), Some(UNACKNOWLEDGED));
     }
 

@@ -93,7 +93,7 @@ impl Session {
     pub(super) fn take_socket(&mut self, stream: Stream, is_dialled: bool) {
         self.sockets += 1;
         (self.socket_error, self.is_resting) = (None, false);
-        if self.protocol.is_away() || self.protocol.is_up() {
+        if !is_dialled && (self.protocol.is_away() || self.protocol.is_up()) {
             stream.insist_on_acknowledgements();
         }
         self.socket = Some(Socket { stream, is_dialled, number: self.sockets, is_broken: false });

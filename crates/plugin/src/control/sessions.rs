@@ -213,7 +213,13 @@ impl ControlLoop {
         };
         if socket.is_dialled {
             match socket.stream.is_connected() {
-                Ok(true) => socket.is_dialled = false,
+                Ok(true) => {
+                    socket.is_dialled = false;
+                    // Before, the kernel would hardly repeat its first packet.
+                    if session.protocol.is_away() {
+                        socket.stream.insist_on_acknowledgements();
+                    }
+                }
                 Ok(false) => return,
                 Err(error) => return self.lose_socket(token, &error),
             }

@@ -270,6 +270,8 @@ impl<F: Fabric> RecvConnection<F> {
 
     /// Handles lanes as far as they were made.
     fn take_made(&mut self, rail: RailId, made: Made<F>) {
+        // The device may have failed for good meanwhile: it completes nothing, and nothing else tells.
+        let is_gone = self.core.is_gone(rail);
         let one = &mut self.recovery.rails[rail];
         match (std::mem::replace(&mut one.stage, Stage::Up), made) {
             // The sender has given them up meanwhile.
@@ -283,6 +285,10 @@ impl<F: Fabric> RecvConnection<F> {
                     }
                     Made::Open(_) | Made::Failed(_) => self.answer(rail, &question),
                 }
+            }
+            (Stage::Opening, Made::Ready(lanes, _)) if is_gone => {
+                self.recovery.give_up_new(rail);
+                self.discard(rail, lanes);
             }
             (Stage::Opening, Made::Ready(lanes, endpoints)) => {
                 let token = self.recovery.token;
@@ -482,6 +488,10 @@ impl<F: Fabric> RecvConnection<F> {
             && let Stage::Awaiting(pending) = std::mem::replace(&mut self.recovery.rails[id].stage, Stage::Fenced)
         {
             match pending.into_rail() {
+                Ok(lanes) if self.core.is_gone(id) => {
+                    self.recovery.give_up_new(id);
+                    self.discard(id, lanes);
+                }
                 Ok(lanes) => self.install(id, lanes),
                 Err(_) => self.recovery.give_up_new(id),
             }

@@ -142,6 +142,8 @@ impl<F: Fabric> SendConnection<F> {
 
     /// Handles lanes as far as they were made.
     fn take_made(&mut self, rail: RailId, made: Made<F>, now_ns: u64) {
+        // The device may have failed for good meanwhile: it completes nothing, and nothing else tells.
+        let is_gone = self.core.is_gone(rail);
         let one = &mut self.recovery.rails[rail];
         match (std::mem::replace(&mut one.stage, Stage::Up), made) {
             (Stage::Opening, Made::Open(pending)) => {
@@ -162,7 +164,9 @@ impl<F: Fabric> SendConnection<F> {
                 }
                 self.rest(rail, now_ns);
             }
-            (Stage::Connecting { is_wanted: true }, Made::Ready(lanes, _)) => self.install(rail, lanes, now_ns),
+            (Stage::Connecting { is_wanted: true }, Made::Ready(lanes, _)) if !is_gone => {
+                self.install(rail, lanes, now_ns);
+            }
             (Stage::Connecting { .. }, Made::Ready(lanes, _)) => self.discard(rail, lanes),
             (Stage::Connecting { .. }, Made::Failed(Unmade { reason, rail: lanes })) => {
                 self.note_failed(rail, &reason);

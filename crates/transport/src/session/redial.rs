@@ -6,8 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 /// The most addresses that are kept as proven: more than a host has ports.
 const MOST_PROVEN: usize = 64;
 
-/// In one of this many rounds, all addresses are dialled with patience. In the others only the first one is: most
-/// addresses of a host lead nowhere while its cables come and go, and the next one may lead to the peer.
+/// In one of this many rounds, all addresses that the kernel chooses a port for are dialled with patience. In the others
+/// only the first one is: most addresses of a host lead nowhere while its cables come and go, and the next one may lead
+/// to the peer.
 const PATIENT: usize = 4;
 
 /// The addresses that are dialled, and the place in the round.
@@ -21,6 +22,8 @@ pub(super) struct Redial {
     done: usize,
     /// The number of rounds before this one.
     rounds: usize,
+    /// True if the last dial was from an address of this host that the kernel had not chosen.
+    is_bound: bool,
     /// The next pause, and the longest.
     pauses_ns: (u64, u64),
 }
@@ -75,30 +78,36 @@ impl Redial {
         self.addresses.first() == Some(&address) || self.proven.contains(&address.ip())
     }
 
-    /// Returns true if the last dial was from an address of this host that the kernel has not chosen.
+    /// Returns true if the last dial was from an address of this host that the kernel had not chosen.
     pub(super) fn is_bound(&self) -> bool {
-        self.done > self.addresses.len()
+        self.is_bound
     }
 
     /// Returns the next step. Each address is dialled first from where the kernel chooses, and once all were, from each
-    /// of this host's addresses of its family: the kernel's choice may be a port whose cable is away.
+    /// of this host's addresses of its family: the kernel's choice may be a port whose cable is away. Only the kernel's
+    /// choices are dialled with patience. Before each other address of this host, the first one is dialled again: a
+    /// host with many ports has long rounds, and the path may be back.
     pub(super) fn next(&mut self, own: &[IpAddr]) -> Next {
         loop {
-            let (sweep, place) = (self.done / self.addresses.len().max(1), self.done % self.addresses.len().max(1));
-            let Some(to) = self.addresses.get(place).copied().filter(|_| sweep <= own.len()) else {
-                self.done = 0;
+            let count = self.addresses.len();
+            let sweep = (self.done + 1) / (count + 1);
+            let place = (self.done + 1) % (count + 1);
+            let Some(home) = self.addresses.first().filter(|_| sweep <= own.len()) else {
+                (self.done, self.is_bound) = (0, false);
                 self.rounds = self.rounds.wrapping_add(1);
                 let (ns, longest_ns) = self.pauses_ns;
                 self.pauses_ns.0 = (ns * 2).min(longest_ns);
                 return Next::Pause { ns };
             };
+            let to = place.checked_sub(1).map_or(*home, |number| self.addresses[number]);
+            let from = sweep.checked_sub(1).filter(|_| place > 0).map(|number| own[number]);
+            let is_patient = sweep == 0 && (self.done == 0 || self.rounds % PATIENT == PATIENT - 1);
             self.done += 1;
-            let from = sweep.checked_sub(1).map(|number| own[number]);
             let is_fit = |from: IpAddr| {
                 from.is_ipv4() == to.is_ipv4() && from != to.ip() && from.is_loopback() == to.ip().is_loopback()
             };
             if from.is_none_or(is_fit) {
-                let is_patient = sweep == 0 && (place == 0 || self.rounds % PATIENT == PATIENT - 1);
+                self.is_bound = from.is_some();
                 return Next::Dial { from, to, is_patient };
             }
         }
@@ -140,9 +149,12 @@ mod tests {
                 unbound("10.0.0.2:7"),
                 unbound("10.0.0.1:7"),
                 unbound("[fd00::1]:7"),
+                unbound("10.0.0.2:7"),
                 bound("10.0.0.9", "10.0.0.2:7"),
                 bound("10.0.0.9", "10.0.0.1:7"),
+                unbound("10.0.0.2:7"),
                 bound("fd00::9", "[fd00::1]:7"),
+                unbound("10.0.0.2:7"),
             ]
         );
         assert_eq!(pause_ns, PAUSES_NS.0);
@@ -164,6 +176,7 @@ mod tests {
         redial.next(&[]);
         assert_eq!(redial.next(&[]), Next::Pause { ns: PAUSES_NS.0 });
     }
+
     #[test]
     fn the_first_address_has_patience_and_in_every_fourth_round_all_have_it_that_the_kernel_may_choose_for() {
         let mut redial = Redial::default();
@@ -180,7 +193,7 @@ mod tests {
                 assert_eq!(redial.is_bound(), from.is_some());
                 dials.push(is_patient);
             }
-            assert_eq!(dials, [true, round % 4 == 3, false, false], "round {round}");
+            assert_eq!(dials, [true, round % 4 == 3, false, false, false], "round {round}");
             assert!(!redial.is_bound());
         }
     }

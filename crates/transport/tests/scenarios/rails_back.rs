@@ -280,6 +280,44 @@ fn the_memory_of_new_lanes_that_are_not_wanted_outlives_them() {
 }
 
 #[test]
+fn new_lanes_of_a_device_that_has_failed_meanwhile_are_not_used() {
+    for of_sender in [true, false] {
+        let mut pair = split::<true>(Setup::two_rails());
+        let mut tasks = bring_down(&mut pair, 1);
+        let parts = if of_sender { pair.sender.parts() } else { pair.receiver.parts() };
+        let device = parts.iter().filter(|part| part.piece == Piece::Device).next_back().expect("one is down").clone();
+        let port = device.device.strip_prefix("port ").and_then(|port| port.parse().ok()).expect("it has a number");
+        if of_sender {
+            offer(&mut pair, &mut tasks);
+        } else {
+            open(&mut pair, &mut tasks);
+        }
+        // The lanes are done before the device fails, and the end hears of it before it hears of them.
+        let works = if of_sender { &mut tasks.of_sender } else { &mut tasks.of_receiver };
+        let mut making = works.pop_front().expect("the lanes are in the making");
+        while let Some(pause) = making.run(pair.now_ns()) {
+            pair.world.advance(pause.as_nanos() as u64 + 1);
+        }
+        pair.world.lock().fail_device(port);
+        let now_ns = pair.now_ns();
+        if of_sender {
+            assert!(!pair.sender.handle_part_failed(&device, "it was unplugged"), "the rail was down");
+            pair.sender.handle_worked(making, now_ns);
+            tasks.take(&mut pair.sender, true);
+            pair.work(&mut tasks, true);
+            assert_eq!(pair.hear(&mut tasks, false), RailMessage::Down(Vec::new()));
+        } else {
+            assert!(!pair.receiver.handle_part_failed(&device, "it was unplugged"), "the rail was down");
+            pair.receiver.handle_worked(making, now_ns);
+            tasks.take(&mut pair.receiver, false);
+            assert_eq!(pair.hear(&mut tasks, true), RailMessage::Suspect);
+        }
+        assert!(pair.sender.rails()[1].counters.is_down());
+        assert!(of_sender || pair.receiver.rails()[1].counters.is_down());
+    }
+}
+
+#[test]
 fn a_rail_that_flaps_rests_no_longer_than_others_once_no_other_is_left() {
     let mut pair = split::<true>(Setup::two_rails());
     for _ in 0..4 {

@@ -476,7 +476,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         let flush = [Incoming { address: buffer.address(), size: 8, tag: 0, keys: &keys }];
         let mut refused = None;
         // Nothing is to be flushed in memory of the host, nor if all rails that last wrote to this address are down.
-        let mut is_needless = true;
+        let mut is_needless = keys.host || connection.rails().iter().any(|rail| rail.counters.is_down());
         for _ in 0..40 {
             match connection.iflush(&flush) {
                 Ok(Flushed::Nothing) => {}

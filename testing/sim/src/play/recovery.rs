@@ -206,8 +206,6 @@ impl<const O: bool> Game<O> {
             None => {
                 self.with_recovering(side, |end| end.handle_worked(work, now_ns));
                 self.carry_recovery(side);
-                // As on the control thread, an event that came while lanes were in the making counts once they are up.
-                self.give_up_failed(side);
             }
         }
     }
