@@ -6,9 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 /// The most addresses that are kept as proven: more than a host has ports.
 const MOST_PROVEN: usize = 64;
 
-/// In one of this many rounds, all addresses that the kernel chooses a port for are dialled with patience. In the others
-/// only the first one is: most addresses of a host lead nowhere while its cables come and go, and the next one may lead
-/// to the peer.
+/// In one of this many rounds, all addresses are dialled with patience from where the kernel chooses. In the others
+/// only the first one is: most addresses of a host lead nowhere while its cables come and go, and the next one may
+/// lead to the peer.
 const PATIENT: usize = 4;
 
 /// The addresses that are dialled, and the place in the round.

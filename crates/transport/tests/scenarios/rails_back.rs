@@ -285,7 +285,7 @@ fn new_lanes_of_a_device_that_has_failed_meanwhile_are_not_used() {
         let mut pair = split::<true>(Setup::two_rails());
         let mut tasks = bring_down(&mut pair, 1);
         let parts = if of_sender { pair.sender.parts() } else { pair.receiver.parts() };
-        let device = parts.iter().filter(|part| part.piece == Piece::Device).next_back().expect("one is down").clone();
+        let device = parts.iter().rfind(|part| part.piece == Piece::Device).expect("one is down").clone();
         let port = device.device.strip_prefix("port ").and_then(|port| port.parse().ok()).expect("it has a number");
         if of_sender {
             offer(&mut pair, &mut tasks);
