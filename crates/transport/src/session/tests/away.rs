@@ -66,12 +66,6 @@ fn until_dialled(end: &mut Session, to: SocketAddr) -> u64 {
     }
 }
 
-/// Lets an end that is away know that nobody listens where it dials, if it does.
-fn find_refused(end: &mut Session, now_ns: u64) {
-    end.handle_lost(end_of_socket(SocketEndKind::Refused), now_ns);
-    end.handle_timeout(now_ns);
-}
-
 const OUT: Probe = Probe::Outstanding { by_adapter: true };
 
 #[test]
@@ -187,17 +181,19 @@ fn a_process_that_has_ended_is_believed_once_no_rail_carries_anything() {
             end.handle_timeout(at_ns);
             drop(actions(end));
         }
-        find_refused(end, SECOND);
+        end.handle_lost(end_of_socket(SocketEndKind::Refused), SECOND);
+        drop(actions(end));
+        end.handle_timeout(SECOND);
         let judge = |is_due| SessionAction::Judge { connection: number, is_due, insists: true };
         assert!(actions(end).contains(&judge(true)));
         assert_eq!(judged(end, number, Probe::Unposted, SECOND), [], "the application makes no calls");
         assert_eq!(judged(end, number, OUT, 2 * SECOND), []);
         // An answer overrules the sign; the next one has all of its time.
         assert_eq!(judged(end, number, Probe::Carried, 3 * SECOND - 1), []);
-        find_refused(end, 4 * SECOND);
+        end.handle_timeout(4 * SECOND);
         assert!(actions(end).contains(&judge(true)), "it is asked for again");
         assert_eq!(judged(end, number, OUT, 4 * SECOND), []);
-        find_refused(end, 4 * SECOND + PROOF);
+        end.handle_timeout(4 * SECOND + PROOF);
         assert!(actions(end).contains(&judge(false)));
         let lost = judged(end, number, OUT, 4 * SECOND + PROOF);
         let said = lost.iter().find_map(|action| match action {
