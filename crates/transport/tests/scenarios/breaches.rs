@@ -81,7 +81,7 @@ fn a_breach_that_only_the_fence_of_a_rail_finds_ends_the_connection() {
         pair.irecv();
         pair.drive();
         // No receive is open in slot 7.
-        assert!(!is_forged || pair.world.lock().forge(0, |_| 7));
+        assert!(!is_forged || pair.world.lock().forge(0, u8::MAX, |_| 7));
         say(&mut pair, false, 0, RailMessage::Down(Vec::new()));
         let mut tasks = Tasks::default();
         tasks.take(&mut pair.receiver, false);

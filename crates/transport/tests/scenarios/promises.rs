@@ -315,7 +315,7 @@ fn no_receive_is_done_once_the_peer_has_broken_the_protocol<const ONE_SIDED: boo
         let receive = pair.irecv();
         pair.drive();
         // An immediate that names no rail. One poll reports it and, after it, that of a message.
-        assert!(!is_broken || pair.world.lock().forge(0, |_| 0));
+        assert!(!is_broken || pair.world.lock().forge(0, u8::MAX, |_| 0));
         pair.isend();
         pair.drive();
         match pair.receiver.test(receive) {

@@ -88,10 +88,12 @@ impl<O: Observer> State<O> {
         is_blind
     }
 
-    /// Forges an immediate at the receiving end of a connection, over its first rail that is alive. `immediate` returns
-    /// it for that rail's number. Returns false if there is no such rail, or if it lingers or has no receive left.
-    pub fn forge(&mut self, connection: usize, immediate: impl FnOnce(u8) -> u32) -> bool {
-        let is_receiver = |end: &End| end.connection == connection && !end.sender && !end.lanes[0].dead;
+    /// Forges an immediate at the receiving end of a connection, over the first of `rails` (a mask) that is alive.
+    /// `immediate` returns it for that rail's number. Returns false if there is no such rail, or if it lingers or has
+    /// no receive left.
+    pub fn forge(&mut self, connection: usize, rails: u8, immediate: impl FnOnce(u8) -> u32) -> bool {
+        let is_receiver =
+            |end: &End| end.connection == connection && !end.sender && !end.lanes[0].dead && rails & 1 << end.rail != 0;
         let Some(id) = self.ends.iter().position(|end| end.as_deref().is_some_and(is_receiver)) else { return false };
         let Some(end) = self.ends[id].as_mut() else { return false };
         if end.posted == 0 || end.lingering {

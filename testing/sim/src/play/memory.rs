@@ -23,6 +23,9 @@ pub(crate) struct Buffer {
     registrations: Vec<SimRegistration>,
     /// The number of the end that used it last.
     user: usize,
+    /// True once it was an early receive's. Parts of that receive may come again after its application has read them,
+    /// so only later receives of its connection may use it, as in NCCL.
+    is_private: bool,
 }
 
 impl Buffer {
@@ -43,6 +46,10 @@ impl Buffer {
             keys.remote[rail.index] = registration.remote_key();
         }
         keys
+    }
+
+    pub(crate) fn keep_private(&mut self) {
+        self.is_private = true;
     }
 
     pub(crate) fn deregister(&mut self) {
@@ -66,6 +73,8 @@ pub(crate) struct Memory<const ONE_SIDED: bool> {
     taken: u64,
     next_address: u64,
     free: Arc<SharedBuffers>,
+    /// Its private buffers that it does not use at present.
+    private: Vec<Buffer>,
     /// Ranges of addresses that were freed: the first address of each, and its length.
     freed: Vec<(u64, u64)>,
     pattern: Vec<u8>,
@@ -106,6 +115,7 @@ impl<const ONE_SIDED: bool> Memory<ONE_SIDED> {
             taken: 0,
             next_address: (number as u64 + 1) << 36,
             free,
+            private: Vec::new(),
             freed: Vec::new(),
             pattern: Vec::new(),
             seen: Vec::new(),
@@ -124,6 +134,9 @@ impl<const ONE_SIDED: bool> Memory<ONE_SIDED> {
         let fits = |buffer: &Buffer| {
             buffer.kind == kind && buffer.capacity() >= size && buffer.capacity() <= size.max(1024) * 4
         };
+        if let Some(found) = self.private.iter().position(fits) {
+            return self.private.swap_remove(found);
+        }
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = free.iter().position(fits) {
             let mut buffer = free.swap_remove(found);
@@ -136,7 +149,7 @@ impl<const ONE_SIDED: bool> Memory<ONE_SIDED> {
         let capacity = size.max(64).next_power_of_two();
         let region = Arc::new(Region::new((capacity + 2 * GUARD) as usize));
         let base = self.address(span(&region));
-        let mut buffer = Buffer { region, base, kind, registrations: Vec::new(), user: self.number };
+        let mut buffer = Buffer { region, base, kind, registrations: Vec::new(), user: self.number, is_private: false };
         self.register(&mut buffer);
         buffer
     }
@@ -171,6 +184,9 @@ impl<const ONE_SIDED: bool> Memory<ONE_SIDED> {
                 return self.freed.push((buffer.base, span(&buffer.region)));
             }
             self.register(&mut buffer);
+        }
+        if buffer.is_private {
+            return self.private.push(buffer);
         }
         self.free.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
     }

@@ -191,7 +191,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         if !probe && full || (probe && group == self.probe_from && !self.is_empty()) {
             return Ok(None);
         }
-        let buffers = self
+        let mut buffers = self
             .prepared
             .take()
             .unwrap_or_else(|| planned.buffers.iter().map(|(_, capacity)| self.memory.take(*capacity)).collect());
@@ -243,6 +243,9 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
             state.saw(Seen::MixedGroup);
         }
         drop(state);
+        if planned.hinted && ONE_SIDED {
+            buffers.iter_mut().for_each(Buffer::keep_private);
+        }
         let slow = if context.chance.permille(50) { context.chance.below(100_000) } else { 0 };
         self.receiving.push(Receiving { request, group, buffers, not_before_ns: now_ns + slow });
         self.next += 1;
@@ -420,9 +423,11 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
                 let open = self.receiving.first().map_or(self.next, |oldest| oldest.group);
                 let slot = if what == Trespass::HostileSlot { self.next + 60 } else { open };
                 let mut state = context.world.lock();
-                let slot = state.observer.watch.connections[context.connection].wire.slot_of(slot);
+                let watched = &state.observer.watch.connections[context.connection];
+                // What arrives on lanes that are still in the making tells nothing, and ends with them.
+                let (slot, rails) = (watched.wire.slot_of(slot), watched.rails_up(false));
                 let own_mask = what == Trespass::HostileSlot;
-                let is_forged = state.forge(context.connection, |rail| {
+                let is_forged = state.forge(context.connection, rails, |rail| {
                     let mask = if own_mask { 1u32 << rail } else { 0 };
                     slot as u32 | mask << 8
                 });

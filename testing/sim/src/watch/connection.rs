@@ -254,6 +254,11 @@ impl Connection {
         self.rails.changed(now_ns, sender, rail, true);
     }
 
+    /// Returns the rails that are up at an end, as a mask.
+    pub(crate) fn rails_up(&self, sender: bool) -> u8 {
+        self.rails.down(sender).fold(self.wire.usable, |up, (rail, _)| up & !(1 << rail))
+    }
+
     /// Notes that the sender is about to give up rails, and does not say yet which.
     pub(crate) fn will_give_up(&mut self) {
         self.rails.is_vague = true;
