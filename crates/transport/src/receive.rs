@@ -486,7 +486,7 @@ impl<F: Fabric> RecvConnection<F> {
         self.inbox.credits.is_any()
     }
 
-    /// Moves the limit past receives that have completed. Returns true if the ring then has room for CTS entries below
+    /// Moves the limit past receives that are over. Returns true if the ring then has room for CTS entries below
     /// `end`.
     #[cold]
     fn raise_limit(&mut self, end: u64) -> bool {
@@ -495,7 +495,9 @@ impl<F: Fabric> RecvConnection<F> {
         // This ends with the newest receive at the latest: its entries and the new ones are few.
         loop {
             let oldest = self.inbox.slots.get(self.oldest.slot());
-            let is_open = matches!(oldest.state, State::Open | State::Early);
+            // The entries of a receive that is complete tell a fence which GPU memory to read back.
+            let is_open = matches!(oldest.state, State::Open | State::Early)
+                || oldest.state == State::Complete && oldest.flushable;
             let limit = oldest.first_entry + cts::ENTRIES;
             self.entry_limit = limit;
             self.cap_limit();

@@ -99,7 +99,7 @@ impl<F: Fabric> RecvConnection<F> {
         let pieces = |receive: &Receive| {
             let entries = self.cts.entries(receive.first_entry, receive.count).enumerate();
             let addresses = receive.addresses;
-            // The entries of a receive that is complete may have been overwritten.
+            // The entries of a receive that was tested may have been overwritten.
             let is_its = move |index: usize, address: u64| address != 0 && addresses[index] == address;
             let of_gpu = entries.filter(move |(index, entry)| is_its(*index, entry.address) && entry.size > 0);
             of_gpu.map(move |(_, entry)| RemoteSlice { address: entry.address, key: entry.keys[rail] })

@@ -119,6 +119,33 @@ fn check_held(pair: &mut Pair<true>) {
 }
 
 #[test]
+fn the_cts_of_a_complete_receive_into_gpu_memory_stay_until_it_is_tested() {
+    for is_gpu in [true, false] {
+        let setup = Setup { bytes: 1 << 16, ..Setup::two_rails() };
+        let mut pair = Pair::<true>::new(if is_gpu { setup.gpu() } else { setup });
+        let mut exchange = |pair: &mut Pair<true>| {
+            let group = pair.irecv_of([8; 8]);
+            pair.drive();
+            (group, [0, 1, 2, 3, 4, 5, 6, 7].map(|tag| pair.isend_of(8, tag)))
+        };
+        let (first, sends) = exchange(&mut pair);
+        for _ in 1..64 {
+            let (group, sends) = exchange(&mut pair);
+            assert_eq!((pair.received(group), sends.map(|send| pair.sent(send))), (vec![8; 8], [8; 8]));
+        }
+        sends.into_iter().for_each(|send| assert_eq!(pair.sent(send), 8));
+        let irecv = |pair: &mut Pair<true>| {
+            let buffer = pair.target.buffer(8, 0);
+            (0..3).find_map(|_| pair.receiver.irecv(&[buffer], false).expect("both rails are up"))
+        };
+        // A fence finds in them what to read back.
+        assert_eq!(irecv(&mut pair).is_none(), is_gpu);
+        assert_eq!(pair.received(first), [8; 8]);
+        assert!(irecv(&mut pair).is_some());
+    }
+}
+
+#[test]
 fn receives_elsewhere_are_posted_while_a_part_of_an_early_one_comes_again_and_none_into_its_buffer() {
     let mut pair = Pair::<true>::new(Setup { bytes: 2 * SIZE as usize, ..Setup::two_rails() }.recovers());
     let lost = lose_early(&mut pair);
