@@ -29,7 +29,7 @@ mod verbs;
 pub use error::Error;
 pub use find::find;
 pub use found::{Found, FoundFabric, OutOfBand};
-pub use interface::{interface_addresses, interface_of};
+pub use interface::{interface_addresses, interface_of, other_address};
 pub use links::{LinkEvents, interface_part, is_link_up};
 pub use note::{Note, Say};
 pub use routes::Routes;

@@ -1,5 +1,6 @@
 //! The domain of a local address, and rails that wait for their sockets.
 
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,8 +42,13 @@ impl Default for TcpConfig {
 pub struct TcpLink {
     /// The interface, as its events name it.
     pub part: Part,
+    /// The address.
+    pub address: IpAddr,
     /// Returns false if the link of the interface with this name is known to be down.
     pub is_up: fn(&str) -> bool,
+    /// Returns the address that the interface with this name has now instead of this one; `None` if it still has this
+    /// one, or no other.
+    pub other_address: fn(&str, IpAddr) -> Option<IpAddr>,
 }
 
 /// The place where memory is registered for one local address.
@@ -61,10 +67,6 @@ impl TcpDomain {
     /// Makes a domain without registrations, for an address of this interface, if it is known.
     pub fn over(config: TcpConfig, link: Option<TcpLink>) -> Arc<Self> {
         Arc::new(Self { config, link, keys: KeyTable::new(KEY_CAPACITY) })
-    }
-
-    fn parts(&self) -> Vec<Part> {
-        self.link.iter().map(|link| link.part.clone()).collect()
     }
 }
 
@@ -100,8 +102,8 @@ impl Domain for TcpDomain {
             traffic_class: self.config.traffic_class.or(spec.traffic_class),
         };
         let sockets = (0..lanes).map(|_| None).collect();
-        let (keys, parts) = (Arc::clone(&self.keys), self.parts());
-        Ok(TcpPendingRail { spec: spec.clone(), options, keys, parts, sockets })
+        let (keys, link) = (Arc::clone(&self.keys), self.link.clone());
+        Ok(TcpPendingRail { spec: spec.clone(), options, keys, link, sockets })
     }
 }
 
@@ -110,7 +112,7 @@ pub struct TcpPendingRail {
     spec: RailSpec,
     options: SocketOptions,
     keys: Arc<KeyTable>,
-    parts: Vec<Part>,
+    link: Option<TcpLink>,
     /// One per lane.
     sockets: Vec<Option<Socket>>,
 }
@@ -120,6 +122,12 @@ impl TcpPendingRail {
     pub fn awaits_socket(&self, lane: LaneId) -> bool {
         let place = self.sockets.get(lane.index());
         place.is_some_and(|place| place.as_ref().is_none_or(Socket::is_closed_by_peer))
+    }
+
+    /// Returns the address that the interface has now instead of the domain's; `None` if it is not known to have
+    /// another one.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.link.as_ref().and_then(|link| (link.other_address)(&link.part.device, link.address))
     }
 
     /// Hands over the connected socket of a lane that [awaits](Self::awaits_socket) one; it replaces a closed one.
@@ -148,7 +156,7 @@ impl PendingRail for TcpPendingRail {
     type Fabric = Tcp;
 
     fn parts(&self) -> Vec<Part> {
-        self.parts.clone()
+        self.link.iter().map(|link| link.part.clone()).collect()
     }
 
     fn is_ready(&self) -> bool {
@@ -160,8 +168,9 @@ impl PendingRail for TcpPendingRail {
         if let Some(lane) = missing {
             return Err(SetupError::NoSocket(LaneId::at(lane)));
         }
+        let parts = self.parts();
         let sockets = self.sockets.into_iter().flatten().collect();
-        Ok(TcpRail::new(sockets, &self.spec, self.options.peer_timeout, self.keys, self.parts))
+        Ok(TcpRail::new(sockets, &self.spec, self.options.peer_timeout, self.keys, parts))
     }
 }
 

@@ -10,8 +10,11 @@ use crate::tcp::Tcp;
 impl Fabric for Tcp {
     const NAME: &'static str = "tcp";
     const ONE_SIDED: bool = false;
-    const JOINING: Joining<TcpPendingRail> =
-        Joining::BySockets { awaits: TcpPendingRail::awaits_socket, attach: TcpPendingRail::attach };
+    const JOINING: Joining<TcpPendingRail> = Joining::BySockets {
+        awaits: TcpPendingRail::awaits_socket,
+        attach: TcpPendingRail::attach,
+        address: TcpPendingRail::address,
+    };
     type Domain = TcpDomain;
     type PendingRail = TcpPendingRail;
     type Rail = TcpRail;

@@ -32,7 +32,7 @@ pub use error::{
     TargetState, Transition, Tries, WorkFailure, WorkStatus,
 };
 pub use ids::{RailId, RailSet, RailSetIter};
-pub use joining::{Connecting, Joining, LaneEndpoint};
+pub use joining::{Connecting, Joining, LaneEndpoint, NoAddress};
 pub use ladder::{Route, Step};
 pub use lane::{LaneId, MAX_LANES};
 pub use memory::{Access, Memory, MemoryKind};

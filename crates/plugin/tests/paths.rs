@@ -174,6 +174,35 @@ fn a_path_that_breaks_costs_its_rail_and_one_that_is_back_has_it_again() {
 }
 
 #[test]
+fn an_interface_with_another_address_has_its_rail_again() {
+    alone(&[TWO_INTERFACES, BY_SPEED], || {
+        in_namespace("--net", || {
+            if !two_interfaces() {
+                return;
+            }
+            let (plugin, net) = start();
+            let pair = Pair::open(&net, &net, 0);
+            converse(&pair);
+            for (round, (before, after)) in [("2::1", "2::9"), ("2::9", "3::1"), ("3::1", "2::1")].iter().enumerate() {
+                assert!(ip(&format!("-6 addr del fd77:{before}/64 dev rw1")));
+                assert!(ip(&format!("-6 addr add fd77:{after}/64 dev rw1 nodad")));
+                let is_back =
+                    || info_lines().iter().filter(|line| line.contains("is back after")).count() >= 2 * (round + 1);
+                until("the rail", || {
+                    pair.exchange(7, 65_537);
+                    is_back().then_some(())
+                });
+                let carried = || plugin.rail_counters().expect("the plugin counts")[1].data_bytes;
+                let carried_before = carried();
+                converse(&pair);
+                assert!(carried() - carried_before > 1_000_000, "it carries {} bytes", carried() - carried_before);
+            }
+            pair.close();
+        });
+    });
+}
+
+#[test]
 fn an_interface_that_goes_down_takes_its_rail_along_at_once() {
     // Nothing else would notice: what this host sends to itself needs no link.
     alone(&[TWO_INTERFACES, BY_SPEED], || {

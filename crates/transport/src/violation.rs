@@ -55,6 +55,9 @@ pub enum RailFault {
         /// The number that was agreed on.
         agreed: u8,
     },
+    /// The end points of lanes that are sockets are no addresses.
+    #[error("its lanes are at no address that a socket can be dialled at")]
+    NoAddress,
     /// RAIL_DOWN names a receive that was never posted.
     #[error("RAIL_DOWN names receive {sequence:#x}, which was never posted")]
     NeverPosted {

@@ -100,7 +100,10 @@ impl Recovery {
                 RecoveryAction::Send(other) => panic!("{} is no step of a recovery", other.name()),
                 RecoveryAction::Work(work) => self.works.push_back(work),
                 RecoveryAction::Free(lanes) => drop(lanes),
-                RecoveryAction::Dial(dial) => self.dials.push_back(dial),
+                RecoveryAction::Dial(dial) => {
+                    assert!(!dial.remote.is_multicast() && !dial.remote.is_unspecified(), "{} is dialled", dial.remote);
+                    self.dials.push_back(dial);
+                }
                 RecoveryAction::Await(_) => assert!(!self.is_sender, "a sender awaits no lanes"),
                 RecoveryAction::Event(event) => {
                     let text = event.to_string();

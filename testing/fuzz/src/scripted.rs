@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +29,7 @@ impl<const ONE_SIDED: bool> Fabric for Scripted<ONE_SIDED> {
     const JOINING: Joining<Pending<ONE_SIDED>> = if ONE_SIDED {
         Joining::ByExchange { endpoints: Pending::endpoints, connect: Pending::connect }
     } else {
-        Joining::BySockets { awaits: Pending::awaits_socket, attach: Pending::attach }
+        Joining::BySockets { awaits: Pending::awaits_socket, attach: Pending::attach, address: Pending::address }
     };
     type Domain = Port<ONE_SIDED>;
     type PendingRail = Pending<ONE_SIDED>;
@@ -375,6 +376,11 @@ impl<const ONE_SIDED: bool> Pending<ONE_SIDED> {
         let closings = self.port.world.lock().closings;
         let place = self.sockets.get(lane.index());
         place.is_some_and(|came| came.is_none_or(|came| came < closings))
+    }
+
+    #[expect(clippy::unused_self, reason = "Joining names it as a method of a pending rail")]
+    fn address(&self) -> Option<IpAddr> {
+        Some(Ipv4Addr::new(192, 0, 2, 77).into())
     }
 
     fn attach(&mut self, lane: LaneId, _socket: OwnedFd) -> Result<(), SetupError> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use railweave_discovery::{LinkEvents, interface_part, is_link_up};
+use railweave_discovery::{LinkEvents, interface_part, is_link_up, other_address};
 use railweave_fabric::EventSource;
 use railweave_fabric_tcp::{Tcp, TcpConfig, TcpDomain, TcpLink};
 use railweave_options::Options;
@@ -20,7 +20,8 @@ pub(super) fn registrations(options: &Options, ports: &[ChosenPort]) -> Vec<Arc<
         traffic_class: options.traffic_class.value,
     };
     let registrations = |port: &ChosenPort| {
-        let link = TcpLink { part: interface_part(&port.facts.device), is_up: is_link_up };
+        let (part, address) = (interface_part(&port.facts.device), port.facts.address);
+        let link = TcpLink { part, address, is_up: is_link_up, other_address };
         Registrations::new(TcpDomain::over(config, Some(link)))
     };
     ports.iter().map(registrations).collect()

@@ -206,7 +206,7 @@ impl<F: Fabric> Acceptor<F> {
     /// they saw the peer send.
     fn awaited(&self, rail: u8, lane: u8) -> Result<Attach<F>, LaneRefused> {
         let none = || LaneRefused::NotAwaited(rail);
-        let (State::Ready, Joining::BySockets { awaits, attach }) = (&self.state, F::JOINING) else {
+        let (State::Ready, Joining::BySockets { awaits, attach, .. }) = (&self.state, F::JOINING) else {
             return Err(none());
         };
         let opening = self.set_up.rails.get(usize::from(rail));

@@ -296,11 +296,16 @@ impl<F: Fabric> RecvConnection<F> {
                 self.install(rail, lanes);
             }
             (Stage::Opening, Made::Open(pending)) => {
+                let address = match F::JOINING {
+                    Joining::BySockets { address, .. } => address(&pending),
+                    Joining::ByExchange { .. } => None,
+                };
                 one.stage = Stage::Awaiting(pending);
                 let token = self.recovery.token;
                 let lanes = self.core.rails.down_mut(rail).map_or(1, |down| usize::from(down.lanes));
                 self.recovery.actions.push_back(RecoveryAction::Await(token));
-                self.recovery.say(rail, RailMessage::Lanes { token, endpoints: vec![LaneEndpoint::default(); lanes] });
+                let endpoints = vec![LaneEndpoint::of_port(address); lanes];
+                self.recovery.say(rail, RailMessage::Lanes { token, endpoints });
             }
             (Stage::Opening, Made::Failed(Unmade { reason, rail: lanes })) => {
                 self.recovery.give_up_new(rail);

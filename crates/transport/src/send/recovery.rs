@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use railweave_fabric::{
-    Fabric, Joining, LaneEndpoint, LaneId, LocalSlice, PendingRail, Rail, RailId, RailSet, RemoteSlice, Write,
+    Fabric, Joining, LaneEndpoint, LaneId, LocalSlice, NoAddress, PendingRail, Rail, RailId, RailSet, RemoteSlice,
+    Write,
 };
 
 use super::rail_stages::Stage;
@@ -335,11 +336,16 @@ impl<F: Fabric> SendConnection<F> {
                 };
                 self.recovery.work(NewLanes::connect(attempt, &remake, pending, peer, packet));
             }
-            Joining::BySockets { .. } => {
+            Joining::BySockets { address, .. } => {
+                // The address of either port may be another one than when the connection was set up.
+                let local = address(&pending).unwrap_or(remake.local);
+                let peer = peer.iter().map(LaneEndpoint::port).collect::<Result<Vec<_>, _>>();
+                let peer = peer.map_err(|NoAddress| RailFault::NoAddress)?;
                 one.stage = Stage::Dialling { pending, token, missing: u32::from(lanes) };
-                let dial = |lane| Dial { rail, lane, local: remake.local, remote: remake.remote, token };
-                let dials = (0..lanes).map(|lane| RecoveryAction::Dial(dial(LaneId(lane))));
-                self.recovery.actions.extend(dials);
+                for (lane, remote) in (0..lanes).map(LaneId).zip(peer) {
+                    let remote = remote.unwrap_or(remake.remote);
+                    self.recovery.actions.push_back(RecoveryAction::Dial(Dial { rail, lane, local, remote, token }));
+                }
             }
         }
         Ok(())

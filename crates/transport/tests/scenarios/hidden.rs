@@ -123,7 +123,7 @@ fn the_cts_of_a_complete_receive_into_gpu_memory_stay_until_it_is_tested() {
     for is_gpu in [true, false] {
         let setup = Setup { bytes: 1 << 16, ..Setup::two_rails() };
         let mut pair = Pair::<true>::new(if is_gpu { setup.gpu() } else { setup });
-        let mut exchange = |pair: &mut Pair<true>| {
+        let exchange = |pair: &mut Pair<true>| {
             let group = pair.irecv_of([8; 8]);
             pair.drive();
             (group, [0, 1, 2, 3, 4, 5, 6, 7].map(|tag| pair.isend_of(8, tag)))

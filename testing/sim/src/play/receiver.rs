@@ -424,7 +424,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
                 let slot = if what == Trespass::HostileSlot { self.next + 60 } else { open };
                 let mut state = context.world.lock();
                 let watched = &state.observer.watch.connections[context.connection];
-                // What arrives on lanes that are still in the making tells nothing, and ends with them.
+                // Nothing counts that arrives on lanes still in the making: it ends with them.
                 let (slot, rails) = (watched.wire.slot_of(slot), watched.rails_up(false));
                 let own_mask = what == Trespass::HostileSlot;
                 let is_forged = state.forge(context.connection, rails, |rail| {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -27,9 +28,11 @@ impl<F: Fabric> Fabric for Saboteur<F> {
         Joining::ByExchange { .. } => {
             Joining::ByExchange { endpoints: SaboteurPendingRail::endpoints, connect: SaboteurPendingRail::connect }
         }
-        Joining::BySockets { .. } => {
-            Joining::BySockets { awaits: SaboteurPendingRail::awaits, attach: SaboteurPendingRail::attach }
-        }
+        Joining::BySockets { .. } => Joining::BySockets {
+            awaits: SaboteurPendingRail::awaits,
+            attach: SaboteurPendingRail::attach,
+            address: SaboteurPendingRail::address,
+        },
     };
     type Domain = SaboteurDomain<F>;
     type PendingRail = SaboteurPendingRail<F>;
@@ -148,6 +151,13 @@ impl<F: Fabric> SaboteurPendingRail<F> {
         match F::JOINING {
             Joining::BySockets { attach, .. } => attach(&mut self.inner, lane, socket),
             Joining::ByExchange { .. } => Ok(()),
+        }
+    }
+
+    fn address(&self) -> Option<IpAddr> {
+        match F::JOINING {
+            Joining::BySockets { address, .. } => address(&self.inner),
+            Joining::ByExchange { .. } => None,
         }
     }
 }

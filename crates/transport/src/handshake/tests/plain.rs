@@ -4,7 +4,7 @@
 #![allow(clippy::disallowed_types, reason = "tests are not the data path")]
 
 use std::io::{ErrorKind, Read};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ impl<const SOCKETS: bool> Fabric for Plain<SOCKETS> {
     const NAME: &'static str = "plain";
     const ONE_SIDED: bool = !SOCKETS;
     const JOINING: Joining<Pending<SOCKETS>> = if SOCKETS {
-        Joining::BySockets { awaits: Pending::awaits_socket, attach: Pending::attach }
+        Joining::BySockets { awaits: Pending::awaits_socket, attach: Pending::attach, address: Pending::address }
     } else {
         Joining::ByExchange { endpoints: Pending::endpoints, connect: Pending::connect }
     };
@@ -190,6 +190,11 @@ impl<const SOCKETS: bool> Pending<SOCKETS> {
                 Err(error) => error.kind() != ErrorKind::WouldBlock,
             }
         })
+    }
+
+    #[expect(clippy::unused_self, reason = "Joining names it as a method of a pending rail")]
+    fn address(&self) -> Option<IpAddr> {
+        None
     }
 
     fn attach(&mut self, lane: LaneId, socket: OwnedFd) -> Result<(), SetupError> {
