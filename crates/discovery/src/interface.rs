@@ -102,21 +102,6 @@ pub fn interface_addresses(name: &str) -> Vec<IpAddr> {
     all.into_iter().filter(|interface| interface.device() == name).map(|interface| interface.address).collect()
 }
 
-/// Returns the address that the interface with this name has instead of this one: the kernel's first of the same
-/// family that is valid beyond its link. `None` if it still has this one, or no other.
-pub fn other_address(interface: &str, address: IpAddr) -> Option<IpAddr> {
-    other_of(&interface_addresses(interface), address)
-}
-
-fn other_of(present: &[IpAddr], address: IpAddr) -> Option<IpAddr> {
-    let leads_on = |it: &IpAddr| match it {
-        IpAddr::V4(it) => !it.is_link_local(),
-        IpAddr::V6(it) => !it.is_unicast_link_local(),
-    };
-    let mut others = present.iter().copied().filter(|it| it.is_ipv4() == address.is_ipv4() && leads_on(it));
-    if present.contains(&address) { None } else { others.next() }
-}
-
 /// # Safety
 /// `element` is one of `getifaddrs`'s list, which has not been freed.
 unsafe fn read_element(element: &libc::ifaddrs) -> Option<Interface> {
@@ -181,21 +166,5 @@ mod tests {
         assert_eq!(interface_of(Ipv4Addr::new(192, 0, 2, 77).into()), None);
         assert!(interface_addresses("lo").contains(&Ipv4Addr::LOCALHOST.into()));
         assert_eq!(interface_addresses("mlx5_0"), Vec::<IpAddr>::new());
-    }
-
-    #[test]
-    fn another_address_of_an_interface_is_one_of_its_family_that_others_can_reach() {
-        let address = |text: &str| text.parse::<IpAddr>().unwrap();
-        let other = |present: &[&str], old: &str| {
-            let present: Vec<IpAddr> = present.iter().map(|text| address(text)).collect();
-            other_of(&present, address(old)).map(|other| other.to_string())
-        };
-        assert_eq!(other(&["10.0.0.2", "10.0.0.1"], "10.0.0.1"), None, "it is still there");
-        assert_eq!(other(&["fd77::2", "10.0.0.2", "10.0.0.3"], "10.0.0.1").as_deref(), Some("10.0.0.2"));
-        assert_eq!(other(&["10.0.0.2", "fe80::1", "fd77::2"], "fd77::1").as_deref(), Some("fd77::2"));
-        assert_eq!(other(&["169.254.1.1", "fd77::2"], "10.0.0.1"), None);
-        assert_eq!(other(&[], "10.0.0.1"), None);
-        assert_eq!(other_address("lo", Ipv4Addr::LOCALHOST.into()), None);
-        assert_eq!(other_address("no-such-interface", Ipv4Addr::LOCALHOST.into()), None);
     }
 }

@@ -8,12 +8,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use railweave_fabric::{Effect, EventSource, Part, Piece, PortEvent};
+use railweave_topology::NetworkAddress;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::interface::{Interface, links};
+use crate::port_address::{PortAddress, Present};
 
 /// The groups of linux/rtnetlink.h whose messages say that a link or an address has changed: RTNLGRP_LINK,
 /// RTNLGRP_IPV4_IFADDR and RTNLGRP_IPV6_IFADDR.
@@ -31,6 +33,8 @@ struct State {
     /// True for those whose link is up.
     links: BTreeMap<String, bool>,
     addresses: BTreeSet<(String, IpAddr)>,
+    /// The same, for the ports.
+    present: Arc<Present>,
     /// The events that were not taken yet.
     events: VecDeque<PortEvent>,
     /// True if something has changed since the last look.
@@ -62,6 +66,12 @@ impl LinkEvents {
         // A port whose link is down is no news to a process that begins.
         state.events.clear();
         Ok(Self { socket, state: Mutex::new(state) })
+    }
+
+    /// Returns the address of a port of one of the interfaces, which this process uses beside `others`.
+    pub fn port_address(&self, interface: &str, address: NetworkAddress, others: &[IpAddr]) -> PortAddress {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        PortAddress::new(interface, address, others, Arc::clone(&state.present))
     }
 
     /// Takes everything that the kernel has said. Returns true if there was anything.
@@ -102,7 +112,8 @@ impl EventSource for LinkEvents {
 
 impl State {
     fn new(links: BTreeMap<String, bool>) -> Self {
-        Self { links, addresses: BTreeSet::new(), events: VecDeque::new(), is_behind: false }
+        let (addresses, events) = (BTreeSet::new(), VecDeque::new());
+        Self { links, addresses, present: Arc::default(), events, is_behind: false }
     }
 
     /// Looks at the interfaces if something has changed. The kernel lists them over a socket, so a process without a
@@ -124,8 +135,11 @@ impl State {
                 self.events.push_back(changed(name, is_up));
             }
         }
-        let watched = interfaces.iter().filter(|it| self.links.contains_key(it.device()));
-        let addresses = watched.map(|it| (it.device().to_owned(), it.address)).collect();
+        let watched = || interfaces.iter().filter(|it| self.links.contains_key(it.device()));
+        self.present.set(
+            watched().map(|it| (it.device().to_owned(), NetworkAddress::new(it.address, it.prefix_len))).collect(),
+        );
+        let addresses = watched().map(|it| (it.device().to_owned(), it.address)).collect();
         let before = std::mem::replace(&mut self.addresses, addresses);
         for (name, address) in self.addresses.difference(&before) {
             let message = format!("{name}: the interface has the address {address} now");

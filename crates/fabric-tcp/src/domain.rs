@@ -38,17 +38,15 @@ impl Default for TcpConfig {
 }
 
 /// The network interface that has a local address.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct TcpLink {
     /// The interface, as its events name it.
     pub part: Part,
-    /// The address.
-    pub address: IpAddr,
-    /// Returns false if the link of the interface with this name is known to be down.
-    pub is_up: fn(&str) -> bool,
-    /// Returns the address that the interface with this name has now instead of this one; `None` if it still has this
-    /// one, or no other.
-    pub other_address: fn(&str, IpAddr) -> Option<IpAddr>,
+    /// Returns false if its link is known to be down, or the address to be gone.
+    pub is_up: Arc<dyn Fn() -> bool + Send + Sync>,
+    /// Returns the address that it has now instead; `None` if it is not known to have another one. It is asked between
+    /// two calls of NCCL, so it may not wait for the kernel.
+    pub other_address: Arc<dyn Fn() -> Option<IpAddr> + Send + Sync>,
 }
 
 /// The place where memory is registered for one local address.
@@ -78,7 +76,7 @@ impl Domain for TcpDomain {
     }
 
     fn is_link_up(&self) -> bool {
-        self.link.as_ref().is_none_or(|link| (link.is_up)(&link.part.device))
+        self.link.as_ref().is_none_or(|link| (link.is_up)())
     }
 
     fn clock(&self) -> ProcessorClock {
@@ -127,7 +125,7 @@ impl TcpPendingRail {
     /// Returns the address that the interface has now instead of the domain's; `None` if it is not known to have
     /// another one.
     pub fn address(&self) -> Option<IpAddr> {
-        self.link.as_ref().and_then(|link| (link.other_address)(&link.part.device, link.address))
+        self.link.as_ref().and_then(|link| (link.other_address)())
     }
 
     /// Hands over the connected socket of a lane that [awaits](Self::awaits_socket) one; it replaces a closed one.

@@ -19,6 +19,7 @@ mod joining;
 mod ladder;
 mod lane;
 mod memory;
+mod network;
 mod pages;
 mod port;
 mod rail;
@@ -36,6 +37,7 @@ pub use joining::{Connecting, Joining, LaneEndpoint, NoAddress};
 pub use ladder::{Route, Step};
 pub use lane::{LaneId, MAX_LANES};
 pub use memory::{Access, Memory, MemoryKind};
+pub use network::NetworkAddress;
 pub use pages::page_size;
 pub use port::{
     AddressPurpose, Discovery, Effect, EventSource, LeftOut, LinkLayer, Part, Piece, PointerSupport, PortEvent,

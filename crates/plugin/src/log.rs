@@ -28,7 +28,9 @@ pub(crate) fn line(event: &Event, peer: &str) -> String {
     match event {
         Event::Unwelcome(unwelcome) => unwelcome.to_string(),
         Event::RailLeftOut { rail, name, reason } => format!("rail {rail} to {peer} ({name}) is left out: {reason}"),
-        Event::RailDown { .. } | Event::RailUp { .. } | Event::MessageTruncated(_) => format!("to {peer}: {event}"),
+        Event::RailDown { .. } | Event::RailAway { .. } | Event::RailUp { .. } | Event::MessageTruncated(_) => {
+            format!("to {peer}: {event}")
+        }
     }
 }
 

@@ -15,7 +15,6 @@ mod chosen;
 mod device;
 mod dial;
 mod endpoint;
-mod network;
 mod pair;
 mod select;
 #[cfg(test)]
@@ -26,7 +25,7 @@ pub use chosen::ChosenPort;
 pub use device::{DEFAULT_SPEED_MBPS, Device, MAX_NAME_BYTES, devices};
 pub use dial::{DialAddress, dial_order};
 pub use endpoint::{Endpoint, Side};
-pub use network::NetworkAddress;
 pub use pair::{Between, Pair, Pairing, Ports, Unpaired, pair};
+pub use railweave_fabric::NetworkAddress;
 pub use select::{Filter, NoUsablePort, Order, Selected, Selection, select};
 pub use virtual_device::{NotFused, virtual_device};

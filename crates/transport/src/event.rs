@@ -42,6 +42,19 @@ pub enum Event {
         why: GivenUp,
         /// The rails that carry its load now.
         left: RailSet,
+        /// True if it never comes back, because its device has failed for good.
+        is_gone: bool,
+    },
+    /// A rail that was given up does not come back: the first attempt that has failed after ten seconds.
+    RailAway {
+        /// The rail.
+        rail: RailId,
+        /// Its name, with its number.
+        name: String,
+        /// The time for which it has been down, in nanoseconds.
+        for_ns: u64,
+        /// The reason of the last failure.
+        reason: String,
     },
     /// A rail carries data again.
     RailUp {
@@ -66,10 +79,19 @@ impl fmt::Display for Event {
             Self::RailDown { name, why, left, .. } if left.is_empty() => {
                 write!(out, "{name} is down: {why}; no rail is left, so the connection waits until one is back")
             }
-            Self::RailDown { name, why, left, .. } => {
+            Self::RailDown { name, why, left, is_gone, .. } => {
                 let left: Vec<_> = left.iter().map(|rail| rail.to_string()).collect();
                 let (rails, carry) = if left.len() == 1 { ("rail", "carries") } else { ("rails", "carry") };
-                write!(out, "{name} is down: {why}; {rails} {} {carry} its load until it is back", left.join(", "))
+                let until = if *is_gone {
+                    "from now on; only connections that are set up later use the device again"
+                } else {
+                    "until it is back"
+                };
+                write!(out, "{name} is down: {why}; {rails} {} {carry} its load {until}", left.join(", "))
+            }
+            Self::RailAway { name, for_ns, reason, .. } => {
+                let seconds = *for_ns as f64 / 1e9;
+                write!(out, "{name} has not come back for {seconds:.0} s: {reason}; it is opened again until it does")
             }
             Self::RailUp { name, after_ns, repaired, .. } => {
                 write!(out, "{name} is back after {:.2} s", *after_ns as f64 / 1e9)?;

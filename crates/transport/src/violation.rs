@@ -56,7 +56,10 @@ pub enum RailFault {
         agreed: u8,
     },
     /// The end points of lanes that are sockets are no addresses.
-    #[error("its lanes are at no address that a socket can be dialled at")]
+    #[error(
+        "the end points of its sockets must be zero, or all the one address of the peer's port; the peer runs another \
+         version, or is no Railweave"
+    )]
     NoAddress,
     /// RAIL_DOWN names a receive that was never posted.
     #[error("RAIL_DOWN names receive {sequence:#x}, which was never posted")]

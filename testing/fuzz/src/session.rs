@@ -25,8 +25,13 @@ const TELLS: u8 = 0xf0;
 const MOST_QUEUED: usize = 64;
 const MILLISECOND: u64 = 1_000_000;
 
-const SOCKET_ENDS: [SocketEndKind; 4] =
-    [SocketEndKind::Other, SocketEndKind::Mute, SocketEndKind::NoRoute, SocketEndKind::Refused];
+const SOCKET_ENDS: [SocketEndKind; 5] = [
+    SocketEndKind::Other,
+    SocketEndKind::Mute,
+    SocketEndKind::NoRoute,
+    SocketEndKind::Refused,
+    SocketEndKind::NoAnswer,
+];
 
 const PROBES: [Probe; 6] = [
     Probe::Unposted,

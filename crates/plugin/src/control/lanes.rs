@@ -206,8 +206,12 @@ impl ControlLoop {
             }
             Ok(true) => {
                 dial.stream.deregister(self.registry());
-                let LaneDial { stream, route, dial, .. } = dial;
-                self.with_session(route.session, |session, _| session.prove(dial.remote));
+                let LaneDial { stream, route, dial, remote, .. } = dial;
+                self.with_session(route.session, |session, _| {
+                    session.prove(dial.remote);
+                    // Its control port listens there, perhaps at an address that the port has had only since.
+                    session.learn([remote]);
+                });
                 let socket = stream.into_socket();
                 self.hand_dialled(route, dial, Ok(socket));
             }

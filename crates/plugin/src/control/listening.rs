@@ -1,7 +1,9 @@
 //! The listening for rails that fall silent: open connections are looked at a few times in the time that a rail may be
-//! silent, as long as they have something on its way.
+//! silent, as long as they have something on its way. A session leaves the path of a silent rail.
 
-use railweave_transport::{Hearing, Hush};
+use std::io;
+
+use railweave_transport::{Event, GivenUp, Hearing, Hush, Side};
 
 use super::connection::Connection;
 use super::control_loop::ControlLoop;
@@ -51,6 +53,29 @@ impl ControlLoop {
             self.with_session(route.session, |session, now| session.doubt(answer_ns, now));
         }
         hush != Hush::Idle
+    }
+
+    /// Has a session go on over another path if its socket is on that of a rail which is silent: both ends of the rail
+    /// have to speak over the session now, and its socket would be found silent only a second later.
+    pub(super) fn leave_silent_path(&mut self, route: Route, event: &Event) {
+        let Event::RailDown { rail, name, why: GivenUp::Silent(_), left, .. } = event else {
+            return;
+        };
+        // The acceptor cannot dial, and without another rail there may be no other path.
+        let session = self.session(route.session).filter(|session| {
+            session.protocol.side() == Side::Opener && !session.protocol.is_away() && !left.is_empty()
+        });
+        let Some(session) = session else {
+            return;
+        };
+        let local = session.socket.as_ref().and_then(|socket| socket.stream.local());
+        let Some(Connection::Open { heard, .. }) = session.connections.get(&route.connection) else {
+            return;
+        };
+        if heard.shares_path(*rail, local, session.protocol.address().ip()) {
+            let text = format!("{name} is silent, and on the same path");
+            self.lose_socket(route.session, &io::Error::new(io::ErrorKind::TimedOut, text));
+        }
     }
 }
 

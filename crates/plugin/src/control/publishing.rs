@@ -95,6 +95,8 @@ impl ControlLoop {
             Event::Unwelcome(_) => publish.note(EventKind::UNWELCOME, route, text),
             Event::RailLeftOut { rail, .. } => publish.note_rail(EventKind::RAIL_LEFT_OUT, rail.index() as u8, text),
             Event::RailDown { .. } => publish.note(EventKind::RAIL_DOWN, route, text),
+            // Its telemetry says that the rail is down.
+            Event::RailAway { .. } => {}
             Event::RailUp { .. } => publish.note(EventKind::RAIL_UP, route, text),
             Event::MessageTruncated(_) => publish.note(EventKind::TRUNCATED, route, text),
         }

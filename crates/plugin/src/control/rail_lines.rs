@@ -21,8 +21,18 @@ pub(super) struct Subject {
     pub(super) session: usize,
     /// The ends of the rail.
     pub(super) rail: RailName,
-    /// True if it is back, false if it is down.
-    pub(super) is_back: bool,
+    pub(super) news: News,
+}
+
+/// The news of a rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum News {
+    /// It is down.
+    Down,
+    /// It does not come back.
+    Away,
+    /// It is back.
+    Back,
 }
 
 /// A line that was said, and the number of those that were not, because they are like it.
@@ -42,7 +52,7 @@ struct Said {
 /// A line that stands for several.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Sum {
-    pub(super) is_back: bool,
+    pub(super) news: News,
     pub(super) text: String,
 }
 
@@ -78,20 +88,24 @@ impl RailLines {
     /// many lines has none in the next time, which is longer.
     pub(super) fn sums(&mut self, now_ns: u64) -> Vec<Sum> {
         let mut sums = Vec::new();
-        self.said.retain(|Subject { rail, is_back, .. }, one| {
+        self.said.retain(|Subject { rail, news, .. }, one| {
             if one.until_ns > now_ns {
                 return true;
             }
             if one.unsaid > 0 {
                 let (unsaid, peer) = (one.unsaid, &one.peer);
-                let (went, times) =
-                    (if *is_back { "came back" } else { "went down" }, if unsaid == 1 { "time" } else { "times" });
+                let went = match news {
+                    News::Down => "went down",
+                    News::Away => "did not come back",
+                    News::Back => "came back",
+                };
+                let times = if unsaid == 1 { "time" } else { "times" };
                 let within = match one.window_ns / WINDOW_NS {
                     1 => "a second".to_owned(),
                     seconds => format!("{seconds} s"),
                 };
                 let text = format!("to {peer}: rail {rail} {went} {unsaid} more {times} within {within}");
-                sums.push(Sum { is_back: *is_back, text });
+                sums.push(Sum { news: *news, text });
             }
             one.unsaid = 0;
             one.window_ns = one.window_ns.saturating_mul(2).min(LONGEST_WINDOW_NS);
@@ -106,15 +120,20 @@ impl RailLines {
 mod tests {
     use super::*;
 
-    fn subject(session: usize, local: &str, is_back: bool) -> Subject {
-        Subject { session, rail: RailName { local: local.to_owned(), remote: "b".to_owned() }, is_back }
+    fn subject(session: usize, local: &str, news: News) -> Subject {
+        Subject { session, rail: RailName { local: local.to_owned(), remote: "b".to_owned() }, news }
     }
 
     #[test]
     fn the_first_line_is_said_and_those_like_it_are_counted_for_a_second() {
         let mut lines = RailLines::default();
         assert_eq!(lines.next_ns(), None);
-        let first = [subject(1, "a", false), subject(2, "a", false), subject(1, "c", false), subject(1, "a", true)];
+        let first = [
+            subject(1, "a", News::Down),
+            subject(2, "a", News::Down),
+            subject(1, "c", News::Down),
+            subject(1, "a", News::Back),
+        ];
         for one in &first {
             assert!(lines.take(one.clone(), 7, "host", 100), "{one:?}");
         }
@@ -124,9 +143,9 @@ mod tests {
         }
         assert!(!lines.take(first[3].clone(), 9, "host", 500));
         assert_eq!((lines.sums(WINDOW_NS), lines.next_ns()), (Vec::new(), Some(100 + WINDOW_NS)));
-        let sums: Vec<_> = lines.sums(100 + WINDOW_NS).into_iter().map(|sum| (sum.is_back, sum.text)).collect();
+        let sums: Vec<_> = lines.sums(100 + WINDOW_NS).into_iter().map(|sum| (sum.news, sum.text)).collect();
         let text = |what: &str| format!("to host: rail a - b {what} within a second");
-        assert_eq!(sums, [(false, text("went down 3 more times")), (true, text("came back 1 more time"))]);
+        assert_eq!(sums, [(News::Down, text("went down 3 more times")), (News::Back, text("came back 1 more time"))]);
         assert!(lines.take(first[0].clone(), 8, "host", 100 + WINDOW_NS), "its second is over");
     }
 
@@ -136,7 +155,7 @@ mod tests {
         let (mut said, mut sums) = (0, Vec::new());
         // A hundred times a second, for ten minutes.
         for now_ns in (0..60_000).map(|count| count * 10_000_000) {
-            said += usize::from(lines.take(subject(1, "a", false), 7, "host", now_ns));
+            said += usize::from(lines.take(subject(1, "a", News::Down), 7, "host", now_ns));
             sums.extend(lines.sums(now_ns).into_iter().map(|sum| sum.text));
         }
         assert_eq!(said, 4);

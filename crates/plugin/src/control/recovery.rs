@@ -15,7 +15,7 @@ use railweave_transport::{Dial, Error, Event, RecoveryAction};
 use super::connection::Connection;
 use super::control_loop::ControlLoop;
 use super::rail_inbox::{Flood, Input, Recovery};
-use super::rail_lines::{Subject, Sum};
+use super::rail_lines::{News, Subject, Sum};
 use super::rail_threads::{RailDone, RailJob};
 use super::strangers::Kind;
 use crate::comm::{Comm, End, NoTurn, Route};
@@ -231,7 +231,10 @@ impl ControlLoop {
                 }
             }
             RecoveryAction::Free(lanes) => self.workers.free(lanes),
-            RecoveryAction::Event(event) => self.report_rail(route, &event),
+            RecoveryAction::Event(event) => {
+                self.report_rail(route, &event);
+                self.leave_silent_path(route, &event);
+            }
         }
     }
 
@@ -257,9 +260,10 @@ impl ControlLoop {
             return;
         };
         let peer = session.protocol.peer_name();
-        let (rail, is_back) = match event {
-            Event::RailUp { rail, .. } => (*rail, true),
-            Event::RailDown { rail, .. } => (*rail, false),
+        let (rail, news) = match event {
+            Event::RailUp { rail, .. } => (*rail, News::Back),
+            Event::RailAway { rail, .. } => (*rail, News::Away),
+            Event::RailDown { rail, .. } => (*rail, News::Down),
             _ => return,
         };
         let Some(Connection::Open { heard, .. }) = session.connections.get(&route.connection) else {
@@ -270,18 +274,22 @@ impl ControlLoop {
             return;
         };
         let line = log::line(event, &peer);
-        let subject = Subject { session: route.session, rail, is_back };
+        let subject = Subject { session: route.session, rail, news };
         if self.rail_lines.take(subject, route.connection, &peer, self.now_ns()) {
-            say(is_back, &line);
+            say(news, &line);
             self.note_event(event, Some(route), line);
         }
     }
 
     /// Says how many lines about rails were left out.
     pub(super) fn sum_up_rails(&mut self) {
-        for Sum { is_back, text } in self.rail_lines.sums(self.now_ns()) {
-            say(is_back, &text);
-            self.note(if is_back { EventKind::RAIL_UP } else { EventKind::RAIL_DOWN }, None, || text);
+        for Sum { news, text } in self.rail_lines.sums(self.now_ns()) {
+            say(news, &text);
+            match news {
+                News::Down => self.note(EventKind::RAIL_DOWN, None, || text),
+                News::Away => {}
+                News::Back => self.note(EventKind::RAIL_UP, None, || text),
+            }
         }
     }
 
@@ -331,8 +339,8 @@ impl ControlLoop {
     }
 }
 
-fn say(is_back: bool, line: &str) {
-    if is_back { log::info(line) } else { log::warn(line) }
+fn say(news: News, line: &str) {
+    if news == News::Back { log::info(line) } else { log::warn(line) }
 }
 
 #[cfg(test)]
@@ -521,7 +529,14 @@ pub(super) mod tests {
         // This host has no such address (RFC 5737).
         let local = Ipv4Addr::new(192, 0, 2, 1).into();
         let (rail, lane) = (RailId::new(0).unwrap(), LaneId::FIRST);
-        let dial = Dial { rail, lane, local, remote: Ipv4Addr::LOCALHOST.into(), token: Token([5; 16]) };
+        let dial = Dial {
+            rail,
+            lane,
+            local,
+            remote: Ipv4Addr::LOCALHOST.into(),
+            token: Token([5; 16]),
+            incarnation: Incarnation::default(),
+        };
         thread.carry_out_recovery_action(ROUTE, RecoveryAction::Dial(dial));
         let mut inbox = thread.recovery(ROUTE).unwrap().take();
         assert!(matches!(inbox.pop_front(), Some(Input::Dialled(back, Err(_))) if back == dial));
@@ -534,7 +549,14 @@ pub(super) mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
         let (rail, lane, localhost) = (RailId::new(0).unwrap(), LaneId::FIRST, Ipv4Addr::LOCALHOST.into());
-        let dial = Dial { rail, lane, local: localhost, remote: localhost, token: Token([5; 16]) };
+        let dial = Dial {
+            rail,
+            lane,
+            local: localhost,
+            remote: localhost,
+            token: Token([5; 16]),
+            incarnation: Incarnation::default(),
+        };
         let (port, redials) = (listener.local_addr().unwrap().port(), Redials::until(u64::MAX));
         thread.redial_lane(LaneRedial { route: ROUTE, dial, port, redials, patience_ns: 1_000_000_000, at_ns: 0 });
         assert!(listener.accept().is_ok());

@@ -104,9 +104,11 @@ impl ControlLoop {
                 | Unwelcome::Resume { .. },
             ) => Kind::Session,
             Event::Unwelcome(Unwelcome::OtherKey { .. }) => Kind::Key,
-            Event::RailLeftOut { .. } | Event::RailDown { .. } | Event::RailUp { .. } | Event::MessageTruncated(_) => {
-                Kind::Rail
-            }
+            Event::RailLeftOut { .. }
+            | Event::RailDown { .. }
+            | Event::RailAway { .. }
+            | Event::RailUp { .. }
+            | Event::MessageTruncated(_) => Kind::Rail,
         };
         if self.strangers.report(self.now_ns(), kind, &line) {
             self.note_event(event, None, line);
@@ -436,6 +438,10 @@ fn kind_of(error: &io::Error, is_mute: bool) -> SocketEndKind {
     match error {
         _ if is_no_way(error) => SocketEndKind::NoRoute,
         _ if error.kind() == io::ErrorKind::ConnectionRefused => SocketEndKind::Refused,
+        // The kernel gives a socket up whose packets nobody acknowledges, and may say why.
+        _ if matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable) => {
+            SocketEndKind::NoAnswer
+        }
         _ if is_mute => SocketEndKind::Mute,
         _ => SocketEndKind::Other,
     }

@@ -35,6 +35,9 @@ pub(crate) struct InUse {
     pub(crate) events: Vec<Arc<dyn EventSource>>,
 }
 
+/// A network over TCP, and the event source of its interfaces.
+type OverTcp = (Arc<dyn Network>, Option<Arc<dyn EventSource>>);
+
 /// Finds the fabric that the options ask for, and prepares its ports. `forces_flushes`: NCCL's API version can force
 /// flushes; otherwise ports that need a flush on every GPU are left out.
 ///
@@ -45,13 +48,15 @@ pub(crate) fn open(options: &Options, forces_flushes: bool) -> Result<InUse, Err
         railweave_discovery::find(options, forces_flushes, &log_note).map_err(error)?;
     let (network, fallback, fabrics, events) = match fabric {
         FoundFabric::Tcp => {
-            let (registrations, events) = (tcp::registrations(options, &ports), tcp::events(&ports));
+            let events = tcp::events(&ports);
+            let registrations = tcp::registrations(options, &ports, events.as_deref());
+            let events = events.map(|events| events as Arc<dyn EventSource>);
             (network(options, mode, ports, devices, registrations), None, TCP, events.into_iter().collect())
         }
         FoundFabric::Verbs(open) => {
             let mut events = verbs::events(&open);
-            let fallback = fallback(options, &devices, listens_on.as_deref())?;
-            events.extend(fallback.iter().filter_map(|fallback| tcp::events(fallback.ports())));
+            let (fallback, of_fallback) = fallback(options, &devices, listens_on.as_deref())?.unzip();
+            events.extend(of_fallback.flatten());
             let fabrics = VERBS | if fallback.is_some() { TCP } else { 0 };
             (network(options, mode, ports, devices, verbs::registrations(options, open)), fallback, fabrics, events)
         }
@@ -60,16 +65,15 @@ pub(crate) fn open(options: &Options, forces_flushes: bool) -> Result<InUse, Err
     Ok(InUse { network, fallback, mode, fabrics, out_of_band: out_of_band.map(handle_address), listens_on, events })
 }
 
-/// Returns TCP over all addresses of this host, for the peers that RDMA does not reach, if it may be used.
-fn fallback(
-    options: &Options,
-    rdma: &[Device],
-    listens_on: Option<&[IpAddr]>,
-) -> Result<Option<Arc<dyn Network>>, Error> {
+/// Returns TCP over all addresses of this host, for the peers that RDMA does not reach, if it may be used, and the
+/// event source of its interfaces.
+fn fallback(options: &Options, rdma: &[Device], listens_on: Option<&[IpAddr]>) -> Result<Option<OverTcp>, Error> {
     let found = railweave_discovery::fallback(options, rdma, listens_on, &log_note).map_err(error)?;
     Ok(found.map(|Fallback { ports, devices }| {
-        let registrations = tcp::registrations(options, &ports);
-        network(options, Mode::Fused, ports, devices, registrations)
+        let events = tcp::events(&ports);
+        let registrations = tcp::registrations(options, &ports, events.as_deref());
+        let events = events.map(|events| events as Arc<dyn EventSource>);
+        (network(options, Mode::Fused, ports, devices, registrations), events)
     }))
 }
 

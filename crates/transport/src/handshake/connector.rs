@@ -11,6 +11,7 @@ use super::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
 use super::opening::{Opening, OwnMemory, SetUp, proves};
 use super::plan::RailPlan;
 use super::{Action, Dial, Handshake, HandshakePort, MakesConnection};
+use crate::message::Incarnation;
 use crate::preface::Token;
 use crate::rail_info::RailCounters;
 use crate::send::{SendConnection, SendParts};
@@ -167,8 +168,16 @@ impl<F: Fabric> Connector<F> {
                         let (plan, token) = (set_up.rails[rail.index()].plan, set_up.token);
                         set_up.rails[rail.index()].undialled = u32::from(plan.lanes);
                         let (local, remote) = (plan.local_address(), plan.remote_address());
+                        let incarnation = Incarnation::default();
                         for lane in (0..plan.lanes).map(LaneId) {
-                            set_up.actions.push_back(Action::Dial(Dial { rail, lane, local, remote, token }));
+                            set_up.actions.push_back(Action::Dial(Dial {
+                                rail,
+                                lane,
+                                local,
+                                remote,
+                                token,
+                                incarnation,
+                            }));
                         }
                     }
                 }

@@ -25,6 +25,7 @@ pub use self::acceptor::{AcceptPairing, Acceptor};
 pub use self::connector::{Connector, Wanted};
 pub use self::failure::{Awaited, HandshakeFailure, LaneRefused, LeftOut};
 pub(crate) use self::probe::{Probe, repeat_ns};
+use crate::message::Incarnation;
 use crate::preface::Token;
 use crate::{Error, Event, Message, PortOffer};
 
@@ -59,6 +60,8 @@ pub struct Dial {
     pub remote: IpAddr,
     /// The token to present.
     pub token: Token,
+    /// The incarnation of the rail that the lane belongs to.
+    pub incarnation: Incarnation,
 }
 
 /// A task that a handshake hands to its caller. `C` is the connection that it makes.

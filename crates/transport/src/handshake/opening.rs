@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Connecting, Domain, Fabric, Joining, LaneEndpoint, LocalSlice, MAX_RAILS, Memory, Part, PendingRail, Piece,
-    Rail, RailId, RailSet, RailSpec, Region, Registration, RemoteSlice, Role, SettingId, SetupError,
+    Access, Connecting, Domain, Fabric, Joining, LaneEndpoint, LocalSlice, MAX_RAILS, Memory, NetworkAddress, Part,
+    PendingRail, Piece, Rail, RailId, RailSet, RailSpec, Region, Registration, RemoteSlice, Role, SettingId,
+    SetupError,
 };
 
 use super::failure::{HandshakeFailure, LeftOut};
@@ -265,7 +266,8 @@ impl<F: Fabric, C> SetUp<F, C> {
             peer: Some(plan.remote.address),
         };
         rail.pending = Some(domain.open_rail(&spec)?);
-        let (local, remote) = (plan.local_address(), plan.remote_address());
+        let (local, remote) =
+            (plan.local_address(), NetworkAddress::new(plan.remote_address(), plan.remote.prefix_len));
         let packet_bytes = packet_bytes([plan.local.mtu, plan.remote.mtu]).min(domain.max_write());
         rail.remake = Some(Arc::new(Remake { domain: Arc::clone(domain), spec, local, remote, packet_bytes }));
         (rail.inbox_key, rail.outbox_key) = (inbox.remote_key(), outbox.local_key());

@@ -10,6 +10,7 @@ use railweave_fabric::{Fault, LaneEndpoint, RailSet, SettingId};
 
 use self::plain::{Plain, Port, Writes};
 use super::*;
+use crate::message::Incarnation;
 use crate::{Cause, ConnectionConfig, ConnectionEnd, Lanes, RailLanes, RecvConnection, SendConnection, Ways};
 
 const DEADLINE_NS: u64 = 1000;
@@ -157,7 +158,7 @@ fn each_lane_that_is_a_socket_is_dialled_once_and_the_last_completes_the_connect
     let lanes = [(0, 0, [1, 11]), (0, 1, [1, 11]), (1, 0, [2, 12])];
     let dial = |(index, lane, ends): (usize, u8, [u8; 2])| {
         let [local, remote] = ends.map(|number| Port::<true>::new(number, 1).address().into());
-        Dial { rail: rail(index), lane: LaneId(lane), local, remote, token: TOKEN }
+        Dial { rail: rail(index), lane: LaneId(lane), local, remote, token: TOKEN, incarnation: Incarnation::default() }
     };
     assert_eq!(ends.dials, lanes.map(dial));
     assert_eq!(ends.acceptor.token(), TOKEN);

@@ -82,8 +82,8 @@ impl<F: Fabric> RecvConnection<F> {
         }
         if was_in_use {
             self.core.note_down(rail, format!("{name}: {why}"));
-            let left = self.core.rails.usable();
-            self.recovery.actions.push_back(RecoveryAction::Event(Event::RailDown { rail, name, why, left }));
+            let (left, is_gone) = (self.core.rails.usable(), self.core.is_gone(rail));
+            self.recovery.actions.push_back(RecoveryAction::Event(Event::RailDown { rail, name, why, left, is_gone }));
         }
         self.recovery.work(Fence::new(rail, taken, flushes));
     }
@@ -121,7 +121,7 @@ impl<F: Fabric> RecvConnection<F> {
     }
 
     /// Handles work on a rail that is done.
-    pub(super) fn take_work(&mut self, work: Box<dyn Any + Send>, _now_ns: u64) {
+    pub(super) fn take_work(&mut self, work: Box<dyn Any + Send>, now_ns: u64) {
         match work.downcast::<Fence<F>>() {
             Ok(fence) => {
                 let (rail, mut fenced) = fence.into_fenced();
@@ -131,7 +131,7 @@ impl<F: Fabric> RecvConnection<F> {
             Err(work) => {
                 if let Ok(lanes) = work.downcast::<NewLanes<F>>() {
                     let (rail, made) = lanes.into_made();
-                    self.take_made(rail, made);
+                    self.take_made(rail, made, now_ns);
                 }
             }
         }
@@ -269,7 +269,7 @@ impl<F: Fabric> RecvConnection<F> {
     }
 
     /// Handles lanes as far as they were made.
-    fn take_made(&mut self, rail: RailId, made: Made<F>) {
+    fn take_made(&mut self, rail: RailId, made: Made<F>, now_ns: u64) {
         // The device may have failed for good meanwhile: it completes nothing, and nothing else tells.
         let is_gone = self.core.is_gone(rail);
         let one = &mut self.recovery.rails[rail];
@@ -312,6 +312,10 @@ impl<F: Fabric> RecvConnection<F> {
                 lanes.into_iter().for_each(|lanes| self.discard(rail, lanes));
                 let name = self.core.rails.name(rail);
                 self.core.note_down(rail, format!("{name} does not come back: {reason}"));
+                if let Some(for_ns) = self.recovery.rails[rail].pauses.failed(now_ns) {
+                    let event = Event::RailAway { rail, name, for_ns, reason };
+                    self.recovery.actions.push_back(RecoveryAction::Event(event));
+                }
             }
             (stage, _) => one.stage = stage,
         }
@@ -400,6 +404,10 @@ impl<F: Fabric> RecvConnection<F> {
             return Err(RailFault::WrongLanes { lanes: peer.len(), agreed: lanes });
         }
         (one.incarnation, one.stage) = (incarnation, Stage::Opening);
+        if self.core.is_gone(rail) {
+            self.recovery.give_up_new(rail);
+            return Ok(());
+        }
         let attempt = Attempt { rail, timeout_ns: one.pauses.attempt_ns() };
         self.recovery.work(NewLanes::answer(attempt, &remake, peer, receives));
         Ok(())

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Connecting, Domain, Fabric, Joining, LaneEndpoint, LocalSlice, PendingRail, PostError, Rail, RailId, RailSpec,
-    RemoteSlice,
+    Connecting, Domain, Fabric, Joining, LaneEndpoint, LocalSlice, NetworkAddress, PendingRail, PostError, Rail,
+    RailId, RailSpec, RemoteSlice,
 };
 
 use super::RailWork;
@@ -22,9 +22,9 @@ pub(crate) struct Remake<F: Fabric> {
     pub(crate) domain: Arc<F::Domain>,
     /// The requirements on them.
     pub(crate) spec: RailSpec,
-    /// The addresses of both ends.
+    /// The addresses of both ends when the connection was set up.
     pub(crate) local: IpAddr,
-    pub(crate) remote: IpAddr,
+    pub(crate) remote: NetworkAddress,
     /// The length of a whole packet between both ports in bytes, or that of a write if it is shorter.
     pub(crate) packet_bytes: u32,
 }

@@ -18,6 +18,9 @@ pub(crate) fn flap_time(first: Duration) -> Duration {
     first.saturating_mul(FLAP)
 }
 
+/// The time after which a rail that does not come back is worth a word. Most cables are away for less.
+const LATE: u64 = 100;
+
 /// The time that an attempt has.
 const ATTEMPT: u64 = 30;
 
@@ -40,13 +43,15 @@ pub(crate) struct Pauses {
     attempts: u32,
     /// The offers of the peer since this time.
     offers: (u64, u32),
+    /// True once somebody was told why the rail does not come back.
+    is_told: bool,
 }
 
 impl Pauses {
     /// Returns the pauses of a rail that is up, with this first one.
     pub(crate) fn new(first: Duration) -> Self {
         let first_ns = u64::try_from(first.as_nanos()).unwrap_or(u64::MAX).clamp(1, 1 << 40);
-        Self { first_ns, up_since_ns: None, down_since_ns: 0, flaps: 0, attempts: 0, offers: (0, 0) }
+        Self { first_ns, up_since_ns: None, down_since_ns: 0, flaps: 0, attempts: 0, offers: (0, 0), is_told: false }
     }
 
     /// Returns the time that an attempt has.
@@ -75,13 +80,22 @@ impl Pauses {
                 self.flaps = 0;
             }
         }
-        (self.down_since_ns, self.attempts) = (now_ns, 0);
+        (self.down_since_ns, self.attempts, self.is_told) = (now_ns, 0, false);
     }
 
     /// Notes that the rail has come up again. Returns the time for which it was down, in nanoseconds.
     pub(crate) fn came_up(&mut self, now_ns: u64) -> u64 {
         self.up_since_ns = Some(now_ns);
         now_ns.saturating_sub(self.down_since_ns)
+    }
+
+    /// Notes that an attempt has failed. Returns the time for which the rail has been down, in nanoseconds, if somebody
+    /// is to be told why it does not come back: once, by the first attempt after [`LATE`].
+    pub(crate) fn failed(&mut self, now_ns: u64) -> Option<u64> {
+        let down_ns = now_ns.saturating_sub(self.down_since_ns);
+        let is_due = down_ns >= self.first_ns * LATE && !self.is_told;
+        self.is_told |= is_due;
+        is_due.then_some(down_ns)
     }
 
     /// Returns the time of the next attempt, if the last one ended now. `is_alone`: no other rail carries anything.
@@ -140,6 +154,17 @@ mod tests {
         assert_eq!(pauses(&mut rail, MINUTE_NS, 6), [100, 200, 400, 800, 1000, 1000]);
         assert_eq!(pauses(&mut rail, 2 * MINUTE_NS, 2), [6400, 10_000]);
         assert_eq!(rail.attempt_ns(), 3_000_000_000);
+    }
+
+    #[test]
+    fn the_first_failure_after_ten_seconds_is_told_once_for_each_time_that_the_rail_is_down() {
+        let mut rail = Pauses::new(FIRST);
+        for down_ns in [0, MINUTE_NS] {
+            rail.went_down(false, down_ns);
+            assert_eq!(rail.failed(down_ns + 100 * FIRST_NS - 1), None);
+            assert_eq!(rail.failed(down_ns + 100 * FIRST_NS), Some(100 * FIRST_NS));
+            assert_eq!(rail.failed(down_ns + 200 * FIRST_NS), None);
+        }
     }
 
     #[test]

@@ -76,12 +76,12 @@ impl<F: Fabric> SendConnection<F> {
         let was_useless = matches!(why, GivenUp::Silent(_)) && self.core.has_fallen_again(rail);
         one.pauses.went_down(was_useless, now_ns);
         self.core.note_down(rail, format!("{name}: {why}"));
-        let left = self.core.rails.usable();
+        let (left, is_gone) = (self.core.rails.usable(), self.core.is_gone(rail));
         if left.is_empty() {
             // Rails that flap have long pauses, which help nobody now.
             self.recovery.rest_less(now_ns);
         }
-        self.recovery.actions.push_back(RecoveryAction::Event(Event::RailDown { rail, name, why, left }));
+        self.recovery.actions.push_back(RecoveryAction::Event(Event::RailDown { rail, name, why, left, is_gone }));
         self.recovery.work(Fence::new(rail, taken, Vec::new()));
     }
 
@@ -161,7 +161,7 @@ impl<F: Fabric> SendConnection<F> {
             }
             (Stage::Opening, made) => {
                 if let Made::Failed(unmade) = made {
-                    self.note_failed(rail, &unmade.reason);
+                    self.note_failed(rail, unmade.reason, now_ns);
                 }
                 self.rest(rail, now_ns);
             }
@@ -170,7 +170,7 @@ impl<F: Fabric> SendConnection<F> {
             }
             (Stage::Connecting { .. }, Made::Ready(lanes, _)) => self.discard(rail, lanes),
             (Stage::Connecting { .. }, Made::Failed(Unmade { reason, rail: lanes })) => {
-                self.note_failed(rail, &reason);
+                self.note_failed(rail, reason, now_ns);
                 match lanes {
                     Some(lanes) => self.discard(rail, lanes),
                     None => self.recovery.say_never_up(rail),
@@ -181,10 +181,15 @@ impl<F: Fabric> SendConnection<F> {
         }
     }
 
-    /// Keeps the reason why new lanes do not come up, for the case that no rail comes back.
-    fn note_failed(&mut self, rail: RailId, reason: &str) {
+    /// Keeps the reason why new lanes do not come up, for the case that no rail comes back, and tells it if they have
+    /// not for long.
+    fn note_failed(&mut self, rail: RailId, reason: String, now_ns: u64) {
         let name = self.core.rails.name(rail);
         self.core.note_down(rail, format!("{name} does not come back: {reason}"));
+        if let Some(for_ns) = self.recovery.rails[rail].pauses.failed(now_ns) {
+            let event = Event::RailAway { rail, name, for_ns, reason };
+            self.recovery.actions.push_back(RecoveryAction::Event(event));
+        }
     }
 
     fn rest(&mut self, rail: RailId, now_ns: u64) {
@@ -245,6 +250,7 @@ impl<F: Fabric> SendConnection<F> {
             (Stage::Offered(pending) | Stage::Dialling { pending, .. }, RailMessage::Suspect) => {
                 self.recovery.free(pending);
                 self.recovery.say_never_up(rail);
+                self.note_failed(rail, "the peer cannot open its lanes; its log says why".to_owned(), now_ns);
                 Ok(())
             }
             (Stage::Connecting { .. }, RailMessage::Suspect) => {
@@ -257,7 +263,7 @@ impl<F: Fabric> SendConnection<F> {
             }
             (Stage::Asked(listed), RailMessage::State(seen)) => self.settle(rail, &listed, &seen, now_ns),
             (Stage::Offered(pending), RailMessage::Lanes { token, endpoints }) => {
-                self.connect(rail, pending, token, endpoints)
+                self.connect(rail, pending, token, endpoints, now_ns)
             }
             // The peer said it before it heard that these lanes are gone.
             (
@@ -313,12 +319,14 @@ impl<F: Fabric> SendConnection<F> {
         pending: F::PendingRail,
         token: Token,
         peer: Vec<LaneEndpoint>,
+        now_ns: u64,
     ) -> Result<(), RailFault> {
         let Some((lanes, remake)) = self.core.rails.down_mut(rail).map(|down| (down.lanes, Arc::clone(&down.remake)))
         else {
             return Err(RailFault::OutOfTurn);
         };
         if peer.len() != usize::from(lanes) {
+            self.recovery.free(pending);
             return Err(RailFault::WrongLanes { lanes: peer.len(), agreed: lanes });
         }
         let one = &mut self.recovery.rails[rail];
@@ -339,13 +347,27 @@ impl<F: Fabric> SendConnection<F> {
             Joining::BySockets { address, .. } => {
                 // The address of either port may be another one than when the connection was set up.
                 let local = address(&pending).unwrap_or(remake.local);
-                let peer = peer.iter().map(LaneEndpoint::port).collect::<Result<Vec<_>, _>>();
-                let peer = peer.map_err(|NoAddress| RailFault::NoAddress)?;
+                let is_one = peer.windows(2).all(|pair| pair[0] == pair[1]);
+                let named = peer.first().filter(|_| is_one).map_or(Err(NoAddress), LaneEndpoint::port);
+                let remote = match named {
+                    Ok(None) => remake.remote.address(),
+                    // Whoever the peer names elsewhere may be none of its own.
+                    Ok(Some(moved)) if !remake.remote.contains(moved) => {
+                        let reason =
+                            format!("its peer's port is at {moved} now, outside the network {}", remake.remote);
+                        self.recovery.free(pending);
+                        self.recovery.say_never_up(rail);
+                        self.note_failed(rail, reason, now_ns);
+                        return Ok(());
+                    }
+                    Ok(Some(moved)) => moved,
+                    Err(NoAddress) => return Err(RailFault::NoAddress),
+                };
                 one.stage = Stage::Dialling { pending, token, missing: u32::from(lanes) };
-                for (lane, remote) in (0..lanes).map(LaneId).zip(peer) {
-                    let remote = remote.unwrap_or(remake.remote);
-                    self.recovery.actions.push_back(RecoveryAction::Dial(Dial { rail, lane, local, remote, token }));
-                }
+                let incarnation = one.incarnation;
+                let dial = |lane| Dial { rail, lane, local, remote, token, incarnation };
+                let dials = (0..lanes).map(|lane| RecoveryAction::Dial(dial(LaneId(lane))));
+                self.recovery.actions.extend(dials);
             }
         }
         Ok(())
@@ -359,7 +381,7 @@ impl<F: Fabric> SendConnection<F> {
             return;
         };
         match std::mem::replace(&mut one.stage, Stage::Up) {
-            Stage::Dialling { mut pending, token, missing } if token == dial.token => {
+            Stage::Dialling { mut pending, token, missing } if one.incarnation == dial.incarnation => {
                 let attached = socket.and_then(|socket| {
                     attach(&mut pending, lane, socket).map_err(|error| error.to_string())?;
                     if missing > 1 { Ok(None) } else { Ok(Some(())) }
@@ -376,7 +398,7 @@ impl<F: Fabric> SendConnection<F> {
                     Ok(lanes) => self.install(rail, lanes, now_ns),
                     Err(reason) => {
                         self.recovery.say_never_up(rail);
-                        self.note_failed(rail, &reason);
+                        self.note_failed(rail, reason, now_ns);
                     }
                 }
             }

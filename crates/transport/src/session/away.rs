@@ -41,19 +41,21 @@ impl Session {
     }
 
     /// Handles the loss of the socket of a session that is up: goes on without one if connections need the session.
-    pub(super) fn lose_socket(&mut self, why: Ended, now_ns: u64) {
+    pub(super) fn lose_socket(&mut self, why: Ended, kind: SocketEndKind, now_ns: u64) {
         let can_resume = matches!(why, Ended::Socket(_) | Ended::Silent { .. } | Ended::NotReading { .. });
         if !can_resume || !self.connections.outlive_socket() || self.numbered.lacks_some() {
             return self.over(why, now_ns);
         }
         self.asked = None;
+        let is_path_gone =
+            matches!(why, Ended::Silent { .. }) || matches!(kind, SocketEndKind::NoAnswer | SocketEndKind::NoRoute);
         let why = Arc::new(why);
         self.away =
             Some(Away { why: Arc::clone(&why), since_ns: now_ns, sign: None, sign_at: None, is_judging: false });
         self.actions.push_back(SessionAction::Away(why));
         match self.side {
             Side::Opener => {
-                self.redial.begin(self.address, self.config.redial_pause_ns);
+                self.redial.begin(self.address, is_path_gone, self.config.redial_pause_ns);
                 self.redial_next(now_ns);
             }
             Side::Acceptor => {

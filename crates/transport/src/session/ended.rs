@@ -34,6 +34,8 @@ pub enum SocketEndKind {
     Mute,
     /// The peer's host says that no process listens there.
     Refused,
+    /// Nothing answers what was sent over it: its path is gone, and another may be there.
+    NoAnswer,
     /// Anything else.
     Other,
 }

@@ -142,7 +142,7 @@ impl Session {
     pub(super) fn give_up_socket(&mut self, why: Ended, kind: SocketEndKind, now_ns: u64) {
         match (&self.stage, self.side) {
             (Stage::Over(_) | Stage::Pausing { .. } | Stage::Waiting { .. }, _) => {}
-            (Stage::Up, _) => self.lose_socket(why, now_ns),
+            (Stage::Up, _) => self.lose_socket(why, kind, now_ns),
             _ if self.is_away() => self.lose_attempt(&why.to_string(), kind, now_ns),
             (_, Side::Opener) => {
                 // A peer that has said HELLO has not closed the socket because of too many newcomers.

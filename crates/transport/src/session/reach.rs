@@ -72,7 +72,9 @@ impl Reach {
         self.no_route += usize::from(end.kind == SocketEndKind::NoRoute);
         match end.kind {
             SocketEndKind::Mute => self.closed.push((address, text)),
-            SocketEndKind::NoRoute | SocketEndKind::Refused | SocketEndKind::Other => self.failures.push(text),
+            SocketEndKind::NoRoute | SocketEndKind::Refused | SocketEndKind::NoAnswer | SocketEndKind::Other => {
+                self.failures.push(text);
+            }
         }
     }
 

@@ -6,6 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 /// The most addresses that are kept as proven: more than a host has ports.
 const MOST_PROVEN: usize = 64;
 
+/// The most addresses that are dialled: far more than a handle names, because ports may have others by and by.
+const MOST_ADDRESSES: usize = 64;
+
 /// In one of this many rounds, all addresses are dialled with patience from where the kernel chooses. In the others
 /// only the first one is: most addresses of a host lead nowhere while its cables come and go, and the next one may
 /// lead to the peer.
@@ -41,7 +44,7 @@ impl Redial {
     /// Adds addresses of the peer.
     pub(super) fn learn(&mut self, addresses: impl IntoIterator<Item = SocketAddr>) {
         for address in addresses {
-            if !self.addresses.contains(&address) {
+            if !self.addresses.contains(&address) && self.addresses.len() < MOST_ADDRESSES {
                 self.addresses.push(address);
             }
         }
@@ -59,13 +62,14 @@ impl Redial {
         &self.proven
     }
 
-    /// Begins a first round with the address that was last known to lead to the peer. The pauses between rounds grow
-    /// from the first to the longest.
-    pub(super) fn begin(&mut self, home: SocketAddr, pauses_ns: (u64, u64)) {
+    /// Begins a first round with the address that was last known to lead to the peer. If the path there is gone, the
+    /// others come first in this round. The pauses between rounds grow from the first to the longest.
+    pub(super) fn begin(&mut self, home: SocketAddr, is_path_gone: bool, pauses_ns: (u64, u64)) {
         self.addresses.retain(|address| *address != home);
         self.addresses.insert(0, home);
         self.rounds = 0;
         self.restart(pauses_ns);
+        self.done = usize::from(is_path_gone && self.addresses.len() > 1);
     }
 
     /// Begins a round again with its first address, and with the first pause.
@@ -132,7 +136,7 @@ mod tests {
     fn a_round_dials_every_address_from_every_own_one_that_fits() {
         let mut redial = Redial::default();
         redial.learn([address(1), address(2), address(1), "[fd00::1]:7".parse().unwrap()]);
-        redial.begin(address(2), PAUSES_NS);
+        redial.begin(address(2), false, PAUSES_NS);
         let own: [IpAddr; 3] = ["10.0.0.9".parse().unwrap(), "fd00::9".parse().unwrap(), "127.0.0.1".parse().unwrap()];
         let mut dials = Vec::new();
         let pause_ns = loop {
@@ -162,9 +166,26 @@ mod tests {
     }
 
     #[test]
+    fn an_address_whose_path_is_gone_comes_last_in_the_first_round() {
+        let mut redial = Redial::default();
+        redial.learn([address(2), address(3)]);
+        redial.begin(address(1), true, PAUSES_NS);
+        let other = |last| Next::Dial { from: None, to: address(last), is_patient: false };
+        assert_eq!([redial.next(&[]), redial.next(&[])], [other(2), other(3)]);
+        assert_eq!(redial.next(&[]), Next::Pause { ns: PAUSES_NS.0 });
+        assert_eq!(redial.next(&[]), home(1));
+        redial.begin(address(1), true, PAUSES_NS);
+        redial.restart(PAUSES_NS);
+        assert_eq!(redial.next(&[]), home(1), "a path may be back");
+        let mut alone = Redial::default();
+        alone.begin(address(1), true, PAUSES_NS);
+        assert_eq!(alone.next(&[]), home(1), "there is no other");
+    }
+
+    #[test]
     fn pauses_grow_to_their_limit_and_a_new_loss_begins_with_the_first() {
         let mut redial = Redial::default();
-        redial.begin(address(1), PAUSES_NS);
+        redial.begin(address(1), false, PAUSES_NS);
         let mut pauses = Vec::new();
         for _ in 0..9 {
             assert_eq!(redial.next(&[]), home(1));
@@ -172,7 +193,7 @@ mod tests {
             pauses.push(ns / 1_000_000);
         }
         assert_eq!(pauses, [100, 200, 400, 800, 1000, 1000, 1000, 1000, 1000]);
-        redial.begin(address(1), PAUSES_NS);
+        redial.begin(address(1), false, PAUSES_NS);
         redial.next(&[]);
         assert_eq!(redial.next(&[]), Next::Pause { ns: PAUSES_NS.0 });
     }
@@ -181,7 +202,7 @@ mod tests {
     fn the_first_address_has_patience_and_in_every_fourth_round_all_have_it_that_the_kernel_may_choose_for() {
         let mut redial = Redial::default();
         redial.learn([address(2)]);
-        redial.begin(address(1), PAUSES_NS);
+        redial.begin(address(1), false, PAUSES_NS);
         let own: [IpAddr; 1] = ["10.0.0.9".parse().unwrap()];
         for round in 0..8 {
             if round == 2 {

@@ -437,7 +437,11 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     pub(super) fn handle_socket_end(&mut self, socket: usize, to_opener: bool) {
         let Some(end) = self.owner(socket, to_opener) else { return };
         let is_mute = !self.sessions.sockets[socket].has_spoken[end_of(to_opener)];
-        let kind = if is_mute { SocketEndKind::Mute } else { SocketEndKind::Other };
+        let kind = match is_mute {
+            true => SocketEndKind::Mute,
+            false if socket.is_multiple_of(2) => SocketEndKind::NoAnswer,
+            false => SocketEndKind::Other,
+        };
         self.lose_socket(end, SocketEnd { kind, text: "the peer closed the session".to_owned() });
     }
 

@@ -427,6 +427,10 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
                 // Nothing counts that arrives on lanes still in the making: it ends with them.
                 let (slot, rails) = (watched.wire.slot_of(slot), watched.rails_up(false));
                 let own_mask = what == Trespass::HostileSlot;
+                // A part that comes again ends with mask 0, so who sends that now only lies about its own data.
+                if !own_mask && watched.wire.has_missing() {
+                    return Ok(false);
+                }
                 let is_forged = state.forge(context.connection, rails, |rail| {
                     let mask = if own_mask { 1u32 << rail } else { 0 };
                     slot as u32 | mask << 8

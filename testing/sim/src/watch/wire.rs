@@ -316,7 +316,7 @@ impl Wire {
     }
 
     /// Returns true if a part that was called unseen has yet to come.
-    pub(super) fn has_missing(&self) -> bool {
+    pub(crate) fn has_missing(&self) -> bool {
         self.uses.iter().any(|found| found.missing != 0)
     }
 

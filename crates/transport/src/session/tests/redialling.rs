@@ -36,6 +36,17 @@ fn a_session_that_is_away_dials_at_once_when_paths_may_be_back() {
 }
 
 #[test]
+fn an_opener_whose_path_is_gone_dials_another_address_first() {
+    let kinds = [SocketEndKind::NoAnswer, SocketEndKind::NoRoute, SocketEndKind::Other, SocketEndKind::Mute];
+    for (kind, last) in kinds.into_iter().zip([3, 3, 2, 2]) {
+        let (mut pair, _) = Pair::connected();
+        pair.opener.learn([address(2), address(3)]);
+        pair.opener.handle_lost(end_of_socket(kind), pair.now_ns);
+        assert_eq!(pair.opener.address(), address(last), "{kind:?}");
+    }
+}
+
+#[test]
 fn the_opener_dials_on_with_growing_pauses_and_the_acceptor_looks_for_its_process() {
     let (mut pair, _) = Pair::connected();
     pair.opener.learn([address(3), address(2)]);

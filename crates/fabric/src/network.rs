@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use railweave_fabric::PortFacts;
+use crate::PortFacts;
 
 /// An address and the length of its network's prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,18 +39,24 @@ impl NetworkAddress {
         }
     }
 
+    /// Returns true if another address is on its network.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        self.shares_subnet(&Self::new(address, self.prefix_len))
+    }
+
     /// Returns true if both are IPv4 or both are IPv6.
-    pub(crate) fn same_family(&self, other: &Self) -> bool {
+    pub fn same_family(&self, other: &Self) -> bool {
         self.address.is_ipv4() == other.address.is_ipv4()
     }
 
-    pub(crate) fn is_loopback(&self) -> bool {
+    /// Returns true if it only leads back to this host.
+    pub fn is_loopback(&self) -> bool {
         self.address.is_loopback()
     }
 
     /// Returns true for addresses that routers do not forward: 169.254.0.0/16 (RFC 3927) and fe80::/10 (RFC 4291,
     /// 2.5.6).
-    pub(crate) fn is_link_local(&self) -> bool {
+    pub fn is_link_local(&self) -> bool {
         match self.address {
             IpAddr::V4(v4) => v4.is_link_local(),
             IpAddr::V6(v6) => v6.is_unicast_link_local(),
@@ -58,7 +64,7 @@ impl NetworkAddress {
     }
 
     /// Returns true if it names a single host.
-    pub(crate) fn is_unicast(&self) -> bool {
+    pub fn is_unicast(&self) -> bool {
         let is_broadcast = matches!(self.address, IpAddr::V4(v4) if v4.is_broadcast());
         !self.address.is_unspecified() && !self.address.is_multicast() && !is_broadcast
     }
