@@ -35,8 +35,8 @@ pub(crate) struct Core<F: Fabric> {
     heeded: u32,
     /// The number of the last probe that this end has posted on a rail, 0 for none.
     probe: u32,
-    /// The rail of that probe; `None` if there was none to post it on.
-    probed: Option<RailId>,
+    /// The rails on which it is out; none if there was none to post it on.
+    probed: RailSet,
     peer: String,
     /// True if the connection goes on without rails that fail.
     recovers: bool,
@@ -133,7 +133,7 @@ impl<F: Fabric> Core<F> {
             followed: steering.changes(),
             heeded: 0,
             probe: 0,
-            probed: None,
+            probed: RailSet::EMPTY,
             steering,
             peer,
             recovers: config.recovers,
@@ -328,40 +328,45 @@ impl<F: Fabric> Core<F> {
         Ok(())
     }
 
-    /// Posts the probe that is asked for: an empty write on the rail that last completed something, so that a rail
-    /// whose port is down does not end a connection that has no use for it. Returns false if the rail has no room
-    /// for one more. The probe counts as outstanding all the same: the queue is full of work that does not end.
+    /// Posts the probe that is asked for: an empty write on each rail, so that one answer is enough, and rails without
+    /// one fail together; where a failed rail ends the connection, only on the rail that last completed something.
+    /// Returns false if none has room for one more. The probe counts as outstanding all the same: the queues are full
+    /// of work that does not end.
     ///
     /// # Errors
-    /// If the write cannot be posted although there is room.
+    /// If a write cannot be posted although there is room.
     fn post_probe(&mut self, outstanding: &mut impl Outstanding) -> Result<bool, Error> {
         let probe = self.fate.asked_probe();
         if probe == self.probe {
             return Ok(true);
         }
         let postable = self.postable();
-        let recent = Some(self.recent).filter(|rail| postable.contains(*rail));
-        let Some(rail) = recent.or(postable.first()) else {
+        let recent = Some(self.recent).filter(|rail| postable.contains(*rail)).or(postable.first());
+        let rails = if self.recovers { postable } else { recent.map_or(RailSet::EMPTY, RailSet::only) };
+        if rails.is_empty() {
             // Without a rail nothing can carry it, whoever would answer it.
             self.fate.set_probe_posted(probe, true);
-            (self.probe, self.probed) = (probe, None);
+            (self.probe, self.probed) = (probe, RailSet::EMPTY);
             return Ok(true);
-        };
+        }
         if !F::ONE_SIDED && !self.fate.insists(probe) {
             return Ok(true);
         }
-        let lanes = &mut self.rails.get_mut(rail).rail;
-        let has_room = lanes.send_room(LaneId::FIRST) >= 2;
-        if has_room {
-            let write = Write { signalled: true, host: true, id: WorkKind::Probe(probe).id(), ..Write::default() };
-            if let Err(error) = lanes.post_fitting(LaneId::FIRST, &[write]) {
-                // The next stuck call posts it on another rail.
-                return self.post_failed(rail, error, outstanding).map(|()| false);
-            }
-            (self.probe, self.probed) = (probe, Some(rail));
-        }
         self.fate.set_probe_posted(probe, F::ONE_SIDED);
-        Ok(has_room)
+        let write = Write { signalled: true, host: true, id: WorkKind::Probe(probe).id(), ..Write::default() };
+        for rail in rails {
+            let lanes = &mut self.rails.get_mut(rail).rail;
+            if lanes.send_room(LaneId::FIRST) < 2 {
+                continue;
+            }
+            match lanes.post_fitting(LaneId::FIRST, &[write]) {
+                Ok(()) if self.probe == probe => self.probed.insert(rail),
+                Ok(()) => (self.probe, self.probed) = (probe, RailSet::only(rail)),
+                Err(error) => self.post_failed(rail, error, outstanding)?,
+            }
+        }
+        // Otherwise the next stuck call posts it.
+        Ok(self.probe == probe)
     }
 
     /// Does the same as [`Self::check_fate`] for a failed adapter of this host only. A lost peer does not count.

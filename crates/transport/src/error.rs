@@ -95,6 +95,23 @@ pub enum Cause {
         /// The reasons why its rails went down.
         history: String,
     },
+    /// The peer has not said for too long what had come over a rail that failed.
+    #[error(
+        "{name} to {peer} failed {:.1} s ago, and the peer has not said since what had come over it, longer than \
+         RAILWEAVE_OUTAGE_TIMEOUT: the control session finds no way; check that the peer's control port can be reached \
+         (RAILWEAVE_CONTROL_PORT), or raise RAILWEAVE_OUTAGE_TIMEOUT",
+        *.for_ns as f64 / 1e9
+    )]
+    Unanswered {
+        /// The rail.
+        rail: RailId,
+        /// The rail's name, with its two ends.
+        name: String,
+        /// The peer.
+        peer: String,
+        /// The time, in nanoseconds.
+        for_ns: u64,
+    },
     /// A CTS entry from the peer is wrong.
     #[error(transparent)]
     Cts(#[from] CtsViolation),
@@ -163,7 +180,8 @@ impl Cause {
             Self::Misuse(misuse) => misuse.fault(),
             Self::Handshake { failure, .. } => failure.fault(),
             Self::Unreachable(why) => why.fault(),
-            Self::SessionEnded { .. } | Self::SessionAway { .. } | Self::Lost(_) | Self::Outage { .. } => Fault::Peer,
+            Self::SessionEnded { .. } | Self::SessionAway { .. } | Self::Lost(_) => Fault::Peer,
+            Self::Outage { .. } | Self::Unanswered { .. } => Fault::Peer,
             Self::Unrepairable { .. } | Self::Unended { .. } => Fault::Local,
             Self::Setup(error) => error.fault(),
             Self::Register(error) => error.fault(),

@@ -257,7 +257,9 @@ impl Faults {
         let session_ns = self.session_delay_ns + self.session_jitter_ns;
         // A rail that gives false alarms flaps, and has longer pauses.
         let pauses_ns = if self.rail_timeout_ns > 0 { 40_000_000 } else { 0 };
-        self.heal_ns + 20 * self.work_ns + 20 * session_ns + 4 * self.fabric.retry_ns + 30_000_000 + pauses_ns
+        // New lanes whose receives are refused look for room once a millisecond, and may do so in vain several times.
+        let room_ns = if self.fabric.receives_short_permille > 0 { 60_000_000 } else { 0 };
+        self.heal_ns + 20 * self.work_ns + 20 * session_ns + 4 * self.fabric.retry_ns + 30_000_000 + pauses_ns + room_ns
     }
 
     /// Adds applications that fall silent, and acknowledgements that do not leave, each to half of the seeds.

@@ -25,8 +25,11 @@ impl<F: Fabric> Core<F> {
         self.set_down(rail, true);
         self.silences.forget(rail);
         self.quiet.remove(rail);
-        if self.probed == Some(rail) {
-            self.lose_probe();
+        if self.probed.contains(rail) {
+            self.probed.remove(rail);
+            if self.probed.is_empty() {
+                self.lose_probe();
+            }
         }
         if self.recent == rail {
             self.recent = self.rails.usable().first().unwrap_or(rail);
@@ -42,10 +45,10 @@ impl<F: Fabric> Core<F> {
         }
     }
 
-    /// Has the last probe posted again, on a rail that may carry it.
+    /// Has the last probe posted again, on rails that may carry it.
     fn lose_probe(&mut self) {
         self.fate.set_probe_lost(self.probe);
-        (self.probe, self.probed) = (0, None);
+        (self.probe, self.probed) = (0, RailSet::EMPTY);
     }
 
     /// Gives up the rails that use a part of this host that has failed, forever if the part is a device. Returns true
@@ -113,7 +116,7 @@ impl<F: Fabric> Core<F> {
     pub(crate) fn end_quiet(&mut self, rail: RailId) -> bool {
         let was_quiet = self.quiet.contains(rail);
         self.quiet.remove(rail);
-        if was_quiet && self.probe != 0 && self.probed.is_none() {
+        if was_quiet && self.probe != 0 && self.probed.is_empty() {
             self.lose_probe();
         }
         was_quiet
@@ -126,7 +129,7 @@ impl<F: Fabric> Core<F> {
         self.set_down(rail, false);
         if is_quiet {
             self.quiet.insert(rail);
-        } else if self.probe != 0 && self.probed.is_none() {
+        } else if self.probe != 0 && self.probed.is_empty() {
             self.lose_probe();
         }
         if !self.rails.usable().contains(self.recent) {
@@ -150,6 +153,18 @@ impl<F: Fabric> Core<F> {
             self.drain(outstanding);
             self.fail(Cause::Outage { peer, for_ns, history });
         }
+    }
+
+    /// Breaks the connection because the peer has not said for this time what had come over a rail that failed.
+    pub(crate) fn fail_unanswered(&mut self, rail: RailId, for_ns: u64, outstanding: &mut impl Outstanding) {
+        let (name, peer) = (self.rails.name(rail), self.peer.clone());
+        self.drain(outstanding);
+        self.fail(Cause::Unanswered { rail, name, peer, for_ns });
+    }
+
+    /// Returns the longest time for which messages wait, in nanoseconds; `None` forever.
+    pub(crate) fn outage_limit_ns(&self) -> Option<u64> {
+        self.outage.limit_ns()
     }
 
     /// Breaks the connection because data is lost that came over this rail.

@@ -23,7 +23,7 @@ use railweave_fabric::{Part, RailId};
 
 pub(crate) use self::fence::{Fence, Fenced};
 pub use self::given_up::GivenUp;
-pub(crate) use self::new_lanes::{Attempt, FirstPacket, Made, NewLanes, Remake, Unmade};
+pub(crate) use self::new_lanes::{Attempt, FirstPacket, Made, NewLanes, Remake, Unmade, port_of};
 pub(crate) use self::outage::Outage;
 pub(crate) use self::pauses::{Pauses, flap_time};
 pub use self::silence::{Hearing, Hush};

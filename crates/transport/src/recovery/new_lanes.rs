@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Connecting, Domain, Fabric, Joining, LaneEndpoint, LocalSlice, NetworkAddress, PendingRail, PostError, Rail,
-    RailId, RailSpec, RemoteSlice,
+    Connecting, Domain, Fabric, Joining, LaneEndpoint, LocalSlice, NetworkAddress, NoAddress, PendingRail, PostError,
+    Rail, RailId, RailSpec, RemoteSlice,
 };
 
 use super::RailWork;
 use crate::handshake::{Probe, repeat_ns};
+use crate::violation::RailFault;
 
 /// The pause between two looks at the first writes, and before more receives are posted if there was no room.
 const LOOK_PAUSE: Duration = Duration::from_millis(1);
@@ -27,6 +28,20 @@ pub(crate) struct Remake<F: Fabric> {
     pub(crate) remote: NetworkAddress,
     /// The length of a whole packet between both ports in bytes, or that of a write if it is shorter.
     pub(crate) packet_bytes: u32,
+}
+
+/// Returns the address that the peer's port has now, which the end points of its sockets say; `None` if it is still
+/// that of the set-up.
+///
+/// # Errors
+/// If they say something else, or not all the same.
+pub(crate) fn port_of(endpoints: &[LaneEndpoint]) -> Result<Option<IpAddr>, RailFault> {
+    match endpoints {
+        [first, rest @ ..] if rest.iter().all(|other| other == first) => {
+            first.port().map_err(|NoAddress| RailFault::NoAddress)
+        }
+        _ => Err(RailFault::NoAddress),
+    }
 }
 
 /// The places from and to which the first packet of a rail's new lanes is written.
@@ -264,5 +279,21 @@ impl<F: Fabric> RailWork for NewLanes<F> {
 
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_points_of_sockets_name_one_address_or_none() {
+        let at = |text: &str| LaneEndpoint::of_port(Some(text.parse().unwrap()));
+        let none = LaneEndpoint::default();
+        assert_eq!(port_of(&[none, none]), Ok(None));
+        assert_eq!(port_of(&[at("10.0.0.1"); 3]), Ok(Some("10.0.0.1".parse().unwrap())));
+        for wrong in [vec![], vec![at("10.0.0.1"), none], vec![at("10.0.0.1"), at("10.0.0.2")], vec![at("224.0.0.1")]] {
+            assert_eq!(port_of(&wrong), Err(RailFault::NoAddress), "{wrong:?}");
+        }
     }
 }

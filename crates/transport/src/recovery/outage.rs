@@ -55,6 +55,11 @@ impl Outage {
         (self.most_ns > 0 && for_ns >= self.most_ns).then_some(for_ns)
     }
 
+    /// Returns the longest time for which messages wait for what nobody may send, in nanoseconds; `None` forever.
+    pub(crate) fn limit_ns(&self) -> Option<u64> {
+        Some(self.most_ns).filter(|most_ns| *most_ns > 0)
+    }
+
     /// Returns the time at which the outage has lasted too long, if there is one that may.
     pub(crate) fn until_ns(&self) -> Option<u64> {
         let since_ns = self.since_ns.filter(|_| self.most_ns > 0 && self.back_ns.is_none());

@@ -89,6 +89,11 @@ impl Pauses {
         now_ns.saturating_sub(self.down_since_ns)
     }
 
+    /// Returns the time since which the rail is down.
+    pub(crate) fn down_since_ns(&self) -> u64 {
+        self.down_since_ns
+    }
+
     /// Notes that an attempt has failed. Returns the time for which the rail has been down, in nanoseconds, if somebody
     /// is to be told why it does not come back: once, by the first attempt after [`LATE`].
     pub(crate) fn failed(&mut self, now_ns: u64) -> Option<u64> {

@@ -6,8 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use railweave_fabric::{
-    Fabric, Joining, LaneEndpoint, LaneId, LocalSlice, NoAddress, PendingRail, Rail, RailId, RailSet, RemoteSlice,
-    Write,
+    Fabric, Joining, LaneEndpoint, LaneId, LocalSlice, PendingRail, Rail, RailId, RailSet, RemoteSlice, Write,
 };
 
 use super::rail_stages::Stage;
@@ -18,7 +17,9 @@ use crate::connection::Outstanding;
 use crate::handshake::LaneRefused;
 use crate::message::{Listed, RailMessage, RailNews, Seen};
 use crate::rails::TakenRail;
-use crate::recovery::{Attempt, Fence, Fenced, FirstPacket, GivenUp, Made, NewLanes, RecoveryAction, Remake, Unmade};
+use crate::recovery::{
+    Attempt, Fence, Fenced, FirstPacket, GivenUp, Made, NewLanes, RecoveryAction, Remake, Unmade, port_of,
+};
 use crate::sequence::Sequence;
 use crate::violation::{CtsViolation, RailFault};
 use crate::work::WorkKind;
@@ -48,6 +49,23 @@ impl<F: Fabric> SendConnection<F> {
         let owed = self.progress.requests.carried().filter(|slot| !slot.owed.is_empty());
         let oldest = owed.map(|slot| slot.sequence).max_by_key(|sequence| self.head.since(*sequence));
         self.core.check_outage(&mut self.progress, oldest, now_ns);
+        let asked = self.asked_until_ns().find(|(_, until_ns)| *until_ns <= now_ns);
+        if let Some((rail, _)) = asked
+            && self.core.check_open().is_ok()
+        {
+            let for_ns = now_ns.saturating_sub(self.recovery.rails[rail].pauses.down_since_ns());
+            self.core.fail_unanswered(rail, for_ns, &mut self.progress);
+        }
+    }
+
+    /// Returns the rails of which messages wait for the peer's answer, and the time until which they do: without a
+    /// session nobody answers, and other rails may work on.
+    fn asked_until_ns(&self) -> impl Iterator<Item = (RailId, u64)> {
+        let limit_ns = self.core.outage_limit_ns();
+        let is_asked =
+            |stage: &Stage<F>| matches!(stage, Stage::Asked(listed) if listed.iter().any(|it| !it.unsure.is_empty()));
+        let asked = RailId::all().zip(&self.recovery.rails).filter(move |(_, one)| is_asked(&one.stage));
+        asked.filter_map(move |(rail, one)| Some((rail, one.pauses.down_since_ns().saturating_add(limit_ns?))))
     }
 
     /// Returns the time of the next attempt to open new lanes.
@@ -59,7 +77,8 @@ impl<F: Fabric> SendConnection<F> {
         // Parts that wait for room on a rail, or for a rail that was given up just now.
         let waits = self.progress.repairs.wait() && !self.core.rails.usable().is_empty() || self.core.has_given_up();
         let repairs_ns = self.recovery.refusals.until_ns();
-        resting.chain(waits.then_some(repairs_ns)).chain(self.core.outage_ns()).min()
+        let asked = self.asked_until_ns().map(|(_, until_ns)| until_ns);
+        resting.chain(waits.then_some(repairs_ns)).chain(self.core.outage_ns()).chain(asked).min()
     }
 
     fn remake(&mut self, rail: RailId) -> Option<Arc<Remake<F>>> {
@@ -347,12 +366,10 @@ impl<F: Fabric> SendConnection<F> {
             Joining::BySockets { address, .. } => {
                 // The address of either port may be another one than when the connection was set up.
                 let local = address(&pending).unwrap_or(remake.local);
-                let is_one = peer.windows(2).all(|pair| pair[0] == pair[1]);
-                let named = peer.first().filter(|_| is_one).map_or(Err(NoAddress), LaneEndpoint::port);
-                let remote = match named {
-                    Ok(None) => remake.remote.address(),
+                let remote = match port_of(&peer)? {
+                    None => remake.remote.address(),
                     // Whoever the peer names elsewhere may be none of its own.
-                    Ok(Some(moved)) if !remake.remote.contains(moved) => {
+                    Some(moved) if !remake.remote.contains(moved) => {
                         let reason =
                             format!("its peer's port is at {moved} now, outside the network {}", remake.remote);
                         self.recovery.free(pending);
@@ -360,8 +377,7 @@ impl<F: Fabric> SendConnection<F> {
                         self.note_failed(rail, reason, now_ns);
                         return Ok(());
                     }
-                    Ok(Some(moved)) => moved,
-                    Err(NoAddress) => return Err(RailFault::NoAddress),
+                    Some(moved) => moved,
                 };
                 one.stage = Stage::Dialling { pending, token, missing: u32::from(lanes) };
                 let incarnation = one.incarnation;

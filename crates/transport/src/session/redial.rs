@@ -174,7 +174,11 @@ mod tests {
         assert_eq!([redial.next(&[]), redial.next(&[])], [other(2), other(3)]);
         assert_eq!(redial.next(&[]), Next::Pause { ns: PAUSES_NS.0 });
         assert_eq!(redial.next(&[]), home(1));
+        for _ in 0..PATIENT - 1 {
+            while matches!(redial.next(&[]), Next::Dial { .. }) {}
+        }
         redial.begin(address(1), true, PAUSES_NS);
+        assert_eq!(redial.next(&[]), other(2), "its rounds are counted from the first");
         redial.restart(PAUSES_NS);
         assert_eq!(redial.next(&[]), home(1), "a path may be back");
         let mut alone = Redial::default();

@@ -41,26 +41,35 @@ fn an_answer_that_nobody_has_looked_for_is_found_with_the_next_stuck_call() {
 }
 
 #[test]
-fn a_probe_that_a_rail_has_lost_goes_again_over_another() {
-    let mut pair = OneSidedPair::new(Setup::two_rails().recovers());
-    let receive = pair.irecv();
-    pair.drive();
-    pair.posted(false);
-    assert_eq!(pair.receiver.fate().judge(true, false), Probe::Unposted);
-    assert_eq!(pair.receiver.test(receive), Ok(None));
-    let rail = pair.posted(false)[0].0.rail;
-    assert_eq!(pair.receiver.fate().judge(false, false), OUT);
-    let mut state = pair.world.lock();
-    let end = state.connected_end(0, false, rail).expect("the rail is up");
-    state.fail(end);
-    drop(state);
-    assert_eq!(pair.receiver.test(receive), Ok(None), "a rail is left");
-    assert_eq!(pair.receiver.fate().judge(false, false), Probe::Unposted, "the next has its whole time");
-    assert_eq!(pair.receiver.test(receive), Ok(None));
-    assert_eq!(pair.posted(false)[0].0.rail, 1 - rail);
-    pair.drive();
-    assert_eq!(pair.receiver.test(receive), Ok(None));
-    assert_eq!(pair.receiver.fate().judge(false, false), Probe::Carried);
+fn a_probe_is_out_until_one_rail_has_carried_it_or_none_is_left() {
+    for failing in [1, 2] {
+        let mut pair = OneSidedPair::new(Setup::two_rails().recovers());
+        let receive = pair.irecv();
+        pair.drive();
+        pair.posted(false);
+        assert_eq!(pair.receiver.fate().judge(true, false), Probe::Unposted);
+        assert_eq!(pair.receiver.test(receive), Ok(None));
+        let rails: Vec<u8> = pair.posted(false).into_iter().map(|(place, _)| place.rail).collect();
+        assert_eq!(rails, [0, 1]);
+        assert_eq!(pair.receiver.fate().judge(false, false), OUT);
+        for rail in &rails[..failing] {
+            let mut state = pair.world.lock();
+            let end = state.connected_end(0, false, *rail).expect("the rail is up");
+            state.fail(end);
+        }
+        for _ in 0..2 {
+            assert_eq!(pair.receiver.test(receive), Ok(None));
+        }
+        if failing == 1 {
+            pair.drive();
+            assert_eq!(pair.receiver.test(receive), Ok(None));
+            assert_eq!(pair.receiver.fate().judge(false, false), Probe::Carried);
+        } else {
+            assert_eq!(pair.receiver.fate().judge(false, false), Probe::Unposted, "the next has its whole time");
+            assert_eq!(pair.receiver.test(receive), Ok(None));
+            assert_eq!(pair.receiver.fate().judge(false, false), OUT, "nothing can carry it");
+        }
+    }
 }
 
 #[test]

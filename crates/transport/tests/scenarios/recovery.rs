@@ -1,11 +1,12 @@
 //! Rails that fail, and connections that go on.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use railweave_fabric::{LaneEndpoint, RailId, RailSet};
 use railweave_transport::{
-    ConnectionEnd, Event, Incarnation, Listed, Message, RailMessage, RailNews, RailWork, Recovers, RecoveryAction,
-    RecvRequest, Seen,
+    Cause, ConnectionConfig, ConnectionEnd, Event, Incarnation, Listed, Message, RailMessage, RailNews, RailWork,
+    Recovers, RecoveryAction, RecvRequest, Seen,
 };
 
 use crate::pair::{Pair, Setup};
@@ -167,6 +168,39 @@ impl<const ONE_SIDED: bool> Pair<ONE_SIDED> {
         for sender in [true, false] {
             let end = state.connected_end(0, sender, rail).expect("the rail is up");
             state.fail(end);
+        }
+    }
+}
+
+#[test]
+fn messages_wait_for_the_peers_word_no_longer_than_for_a_rail() {
+    for seconds in [0, 1] {
+        let setup = Setup::two_rails().recovers();
+        let config = ConnectionConfig { outage: Duration::from_secs(seconds), ..setup.config.clone() };
+        let mut pair = split::<true>(Setup { config, ..setup });
+        pair.irecv_of([SIZE]);
+        pair.drive();
+        // The part of rail 1 is lost with it, and RAIL_DOWN with the session.
+        let send = pair.isend_of(SIZE, 0);
+        pair.give_up(1, true);
+        let mut tasks = Tasks::default();
+        pair.take_due(&mut tasks);
+        pair.work(&mut tasks, true);
+        let down_ns = pair.now_ns();
+        assert!(matches!(tasks.to_receiver.pop_back(), Some(RailNews { message: RailMessage::Down(_), .. })));
+        for after_ns in [500_000_000, 2_000_000_000] {
+            pair.world.advance(down_ns + after_ns - pair.now_ns());
+            pair.take_due(&mut tasks);
+            let is_over = seconds == 1 && after_ns > 1_000_000_000;
+            let due_ns = pair.sender.recovery_timeout_ns();
+            assert!(is_over || (due_ns.is_some() == (seconds == 1)), "{due_ns:?}");
+            let tested = pair.sender.test(send);
+            if is_over {
+                let error = tested.expect_err("nobody has answered");
+                assert!(matches!(*error, Cause::Unanswered { for_ns, .. } if for_ns > 1_000_000_000), "{error}");
+            } else {
+                assert_eq!(tested, Ok(None));
+            }
         }
     }
 }

@@ -160,7 +160,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                 }
             }
             SessionAction::Ended(_) => self.forget(end),
-            SessionAction::Away(_) => self.world.lock().saw(Seen::SessionAway),
+            SessionAction::Away(why) => self.handle_away(end, &why),
             // A connect that waits for a session has no time of its own here.
             SessionAction::StillAway => {}
             SessionAction::Back { .. } => self.world.lock().saw(Seen::SessionResumed),

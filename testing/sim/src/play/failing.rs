@@ -1,12 +1,13 @@
-//! Calls that fail: their errors are judged, and the process gives up.
+//! Calls that fail: their errors are judged, and the process gives up. Sessions that lose their sockets.
 
-use railweave_transport::{Cause, Error};
+use railweave_transport::{Cause, Ended, Error};
 
 use super::game::{Game, Side};
 use super::stage::Stage;
+use crate::faults::Faults;
 use crate::history::Kind;
 use crate::task::Task;
-use crate::watch::Call;
+use crate::watch::{Call, Strike};
 use crate::witness::Note;
 use crate::{Checker, Seen};
 
@@ -88,6 +89,18 @@ impl<const O: bool> Game<O> {
         self.chance.shuffle(&mut sides);
         for side in sides {
             self.handle_close(side, false);
+        }
+    }
+
+    /// Handles the loss of a session's socket. A PONG that is slower than the time for it is like a break.
+    pub(super) fn handle_away(&self, end: usize, why: &Ended) {
+        self.world.lock().saw(Seen::SessionAway);
+        let Faults { session_delay_ns, session_jitter_ns, peer_timeouts_ns, .. } = &self.faults;
+        let shortest_ns = peer_timeouts_ns[0].min(peer_timeouts_ns[1]);
+        if matches!(why, Ended::Silent { .. }) && 16 * (session_delay_ns + session_jitter_ns) > shortest_ns {
+            for connection in self.sessions.ends[end].connections.values() {
+                self.strike(*connection, &[true, false], Strike::SessionBroke);
+            }
         }
     }
 }

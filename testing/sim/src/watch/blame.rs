@@ -321,6 +321,9 @@ impl Blame {
                     && self.has(sender, &[Strike::SessionBroke]);
                 may_not_open || is_unheard_of || [true, false].iter().any(|end| self.has(*end, &[Strike::DeviceFailed]))
             }
+            Cause::Unanswered { .. } => {
+                matches!(hit.strike, Strike::PeerClosed | Strike::PeerDied | Strike::SessionBroke)
+            }
             Cause::Violation { .. } => hit.strike == Strike::Forged,
             Cause::Lost(lost) => match (&lost.cause, hit.strike) {
                 // A peer that has everything closes, though this end has not heard that it does.
