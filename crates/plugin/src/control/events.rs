@@ -90,7 +90,7 @@ impl ControlLoop {
             let socket = self.session(token).and_then(|session| session.socket.as_ref());
             let local = socket.and_then(|socket| socket.stream.local());
             if local.is_some_and(|local| addresses.contains(&local)) {
-                self.lose_socket(token, &io::Error::other(message));
+                self.lose_socket(token, &io::Error::new(io::ErrorKind::NetworkDown, message));
             } else if answer_ns > 0 {
                 self.with_session(token, |session, now| session.doubt(answer_ns, now));
             }

@@ -55,10 +55,10 @@ impl ControlLoop {
         hush != Hush::Idle
     }
 
-    /// Has a session go on over another path if its socket is on that of a rail which is silent: both ends of the rail
-    /// have to speak over the session now, and its socket would be found silent only a second later.
+    /// Has a session go on over another path if its socket is on that of a rail which this end has found silent, or the
+    /// peer: both ends have to speak over the session now, and its socket would be found silent only a second later.
     pub(super) fn leave_silent_path(&mut self, route: Route, event: &Event) {
-        let Event::RailDown { rail, name, why: GivenUp::Silent(_), left, .. } = event else {
+        let Event::RailDown { rail, name, why: GivenUp::Silent(_) | GivenUp::Peer, left, .. } = event else {
             return;
         };
         // The acceptor cannot dial, and without another rail there may be no other path.
@@ -73,7 +73,7 @@ impl ControlLoop {
             return;
         };
         if heard.shares_path(*rail, local, session.protocol.address().ip()) {
-            let text = format!("{name} is silent, and on the same path");
+            let text = format!("{name} has failed on the same path");
             self.lose_socket(route.session, &io::Error::new(io::ErrorKind::TimedOut, text));
         }
     }

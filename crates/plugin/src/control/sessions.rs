@@ -438,13 +438,16 @@ fn kind_of(error: &io::Error, is_mute: bool) -> SocketEndKind {
     match error {
         _ if is_no_way(error) => SocketEndKind::NoRoute,
         _ if error.kind() == io::ErrorKind::ConnectionRefused => SocketEndKind::Refused,
-        // The kernel gives a socket up whose packets nobody acknowledges, and may say why.
-        _ if matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable) => {
-            SocketEndKind::NoAnswer
-        }
+        _ if is_path_gone(error) => SocketEndKind::NoAnswer,
         _ if is_mute => SocketEndKind::Mute,
         _ => SocketEndKind::Other,
     }
+}
+
+/// Returns true if this end's interface is down, or if the kernel gives a socket up because nobody acknowledges its
+/// packets, and perhaps says why.
+fn is_path_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkDown)
 }
 
 /// Returns true if the kernel has no route to the address. Two similar errors have other causes: EHOSTUNREACH comes

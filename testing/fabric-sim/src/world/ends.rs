@@ -125,9 +125,15 @@ impl<O: Observer> State<O> {
         if state.dead || self.ports[end.port].is_gone {
             return;
         }
-        // An adapter names the work that failed first; a socket fails as a whole.
-        let first = state.unacknowledged.front().map(|(work, _)| *work);
-        let work = first.or(state.flights.front().map(|flight| flight.write.id)).filter(|_| end.one_sided);
+        // An adapter names the work that failed first; a socket fails as a whole. The answer that refuses a write
+        // acknowledges those before it.
+        let is_refused = matches!(
+            &error,
+            RailError::Work(failure)
+                if matches!(failure.status, WorkStatus::RemoteAccess | WorkStatus::LocalProtection)
+        );
+        let landed = state.unacknowledged.front().map(|(work, _)| *work).filter(|_| !is_refused);
+        let work = landed.or(state.flights.front().map(|flight| flight.write.id)).filter(|_| end.one_sided);
         state.end(self.now_ns);
         if end.lingering {
             return;
