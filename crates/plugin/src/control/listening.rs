@@ -7,6 +7,7 @@ use railweave_transport::{Event, GivenUp, Hearing, Hush, Side};
 
 use super::connection::Connection;
 use super::control_loop::ControlLoop;
+use super::session::Session;
 use crate::comm::Route;
 
 /// The number of looks in the time for which a rail may be silent, while anything is on its way.
@@ -61,9 +62,13 @@ impl ControlLoop {
         let Event::RailDown { rail, name, why: GivenUp::Silent(_) | GivenUp::Peer, left, .. } = event else {
             return;
         };
-        // The acceptor cannot dial, and without another rail there may be no other path.
+        // The acceptor cannot dial, without another rail there may be no other path, and set-ups end with the socket,
+        // which may work all the same.
+        let is_setting_up =
+            |session: &Session| session.connections.values().any(|it| matches!(it, Connection::Setup(_)));
         let session = self.session(route.session).filter(|session| {
-            session.protocol.side() == Side::Opener && !session.protocol.is_away() && !left.is_empty()
+            let protocol = &session.protocol;
+            protocol.side() == Side::Opener && !protocol.is_away() && !left.is_empty() && !is_setting_up(session)
         });
         let Some(session) = session else {
             return;

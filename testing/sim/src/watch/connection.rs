@@ -320,7 +320,10 @@ impl Connection {
                     let is_done = |group: usize| self.groups.get(group).is_none_or(|group| group.done && !group.hinted);
                     let group = self.wire.called_unseen(listed.sequence, said, unseen, is_done, counts);
                     if let Some(group) = group.and_then(|group| self.groups.get_mut(group)) {
-                        group.lose(unseen);
+                        // The rail may have brought parts of others too, which no fence has made visible.
+                        let is_own_seen = (listed.unsure & seen.parts).contains(news.rail);
+                        let own = if unseen == 0 || is_own_seen { 0 } else { 1 << news.rail.index() };
+                        group.lose(unseen | own);
                     }
                 }
             }

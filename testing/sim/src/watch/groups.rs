@@ -70,11 +70,11 @@ impl Group {
         Self { buffers, hinted, done: false, carriers: 0, is_repaired: false, split: None }
     }
 
-    /// Notes that these parts of it, by the rails that were to bring them, come again.
-    pub(super) fn lose(&mut self, parts: u8) {
+    /// Notes that parts of it come again, so that what these rails have brought of them does not count.
+    pub(super) fn lose(&mut self, carriers: u8) {
         self.is_repaired = true;
         for buffer in &mut self.buffers {
-            buffer.staged.retain(|(_, rail, _)| parts & 1 << rail == 0);
+            buffer.staged.retain(|(_, rail, _)| carriers & 1 << rail == 0);
         }
     }
 
