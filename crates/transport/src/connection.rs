@@ -352,7 +352,6 @@ impl<F: Fabric> Core<F> {
         if !F::ONE_SIDED && !self.fate.insists(probe) {
             return Ok(true);
         }
-        self.fate.set_probe_posted(probe, F::ONE_SIDED);
         let write = Write { signalled: true, host: true, id: WorkKind::Probe(probe).id(), ..Write::default() };
         for rail in rails {
             let lanes = &mut self.rails.get_mut(rail).rail;
@@ -366,7 +365,12 @@ impl<F: Fabric> Core<F> {
             }
         }
         // Otherwise the next stuck call posts it.
-        Ok(self.probe == probe)
+        let is_posted = self.probe == probe;
+        match is_posted {
+            true => self.fate.set_probe_posted(probe, F::ONE_SIDED),
+            false => self.fate.set_probe_blocked(probe, F::ONE_SIDED),
+        }
+        Ok(is_posted)
     }
 
     /// Does the same as [`Self::check_fate`] for a failed adapter of this host only. A lost peer does not count.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, Ordering};
 use crate::{Error, Received};
 
 /// The fate of one end of a connection: by it the data path learns without a lock that its peer is gone, that an
@@ -23,6 +23,8 @@ pub struct Fate {
     asked: AtomicU32,
     /// The number of the last probe that was posted, times 2, and 1 more if an adapter answers it.
     posted: AtomicU32,
+    /// True if no rail had room for it.
+    is_blocked: AtomicBool,
     /// The number of the last probe that a rail has carried.
     carried: AtomicU32,
     /// The number of the last probe that every fabric is to post.
@@ -52,6 +54,12 @@ pub enum Probe {
     /// It is on its way, and the rails have reported nothing up to now.
     Outstanding {
         /// True if an adapter answers it, even while the peer's process stands still; false if that process must.
+        by_adapter: bool,
+    },
+    /// No rail has had room for it, and the rails have reported nothing up to now: they are full of work that does not
+    /// end. It is posted once there is room.
+    Blocked {
+        /// As for a probe that is on its way.
         by_adapter: bool,
     },
     /// No rail can carry it, because the links of this host's ports are down. Nothing is known of the peer.
@@ -127,7 +135,11 @@ impl Fate {
         } else if self.looked.load(Ordering::Acquire) != self.looks_asked.load(Ordering::Relaxed) {
             Probe::Unseen
         } else {
-            Probe::Outstanding { by_adapter: posted & 1 == 1 }
+            let by_adapter = posted & 1 == 1;
+            match self.is_blocked.load(Ordering::Relaxed) {
+                true => Probe::Blocked { by_adapter },
+                false => Probe::Outstanding { by_adapter },
+            }
         }
     }
 
@@ -161,8 +173,15 @@ impl Fate {
         self.looked.store(look, Ordering::Release);
     }
 
+    /// Notes that no rail has room for a probe.
+    pub(crate) fn set_probe_blocked(&self, probe: u32, by_adapter: bool) {
+        self.is_blocked.store(true, Ordering::Relaxed);
+        self.posted.store(probe << 1 | u32::from(by_adapter), Ordering::Release);
+    }
+
     /// Notes that a probe is on its way.
     pub(crate) fn set_probe_posted(&self, probe: u32, by_adapter: bool) {
+        self.is_blocked.store(false, Ordering::Relaxed);
         self.posted.store(probe << 1 | u32::from(by_adapter), Ordering::Release);
     }
 
@@ -232,6 +251,9 @@ mod tests {
             assert_eq!(fate.judge(true, false), Probe::Unposted);
             let probe = fate.asked_probe();
             fate.set_probe_carried(probe.wrapping_sub(1));
+            fate.set_probe_blocked(probe, by_adapter);
+            fate.set_looked(fate.asked_look());
+            assert_eq!(fate.judge(false, false), Probe::Blocked { by_adapter });
             fate.set_probe_posted(probe, by_adapter);
             assert_eq!(fate.judge(false, false), Probe::Unseen, "nobody has looked");
             fate.set_looked(fate.asked_look());

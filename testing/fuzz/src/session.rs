@@ -33,11 +33,13 @@ const SOCKET_ENDS: [SocketEndKind; 5] = [
     SocketEndKind::NoAnswer,
 ];
 
-const PROBES: [Probe; 6] = [
+const PROBES: [Probe; 8] = [
     Probe::Unposted,
     Probe::Unseen,
     Probe::Outstanding { by_adapter: true },
     Probe::Outstanding { by_adapter: false },
+    Probe::Blocked { by_adapter: true },
+    Probe::Blocked { by_adapter: false },
     Probe::Carried,
     Probe::Broken,
 ];

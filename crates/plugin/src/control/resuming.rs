@@ -188,7 +188,7 @@ impl ControlLoop {
     /// Tells a session if the rails of one of its open connections carry anything.
     pub(super) fn judge_connection(&mut self, route: Route, is_due: bool, insists: bool) {
         let mut probe = self.fate(route).map_or(Probe::Broken, |fate| fate.judge(is_due, insists));
-        if matches!(probe, Probe::Outstanding { .. }) && self.is_cut_off(route) {
+        if matches!(probe, Probe::Outstanding { .. } | Probe::Blocked { .. }) && self.is_cut_off(route) {
             probe = Probe::CutOff;
         }
         self.with_session(route.session, |session, now| session.handle_judged(route.connection, probe, now));

@@ -33,13 +33,15 @@ pub(super) struct Probing {
     pub(super) is_due: bool,
     /// The time at which the probe was first seen on its way.
     out_since_ns: Option<u64>,
+    /// True if no rail had room for it then.
+    was_blocked: bool,
     /// The number of looks at an application that made no calls.
     vain_looks: u32,
 }
 
 impl Default for Probing {
     fn default() -> Self {
-        Self { is_due: true, out_since_ns: None, vain_looks: 0 }
+        Self { is_due: true, out_since_ns: None, was_blocked: false, vain_looks: 0 }
     }
 }
 
@@ -106,9 +108,17 @@ impl Probing {
                 self.out_since_ns = None;
                 again(look_ns)
             }
-            Probe::CutOff | Probe::Outstanding { .. } => {
-                let by_adapter = probe != Probe::Outstanding { by_adapter: false };
+            Probe::CutOff | Probe::Blocked { .. } | Probe::Outstanding { .. } => {
+                let by_adapter = match probe {
+                    Probe::Blocked { by_adapter } | Probe::Outstanding { by_adapter } => by_adapter,
+                    _ => true,
+                };
                 self.vain_looks = 0;
+                let is_blocked = matches!(probe, Probe::Blocked { .. });
+                if std::mem::replace(&mut self.was_blocked, is_blocked) && !is_blocked {
+                    // It was posted only since: the look that found nothing may have come at once.
+                    self.out_since_ns = None;
+                }
                 let since_ns = *self.out_since_ns.get_or_insert(now_ns);
                 let out_ns = now_ns - since_ns;
                 let silent_ns = now_ns.saturating_sub(heard_ns);
@@ -158,6 +168,19 @@ mod tests {
         assert_eq!(probing.judge(Probe::Unseen, Some("refused"), at(1000)), Verdict::Again(1010));
         assert_eq!(probing.judge(Probe::Unseen, Some("refused"), at(2000)), Verdict::Again(2020));
         assert!(matches!(probing.judge(BY_ADAPTER, Some("refused"), at(3000)), Verdict::Lost(_)), "it was not");
+    }
+
+    #[test]
+    fn a_probe_that_had_no_room_has_all_of_its_time_once_it_is_posted() {
+        let blocked = Probe::Blocked { by_adapter: true };
+        let mut probing = Probing::default();
+        assert_eq!(probing.judge(blocked, Some("refused"), at(0)), Verdict::Again(10));
+        assert_eq!(probing.judge(BY_ADAPTER, Some("refused"), at(100)), Verdict::Again(110));
+        assert_eq!(probing.judge(BY_ADAPTER, Some("refused"), at(179)), Verdict::Again(189));
+        assert!(matches!(probing.judge(BY_ADAPTER, Some("refused"), at(180)), Verdict::Lost(_)));
+        let mut full = Probing::default();
+        assert_eq!(full.judge(blocked, Some("refused"), at(0)), Verdict::Again(10));
+        assert!(matches!(full.judge(blocked, Some("refused"), at(80)), Verdict::Lost(_)), "nothing ends");
     }
 
     #[test]

@@ -175,7 +175,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                 self.world.lock().saw(match probe {
                     Probe::Unposted => Seen::ProbeUnposted,
                     Probe::Unseen => Seen::ProbeUnseen,
-                    Probe::Outstanding { .. } | Probe::CutOff => Seen::ProbeOut,
+                    Probe::Outstanding { .. } | Probe::Blocked { .. } | Probe::CutOff => Seen::ProbeOut,
                     Probe::Carried => Seen::ProbeCarried,
                     Probe::Broken => Seen::ProbeBroken,
                 });
