@@ -180,11 +180,11 @@ impl Cause {
             Self::Misuse(misuse) => misuse.fault(),
             Self::Handshake { failure, .. } => failure.fault(),
             Self::Unreachable(why) => why.fault(),
-            Self::SessionEnded { .. } | Self::SessionAway { .. } | Self::Lost(_) => Fault::Peer,
-            Self::Outage { .. } | Self::Unanswered { .. } => Fault::Peer,
+            Self::SessionEnded { .. } | Self::SessionAway { .. } | Self::Lost(_) | Self::Outage { .. } => Fault::Peer,
             Self::Unrepairable { .. } | Self::Unended { .. } => Fault::Local,
             Self::Setup(error) => error.fault(),
             Self::Register(error) => error.fault(),
+            Self::Unanswered { .. } => Fault::Peer,
             Self::Other { fault, .. } => *fault,
         }
     }
