@@ -46,7 +46,7 @@ impl Session {
         if !can_resume || !self.connections.outlive_socket() || self.numbered.lacks_some() {
             return self.over(why, now_ns);
         }
-        self.asked = None;
+        (self.asked, self.unanswered) = (None, 0);
         let is_path_gone =
             matches!(why, Ended::Silent { .. }) || matches!(kind, SocketEndKind::NoAnswer | SocketEndKind::NoRoute);
         let why = Arc::new(why);
@@ -294,11 +294,18 @@ impl Session {
         }
     }
 
+    /// Returns the time that a peer has for its answer once it is connected. Its path may be gone again, so it is short
+    /// at first; a kernel accepts for a process that stands still, so it doubles with each attempt in vain.
+    pub(super) fn answer_ns(&self) -> u64 {
+        let doubled_ns = self.config.redial_ns.1 << self.unanswered.min(16);
+        doubled_ns.min(self.config.peer_timeout_ns / 2)
+    }
+
     /// Asks the peer to resume, once its HELLO has come on a new socket.
     pub(super) fn ask_to_resume(&mut self, now_ns: u64) {
         self.attempt = self.attempt.wrapping_add(1);
         let resume = Resume { session: self.id, attempt: self.attempt, received: self.numbered.tell() };
-        self.stage = Stage::Resuming { deadline_ns: now_ns.saturating_add(self.config.handshake_ns) };
+        self.stage = Stage::Resuming { deadline_ns: now_ns.saturating_add(self.answer_ns()) };
         self.send_now(0, Message::Resume(resume));
     }
 

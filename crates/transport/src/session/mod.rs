@@ -114,6 +114,8 @@ pub struct Session {
     away: Option<Away>,
     /// The number of the last RESUME.
     attempt: u32,
+    /// The sockets in a row that were connected and brought no answer in time.
+    unanswered: u32,
     numbered: Numbered,
     /// The number of the last connection that this end began.
     last_number: u32,
@@ -179,6 +181,7 @@ impl Session {
             checked_at: Ipv4Addr::UNSPECIFIED.into(),
             away: None,
             attempt: 0,
+            unanswered: 0,
             numbered: Numbered::default(),
             last_number: config.first_connection.wrapping_sub(1),
             idle_since_ns: now_ns,
@@ -348,6 +351,9 @@ impl Session {
             | Stage::Checking { deadline_ns }
                 if *deadline_ns <= now_ns =>
             {
+                if self.is_away() && !matches!(self.stage, Stage::Dialling { .. } | Stage::Checking { .. }) {
+                    self.unanswered = self.unanswered.saturating_add(1);
+                }
                 if self.side == Side::Acceptor && !self.is_away() {
                     self.unwelcome(Unwelcome::Late { address: self.address });
                 }
@@ -377,8 +383,7 @@ impl Session {
         match self.stage {
             Stage::Checking { .. } => self.checked(now_ns),
             Stage::Dialling { deadline_ns } => {
-                // A kernel accepts for a process that stands still: whoever is connected waits for HELLO.
-                let patience_ns = if self.is_away() { self.config.peer_timeout_ns / 2 } else { 0 };
+                let patience_ns = if self.is_away() { self.answer_ns() } else { 0 };
                 self.forget_sign();
                 self.say_hello(nonce, deadline_ns.max(now_ns.saturating_add(patience_ns)));
             }

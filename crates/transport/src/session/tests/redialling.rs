@@ -36,6 +36,36 @@ fn a_session_that_is_away_dials_at_once_when_paths_may_be_back() {
 }
 
 #[test]
+fn a_peer_that_is_connected_has_little_time_for_its_answer_at_first() {
+    let (mut pair, _) = Pair::connected();
+    let (first_ns, most_ns) = (pair.opener.config.redial_ns.1, pair.opener.config.peer_timeout_ns / 2);
+    for _ in 0..2 {
+        pair.cut();
+        let mut times = Vec::new();
+        while times.last() != Some(&most_ns) {
+            while matches!(pair.opener.stage, Stage::Pausing { .. }) {
+                pair.now_ns = pair.opener.timeout_ns().expect("it dials again");
+                pair.opener.handle_timeout(pair.now_ns);
+            }
+            pair.opener.handle_connected([8; 32], pair.now_ns);
+            let Stage::Hello { deadline_ns, .. } = pair.opener.stage else { panic!("it says HELLO") };
+            times.push(deadline_ns - pair.now_ns);
+            pair.now_ns = deadline_ns;
+            pair.opener.handle_timeout(deadline_ns);
+        }
+        let doubled: Vec<u64> = (0..times.len()).map(|count| (first_ns << count).min(most_ns)).collect();
+        assert_eq!(times, doubled);
+        assert!(times.len() > 1, "{times:?}");
+        while matches!(pair.opener.stage, Stage::Pausing { .. }) {
+            pair.now_ns = pair.opener.timeout_ns().expect("it dials again");
+            pair.opener.handle_timeout(pair.now_ns);
+        }
+        drop(actions(&mut pair.opener));
+        pair.join();
+    }
+}
+
+#[test]
 fn an_opener_whose_path_is_gone_dials_another_address_first() {
     let kinds = [SocketEndKind::NoAnswer, SocketEndKind::NoRoute, SocketEndKind::Other, SocketEndKind::Mute];
     for (kind, last) in kinds.into_iter().zip([3, 3, 2, 2]) {
