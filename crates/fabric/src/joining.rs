@@ -28,8 +28,8 @@ pub enum Joining<P> {
         /// Hands over the connected socket of a lane that awaits one; it replaces a closed one. Fails if the lane does
         /// not exist, if it has a socket that the peer has not closed, or if the socket cannot be configured.
         attach: fn(&mut P, LaneId, OwnedFd) -> Result<(), SetupError>,
-        /// Returns the address that this end's port has now; `None` if it is not known to be another than when the
-        /// connection was set up.
+        /// Returns the address that this end's port has now; `None` if it is not known to be another than the one that
+        /// it offers.
         address: fn(&P) -> Option<IpAddr>,
     },
 }
@@ -51,7 +51,7 @@ impl<P> fmt::Debug for Joining<P> {
 }
 
 /// A lane's address for the other end, in the fabric's own format (docs/wire.md). For a lane that is a socket it is all
-/// zero, or [the address](Self::of_port) of a port that has another one than when the connection was set up.
+/// zero, or [the address](Self::of_port) of a port that has another one than it offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneEndpoint(pub [u8; LaneEndpoint::BYTES]);
 
