@@ -2,7 +2,7 @@
 //! other.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -86,7 +86,8 @@ impl LaneEndpoint {
             return Ok(None);
         }
         let address = Ipv6Addr::from(*address).to_canonical();
-        if rest.iter().any(|byte| *byte != 0) || address.is_multicast() || address.is_unspecified() {
+        let is_many = address.is_multicast() || address == Ipv4Addr::BROADCAST;
+        if rest.iter().any(|byte| *byte != 0) || is_many || address.is_unspecified() {
             return Err(NoAddress);
         }
         Ok(Some(address))
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_no_socket_can_be_dialled_at_is_no_address() {
-        for address in ["224.0.0.1", "ff02::1", "0.0.0.0"] {
+        for address in ["224.0.0.1", "255.255.255.255", "ff02::1", "0.0.0.0"] {
             let address: IpAddr = address.parse().unwrap();
             assert_eq!(LaneEndpoint::of_port(Some(address)).port(), Err(NoAddress), "{address}");
         }

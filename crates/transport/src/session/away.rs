@@ -46,7 +46,7 @@ impl Session {
         if !can_resume || !self.connections.outlive_socket() || self.numbered.lacks_some() {
             return self.over(why, now_ns);
         }
-        (self.asked, self.unanswered) = (None, 0);
+        self.asked = None;
         let is_path_gone =
             matches!(why, Ended::Silent { .. }) || matches!(kind, SocketEndKind::NoAnswer | SocketEndKind::NoRoute);
         let why = Arc::new(why);
@@ -95,6 +95,7 @@ impl Session {
 
     /// Begins to dial the peer of a session that is away again, now: something says that paths may be back. Without
     /// this, the pauses have grown meanwhile, or the kernel waits seconds before it repeats a packet that was lost.
+    /// The first such word in a round begins it again, further ones only the dial in progress.
     pub fn hurry(&mut self, now_ns: u64) {
         match self.stage {
             Stage::Pausing { .. } if self.is_away() => {}
@@ -103,8 +104,11 @@ impl Session {
             }
             _ => return,
         }
-        self.redial.restart(self.config.redial_pause_ns);
-        self.redial_next(now_ns);
+        if self.redial.restart(self.config.redial_pause_ns) {
+            return self.redial_next(now_ns);
+        }
+        // The same address again, which has no more time for that.
+        self.actions.push_back(SessionAction::Dial { from: self.redial.from(), to: self.address });
     }
 
     /// Lets the acceptor wait until it looks for its opener's process again.
@@ -192,10 +196,11 @@ impl Session {
         }
     }
 
-    /// Notes a sign that the peer's process has ended.
+    /// Notes a sign that the peer's process has ended. A dial from a port that the kernel has not chosen shows none:
+    /// its network may have another host at that address, or a firewall that refuses it.
     pub(super) fn note_sign(&mut self, sign: String, now_ns: u64) {
-        let (is_home, at) = (self.is_at_home(), self.looked_at());
-        let Some(away) = self.away.as_mut().filter(|_| is_home) else {
+        let (shows, at) = (self.is_at_home() && !self.redial.is_bound(), self.looked_at());
+        let Some(away) = self.away.as_mut().filter(|_| shows) else {
             return;
         };
         away.sign_at = Some(at);
@@ -295,9 +300,10 @@ impl Session {
     }
 
     /// Returns the time that a peer has for its answer once it is connected. Its path may be gone again, so it is short
-    /// at first; a kernel accepts for a process that stands still, so it doubles with each attempt in vain.
+    /// at first; a kernel accepts for a process that stands still, so it doubles with each attempt in vain, until a
+    /// whole round connects none.
     pub(super) fn answer_ns(&self) -> u64 {
-        let doubled_ns = self.config.redial_ns.1 << self.unanswered.min(16);
+        let doubled_ns = self.config.redial_ns.1 << self.redial.count_unanswered().min(16);
         doubled_ns.min(self.config.peer_timeout_ns / 2)
     }
 

@@ -114,8 +114,6 @@ pub struct Session {
     away: Option<Away>,
     /// The number of the last RESUME.
     attempt: u32,
-    /// The sockets in a row that were connected and brought no answer in time.
-    unanswered: u32,
     numbered: Numbered,
     /// The number of the last connection that this end began.
     last_number: u32,
@@ -181,7 +179,6 @@ impl Session {
             checked_at: Ipv4Addr::UNSPECIFIED.into(),
             away: None,
             attempt: 0,
-            unanswered: 0,
             numbered: Numbered::default(),
             last_number: config.first_connection.wrapping_sub(1),
             idle_since_ns: now_ns,
@@ -352,7 +349,7 @@ impl Session {
                 if *deadline_ns <= now_ns =>
             {
                 if self.is_away() && !matches!(self.stage, Stage::Dialling { .. } | Stage::Checking { .. }) {
-                    self.unanswered = self.unanswered.saturating_add(1);
+                    self.redial.unanswered();
                 }
                 if self.side == Side::Acceptor && !self.is_away() {
                     self.unwelcome(Unwelcome::Late { address: self.address });

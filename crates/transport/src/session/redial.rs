@@ -25,10 +25,14 @@ pub(super) struct Redial {
     done: usize,
     /// The number of rounds before this one.
     rounds: usize,
-    /// True if the last dial was from an address of this host that the kernel had not chosen.
-    is_bound: bool,
+    /// The address of this host that the last dial was from, if the kernel had not chosen it.
+    from: Option<IpAddr>,
+    /// True if something has begun this round again that said that a path may be back.
+    is_hurried: bool,
     /// The next pause, and the longest.
     pauses_ns: (u64, u64),
+    /// The sockets that were connected and brought no answer in time, and true if one of them was of this round.
+    unanswered: (u32, bool),
 }
 
 /// The next step.
@@ -67,14 +71,21 @@ impl Redial {
     pub(super) fn begin(&mut self, home: SocketAddr, is_path_gone: bool, pauses_ns: (u64, u64)) {
         self.addresses.retain(|address| *address != home);
         self.addresses.insert(0, home);
-        self.rounds = 0;
-        self.restart(pauses_ns);
-        self.done = usize::from(is_path_gone && self.addresses.len() > 1);
+        // A word that some path is back comes often just then: of another port that flaps, or that is back alone.
+        self.is_hurried = is_path_gone && self.addresses.len() > 1;
+        (self.rounds, self.pauses_ns, self.done) = (0, pauses_ns, usize::from(self.is_hurried));
+        self.unanswered = (0, false);
     }
 
-    /// Begins a round again with its first address, and with the first pause.
-    pub(super) fn restart(&mut self, pauses_ns: (u64, u64)) {
-        (self.done, self.pauses_ns) = (0, pauses_ns);
+    /// Begins a round again with its first address, and with the first pause. Returns false if this round was begun
+    /// again before: ports that flap would keep it from the other addresses. Then only the pause is the first one.
+    pub(super) fn restart(&mut self, pauses_ns: (u64, u64)) -> bool {
+        self.pauses_ns = pauses_ns;
+        let is_first = !std::mem::replace(&mut self.is_hurried, true);
+        if is_first {
+            self.done = 0;
+        }
+        is_first
     }
 
     /// Returns true if this is the address with which each round begins, or has led to the peer otherwise.
@@ -82,9 +93,24 @@ impl Redial {
         self.addresses.first() == Some(&address) || self.proven.contains(&address.ip())
     }
 
+    /// Notes that the last dial was connected and brought no answer in time.
+    pub(super) fn unanswered(&mut self) {
+        self.unanswered = (self.unanswered.0.saturating_add(1), true);
+    }
+
+    /// Returns the number of such dials. A round without any counts them from 0 again: their paths were gone.
+    pub(super) fn count_unanswered(&self) -> u32 {
+        self.unanswered.0
+    }
+
+    /// Returns the address of this host that the last dial was from; `None` if the kernel had chosen it.
+    pub(super) fn from(&self) -> Option<IpAddr> {
+        self.from
+    }
+
     /// Returns true if the last dial was from an address of this host that the kernel had not chosen.
     pub(super) fn is_bound(&self) -> bool {
-        self.is_bound
+        self.from.is_some()
     }
 
     /// Returns the next step. Each address is dialled first from where the kernel chooses, and once all were, from each
@@ -97,8 +123,11 @@ impl Redial {
             let sweep = (self.done + 1) / (count + 1);
             let place = (self.done + 1) % (count + 1);
             let Some(home) = self.addresses.first().filter(|_| sweep <= own.len()) else {
-                (self.done, self.is_bound) = (0, false);
+                (self.done, self.from, self.is_hurried) = (0, None, false);
                 self.rounds = self.rounds.wrapping_add(1);
+                if !std::mem::take(&mut self.unanswered.1) {
+                    self.unanswered.0 = 0;
+                }
                 let (ns, longest_ns) = self.pauses_ns;
                 self.pauses_ns.0 = (ns * 2).min(longest_ns);
                 return Next::Pause { ns };
@@ -111,7 +140,7 @@ impl Redial {
                 from.is_ipv4() == to.is_ipv4() && from != to.ip() && from.is_loopback() == to.ip().is_loopback()
             };
             if from.is_none_or(is_fit) {
-                self.is_bound = from.is_some();
+                self.from = from;
                 return Next::Dial { from, to, is_patient };
             }
         }
@@ -179,8 +208,17 @@ mod tests {
         }
         redial.begin(address(1), true, PAUSES_NS);
         assert_eq!(redial.next(&[]), other(2), "its rounds are counted from the first");
-        redial.restart(PAUSES_NS);
-        assert_eq!(redial.next(&[]), home(1), "a path may be back");
+        assert!(!redial.restart(PAUSES_NS), "not in the first round");
+        assert_eq!(redial.next(&[]), other(3));
+        while matches!(redial.next(&[]), Next::Dial { .. }) {}
+        for _ in 0..2 {
+            assert_eq!([redial.next(&[]), redial.next(&[])], [home(1), other(2)]);
+            assert!(redial.restart(PAUSES_NS), "in each round");
+            assert_eq!(redial.next(&[]), home(1), "a path may be back");
+            assert!(!redial.restart(PAUSES_NS));
+            assert_eq!(redial.next(&[]), other(2), "once in a round");
+            while matches!(redial.next(&[]), Next::Dial { .. }) {}
+        }
         let mut alone = Redial::default();
         alone.begin(address(1), true, PAUSES_NS);
         assert_eq!(alone.next(&[]), home(1), "there is no other");
@@ -200,6 +238,24 @@ mod tests {
         redial.begin(address(1), false, PAUSES_NS);
         redial.next(&[]);
         assert_eq!(redial.next(&[]), Next::Pause { ns: PAUSES_NS.0 });
+    }
+
+    #[test]
+    fn dials_without_an_answer_are_counted_until_a_round_has_none() {
+        let mut redial = Redial::default();
+        redial.begin(address(1), false, PAUSES_NS);
+        let mut counts = Vec::new();
+        for is_connected in [true, true, false, true] {
+            redial.next(&[]);
+            if is_connected {
+                redial.unanswered();
+            }
+            redial.next(&[]);
+            counts.push(redial.count_unanswered());
+        }
+        assert_eq!(counts, [1, 2, 0, 1]);
+        redial.begin(address(1), false, PAUSES_NS);
+        assert_eq!(redial.count_unanswered(), 0);
     }
 
     #[test]

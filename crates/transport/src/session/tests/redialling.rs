@@ -36,6 +36,27 @@ fn a_session_that_is_away_dials_at_once_when_paths_may_be_back() {
 }
 
 #[test]
+fn ports_that_flap_keep_no_address_from_its_turn() {
+    let (mut pair, _) = Pair::connected();
+    pair.opener.learn([address(3)]);
+    pair.cut();
+    let (mut last, mut turns) = (pair.opener.address(), vec![pair.opener.address()]);
+    for step in 1..=25 {
+        pair.now_ns = step * SECOND / 10;
+        pair.opener.handle_timeout(pair.now_ns);
+        drop(actions(&mut pair.opener));
+        pair.opener.hurry(pair.now_ns);
+        let to = pair.opener.address();
+        assert!(actions(&mut pair.opener).contains(&dial(to)), "the event has it dialled now");
+        if std::mem::replace(&mut last, to) != to {
+            turns.push(to);
+        }
+    }
+    assert_eq!(turns, [2, 3, 2].map(address));
+    pair.join();
+}
+
+#[test]
 fn a_peer_that_is_connected_has_little_time_for_its_answer_at_first() {
     let (mut pair, _) = Pair::connected();
     let (first_ns, most_ns) = (pair.opener.config.redial_ns.1, pair.opener.config.peer_timeout_ns / 2);
@@ -152,4 +173,22 @@ fn a_port_of_this_host_that_leads_nowhere_takes_back_no_sign() {
     assert!(has_sign(&pair));
     pair.opener.handle_lost(end_of_socket(SocketEndKind::Other), pair.now_ns);
     assert!(!has_sign(&pair));
+}
+
+#[test]
+fn a_refusal_counts_only_where_the_kernel_has_chosen_the_port() {
+    let (mut pair, _) = Pair::connected();
+    let own = vec![[10, 0, 0, 50].into()];
+    pair.opener.config = Arc::new(SessionConfig { own, ..(*pair.opener.config).clone() });
+    let has_sign = |pair: &Pair| pair.opener.away.as_ref().is_some_and(|away| away.sign.is_some());
+    pair.cut();
+    for kind in [SocketEndKind::NoRoute, SocketEndKind::NoRoute, SocketEndKind::Refused] {
+        assert_eq!(pair.opener.redial.is_bound(), kind == SocketEndKind::Refused);
+        pair.opener.handle_lost(end_of_socket(kind), pair.now_ns);
+    }
+    assert!(matches!(pair.opener.stage, Stage::Pausing { .. }) && !has_sign(&pair));
+    pair.now_ns += SECOND;
+    pair.opener.handle_timeout(pair.now_ns);
+    pair.opener.handle_lost(end_of_socket(SocketEndKind::Refused), pair.now_ns);
+    assert!(has_sign(&pair));
 }
