@@ -1,4 +1,4 @@
-//! The threads for the rails of open connections: one makes new lanes, and several end those of rails that failed, so
+//! The threads for the rails of open connections: some make new lanes, and others end those of rails that failed, so
 //! that this waits for nobody.
 #![allow(clippy::disallowed_types, reason = "the control thread and these threads exchange jobs here")]
 
@@ -22,6 +22,11 @@ use crate::comm::Route;
 /// connection.
 pub(super) const MOST_FENCES: usize = 8;
 
+/// The most rails whose lanes are made at a time, and of these the most that look for their peers' ports. So the other
+/// steps, which are short, wait for no port that does not answer.
+pub(super) const MOST_MAKERS: usize = 8;
+const MOST_SEEKERS: usize = MOST_MAKERS - 1;
+
 /// The age at which a fence that is not done is worth a line: milliseconds are usual.
 const SLOW_FENCE_NS: u64 = 5_000_000_000;
 
@@ -38,6 +43,11 @@ pub(super) struct RailOwner {
 impl RailOwner {
     pub(super) fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if both are the same connection.
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.is_open, &other.is_open)
     }
 }
 
@@ -71,6 +81,40 @@ impl Fencing {
     }
 }
 
+/// The turns of new lanes that look for their peers' ports: one at a time of each session, so that a peer whose ports
+/// do not answer, or that names ports which nobody has, holds no more than one thread.
+#[derive(Default)]
+struct Turns {
+    /// Those that have their turn.
+    taken: Vec<(RailOwner, RailId)>,
+    waiting: Vec<RailJob>,
+}
+
+impl Turns {
+    fn has(&self, session: usize) -> bool {
+        self.taken.iter().any(|(owner, _)| owner.route.session == session)
+    }
+
+    /// Returns work that may begin; `None` if it waits for its turn.
+    fn begin(&mut self, job: RailJob) -> Option<RailJob> {
+        if self.taken.len() >= MOST_SEEKERS || self.has(job.owner.route.session) {
+            self.waiting.push(job);
+            return None;
+        }
+        self.taken.push((job.owner.clone(), job.work.rail()));
+        Some(job)
+    }
+
+    /// Ends the turn of work that is back, if it had one. Returns the oldest work that may begin instead.
+    fn end(&mut self, done: &RailDone) -> Option<RailJob> {
+        let place = self.taken.iter().position(|(owner, rail)| *rail == done.rail && owner.is(&done.owner))?;
+        self.taken.swap_remove(place);
+        let next = self.waiting.iter().position(|job| !self.has(job.owner.route.session))?;
+        let job = self.waiting.remove(next);
+        self.begin(job)
+    }
+}
+
 /// The threads.
 pub(super) struct RailThreads {
     epoch: Instant,
@@ -79,6 +123,7 @@ pub(super) struct RailThreads {
     /// Those that do what may not wait; `None` if there are none.
     fences: Option<Pool<RailJob>>,
     lanes: Pool<RailJob>,
+    turns: Turns,
     fencing: Vec<Fencing>,
     done: Receiver<RailDone>,
     /// The amount of work that was not taken back.
@@ -91,7 +136,7 @@ impl RailThreads {
     /// Starts the first of each kind. Times count from `epoch`, and the thread that takes work back is woken.
     ///
     /// # Errors
-    /// If no thread can be started. With one only, fences go before new lanes.
+    /// If no thread can be started. Without any for fences, those for new lanes do them first.
     pub(super) fn start(waker: &Arc<Waker>, epoch: Instant) -> io::Result<Self> {
         let (back, done) = mpsc::channel();
         let ending = Arc::<AtomicBool>::default();
@@ -107,9 +152,10 @@ impl RailThreads {
             };
             Pool::start(name, most, |job| job.work.may_wait(), work)
         };
-        let lanes = start("railweave-rail", 1)?;
+        let lanes = start("railweave-rail", MOST_MAKERS)?;
         let fences = start("railweave-fence", MOST_FENCES).ok();
-        Ok(Self { epoch, ending, fences, lanes, fencing: Vec::new(), done, away: 0, paused: Vec::new() })
+        let (turns, fencing, paused) = (Turns::default(), Vec::new(), Vec::new());
+        Ok(Self { epoch, ending, fences, lanes, turns, fencing, done, away: 0, paused })
     }
 
     /// Has work done.
@@ -120,9 +166,11 @@ impl RailThreads {
             let (owner, rail, given_ns) = (job.owner.clone(), job.work.rail(), nanoseconds(self.epoch.elapsed()));
             self.fencing.push(Fencing { owner, rail, given_ns, is_told: false });
         }
-        match &mut self.fences {
-            Some(fences) if is_fence => fences.give(job),
-            _ => self.lanes.give(job),
+        let job = if job.work.seeks_peer() { self.turns.begin(job) } else { Some(job) };
+        match (job, &mut self.fences) {
+            (Some(job), Some(fences)) if is_fence => fences.give(job),
+            (Some(job), _) => self.lanes.give(job),
+            (None, _) => {}
         }
     }
 
@@ -130,8 +178,19 @@ impl RailThreads {
     pub(super) fn take_done(&mut self) -> Option<RailDone> {
         let done = self.done.try_recv().ok()?;
         self.away = self.away.saturating_sub(1);
-        self.fencing.retain(|one| one.rail != done.rail || !Arc::ptr_eq(&one.owner.is_open, &done.owner.is_open));
+        self.fencing.retain(|one| one.rail != done.rail || !one.owner.is(&done.owner));
+        if let Some(next) = self.turns.end(&done) {
+            self.lanes.give(next);
+        }
         Some(done)
+    }
+
+    /// Takes the work for which this is true of that which waits for its time or its turn.
+    pub(super) fn take_waiting(&mut self, is_taken: impl Fn(&RailJob) -> bool) -> Vec<RailJob> {
+        let mut taken: Vec<_> = self.turns.waiting.extract_if(.., |job| is_taken(job)).collect();
+        self.away = self.away.saturating_sub(taken.len());
+        taken.extend(self.paused.extract_if(.., |(_, job)| is_taken(job)).map(|(_, job)| job));
+        taken
     }
 
     /// Returns each fence of an open connection once whose kernel takes far longer than usual.

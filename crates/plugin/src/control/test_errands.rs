@@ -12,7 +12,7 @@ use railweave_fabric::RailId;
 use railweave_patience::{until, until_freed};
 use railweave_transport::RailWork;
 
-use super::rail_threads::{RailJob, RailOwner};
+use super::rail_threads::{MOST_MAKERS, RailJob, RailOwner};
 use super::worker::Workers;
 use crate::comm::Route;
 
@@ -25,6 +25,7 @@ const HEAD_START: Duration = Duration::from_millis(100);
 /// Work on a rail that lasts until its [`Hold`] lets it go on.
 pub(super) struct Errand {
     may_wait: bool,
+    seeks_peer: bool,
     pause: Option<Duration>,
     begun: Sender<()>,
     goes_on: Receiver<()>,
@@ -43,7 +44,7 @@ impl Errand {
     pub(super) fn new(may_wait: bool, pause: Option<Duration>) -> (Box<Self>, Hold) {
         let ((begun, has_begun), (go_on, goes_on), (freed, freed_on)) =
             (mpsc::channel(), mpsc::channel(), mpsc::channel());
-        let work = Box::new(Self { may_wait, pause, begun, goes_on, freed });
+        let work = Box::new(Self { may_wait, seeks_peer: may_wait, pause, begun, goes_on, freed });
         (work, Hold { begun: has_begun, go_on, freed: freed_on })
     }
 
@@ -87,6 +88,10 @@ impl RailWork for Errand {
 
     fn may_wait(&self) -> bool {
         self.may_wait
+    }
+
+    fn seeks_peer(&self) -> bool {
+        self.seeks_peer
     }
 
     fn rail(&self) -> RailId {
@@ -139,6 +144,14 @@ impl Site {
         hold
     }
 
+    /// Gives new lanes of another connection, on this session.
+    fn give_on(&mut self, session: usize) -> Hold {
+        let (work, hold) = Errand::idle();
+        let owner = RailOwner { route: Route { session, connection: 1 }, is_open: Arc::new(true.into()), node: None };
+        self.workers.give_rail(RailJob { owner, work }).unwrap();
+        hold
+    }
+
     fn wait_until_woken(&mut self) {
         let mut events = Events::with_capacity(1);
         until("the control thread is woken", || {
@@ -183,6 +196,33 @@ fn paused_work_counts_until_it_is_done_or_its_connection_is_closed() {
     site.workers.cancel_rails();
     assert!(!site.workers.has_rail_work());
     assert_eq!(late_hold.freed_on(|| ()), "railweave-free");
+}
+
+#[test]
+fn new_lanes_wait_for_others_of_their_session_and_not_for_those_of_a_few_others() {
+    let mut site = Site::new();
+    let first = site.give_on(2);
+    first.wait_until_begun();
+    let second = site.give_on(2);
+    let others: Vec<_> = (3..=MOST_MAKERS).map(|session| site.give_on(session)).collect();
+    others.iter().for_each(Hold::wait_until_begun);
+    let late = site.give_on(MOST_MAKERS + 1);
+    let (mut short, short_hold) = Errand::idle();
+    short.seeks_peer = false;
+    site.workers.give_rail(site.job(short)).unwrap();
+    short_hold.wait_until_begun();
+    assert!(second.begun.try_recv().is_err() && late.begun.try_recv().is_err(), "they wait for their turns");
+    let mut until_begun = |hold: &Hold| {
+        until("it has its turn", || {
+            site.workers.take_rail_done();
+            hold.begun.try_recv().ok()
+        });
+    };
+    others[0].let_go_on();
+    until_begun(&late);
+    assert!(second.begun.try_recv().is_err(), "another of its session has its turn");
+    first.let_go_on();
+    until_begun(&second);
 }
 
 #[test]

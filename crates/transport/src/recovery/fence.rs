@@ -79,6 +79,10 @@ impl<F: Fabric> RailWork for Fence<F> {
         false
     }
 
+    fn seeks_peer(&self) -> bool {
+        false
+    }
+
     fn rail(&self) -> RailId {
         self.rail
     }

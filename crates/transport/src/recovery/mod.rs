@@ -62,6 +62,10 @@ pub trait RailWork: Send {
     /// lost are not sent again.
     fn may_wait(&self) -> bool;
 
+    /// Returns true if its next step asks the kernel for the peer's port, which holds a thread for about a second if
+    /// nobody answers there.
+    fn seeks_peer(&self) -> bool;
+
     /// Returns the rail that it is for.
     fn rail(&self) -> RailId;
 

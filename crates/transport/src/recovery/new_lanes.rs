@@ -273,6 +273,10 @@ impl<F: Fabric> RailWork for NewLanes<F> {
         true
     }
 
+    fn seeks_peer(&self) -> bool {
+        self.may_block() && matches!(self.state, State::Pending(_))
+    }
+
     fn rail(&self) -> RailId {
         self.rail
     }
