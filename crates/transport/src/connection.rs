@@ -316,9 +316,13 @@ impl<F: Fabric> Core<F> {
             return self.check_stuck(error, outstanding);
         }
         // Not every call has polled all rails before it came here.
+        let before = self.rails.usable();
         if self.poll(outstanding)? {
-            // Whatever completes after a probe was posted shows as much as the probe.
-            self.fate.set_probe_carried(self.probe);
+            // Whatever completes after a probe was posted, or found no room, shows as much as the probe. A rail that
+            // fails shows nothing.
+            if self.rails.usable() == before {
+                self.fate.set_probe_carried(self.fate.blocked_probe().unwrap_or(self.probe));
+            }
             return Ok(());
         }
         if self.post_probe(outstanding)? {

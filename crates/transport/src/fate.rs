@@ -179,6 +179,11 @@ impl Fate {
         self.posted.store(probe << 1 | u32::from(by_adapter), Ordering::Release);
     }
 
+    /// Returns the number of the probe for which no rail has room, if there is one.
+    pub(crate) fn blocked_probe(&self) -> Option<u32> {
+        self.is_blocked.load(Ordering::Relaxed).then(|| self.posted.load(Ordering::Relaxed) >> 1)
+    }
+
     /// Notes that a probe is on its way.
     pub(crate) fn set_probe_posted(&self, probe: u32, by_adapter: bool) {
         self.is_blocked.store(false, Ordering::Relaxed);
@@ -254,7 +259,9 @@ mod tests {
             fate.set_probe_blocked(probe, by_adapter);
             fate.set_looked(fate.asked_look());
             assert_eq!(fate.judge(false, false), Probe::Blocked { by_adapter });
+            assert_eq!(fate.blocked_probe(), Some(probe));
             fate.set_probe_posted(probe, by_adapter);
+            assert_eq!(fate.blocked_probe(), None);
             assert_eq!(fate.judge(false, false), Probe::Unseen, "nobody has looked");
             fate.set_looked(fate.asked_look());
             assert_eq!(fate.judge(false, false), Probe::Outstanding { by_adapter });

@@ -73,6 +73,28 @@ fn a_probe_is_out_until_one_rail_has_carried_it_or_none_is_left() {
 }
 
 #[test]
+fn a_rail_that_fails_is_no_answer_to_the_probe_on_another() {
+    let mut pair = OneSidedPair::new(Setup::two_rails().recovers());
+    let isend = |pair: &mut OneSidedPair| pair.sender.isend(&pair.source.message(8, 0)).expect("it recovers");
+    assert_eq!(pair.sender.fate().judge(true, false), Probe::Unposted);
+    assert_eq!(isend(&mut pair), None);
+    assert_eq!(pair.posted(true).len(), 2);
+    assert_eq!(pair.sender.fate().judge(false, false), OUT);
+    {
+        let mut state = pair.world.lock();
+        let end = state.connected_end(0, true, 0).expect("the rail is up");
+        state.fail(end);
+    }
+    for probe in [Probe::Unseen, OUT] {
+        assert_eq!(isend(&mut pair), None);
+        assert_eq!(pair.sender.fate().judge(false, false), probe);
+    }
+    pair.drive();
+    assert_eq!(isend(&mut pair), None);
+    assert_eq!(pair.sender.fate().judge(false, false), Probe::Carried);
+}
+
+#[test]
 fn where_the_peers_process_must_answer_nothing_is_posted_without_need() {
     let mut pair = TwoSidedPair::new(Setup::default());
     let receive = pair.irecv();
