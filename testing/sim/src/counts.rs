@@ -88,6 +88,7 @@ seen! {
     RailSeen = "path", "such a part that had come";
     RailRepaired = "path", "a part that was sent again";
     RepairedRepair = "path", "a part that was sent again more than once";
+    Unanswered = "path", "messages that waited for the peer's word for too long";
     CtsRepeated = "path", "CTS entries that were written again";
     SessionResumed = "path", "a session that went on over another socket";
     ResumeRefused = "path", "a session that was not to be gone on with";

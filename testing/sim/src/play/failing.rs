@@ -3,6 +3,7 @@
 use railweave_transport::{Cause, Ended, Error};
 
 use super::game::{Game, Side};
+use super::setup::OUTAGE;
 use super::stage::Stage;
 use crate::faults::Faults;
 use crate::history::Kind;
@@ -22,7 +23,9 @@ impl<const O: bool> Game<O> {
         let (grace_ns, settling_ns) = (self.faults.grace_ns, self.faults.settling_ns(side.sender));
         let recovers = self.faults.recovers;
         let may_not_open = self.faults.fabric.open_fails_permille > 0;
-        let call = Call { sender: side.sender, grace_ns, needs_peer, is_flush, settling_ns, recovers, may_not_open };
+        let outage_ns = OUTAGE.as_nanos() as u64;
+        let sender = side.sender;
+        let call = Call { sender, grace_ns, needs_peer, is_flush, settling_ns, recovers, may_not_open, outage_ns };
         let is_recovering = self.is_recovering(side);
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
@@ -33,6 +36,9 @@ impl<const O: bool> Game<O> {
         let judged = watched.blame.judge(now_ns, call, error);
         if let Err((checker, text)) = judged {
             state.observer.watch.violate(now_ns, checker, format!("{}: {text}", side.who()));
+        }
+        if matches!(**error, Cause::Unanswered { .. }) {
+            state.saw(Seen::Unanswered);
         }
         // A peer that breaks the protocol is not listened to any more.
         let is_heard = !matches!(**error, Cause::Violation { .. } | Cause::Cts(_));
@@ -97,7 +103,7 @@ impl<const O: bool> Game<O> {
         self.world.lock().saw(Seen::SessionAway);
         let Faults { session_delay_ns, session_jitter_ns, peer_timeouts_ns, .. } = &self.faults;
         let shortest_ns = peer_timeouts_ns[0].min(peer_timeouts_ns[1]);
-        if matches!(why, Ended::Silent { .. }) && 16 * (session_delay_ns + session_jitter_ns) > shortest_ns {
+        if matches!(why, Ended::Silent { .. }) && 8 * (session_delay_ns + session_jitter_ns) > shortest_ns {
             for connection in self.sessions.ends[end].connections.values() {
                 self.strike(*connection, &[true, false], Strike::SessionBroke);
             }

@@ -39,7 +39,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// The pause before a rail is brought up again, and the time for which a connection waits for one, which is longer than
 /// any silence of a port and the pauses that follow.
 const RAIL_PAUSE: Duration = Duration::from_micros(200);
-const OUTAGE: Duration = Duration::from_millis(600);
+pub(super) const OUTAGE: Duration = Duration::from_millis(600);
 
 impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     fn config(&self, connection: usize) -> ConnectionConfig {

@@ -72,6 +72,8 @@ pub(crate) struct Call {
     pub(crate) recovers: bool,
     /// True if the host may be unable to open a rail again.
     pub(crate) may_not_open: bool,
+    /// The time for which messages wait for a rail, or for the peer's word on one that failed.
+    pub(crate) outage_ns: u64,
 }
 
 /// A strike, and the time in which it has effects.
@@ -252,7 +254,7 @@ impl Blame {
     /// Judges the error of a call on an open end.
     pub(crate) fn judge(&self, now_ns: u64, call: Call, error: &Error) -> Checked {
         check_text(error)?;
-        let Call { sender, grace_ns, needs_peer, is_flush, settling_ns, recovers, may_not_open } = call;
+        let Call { sender, grace_ns, needs_peer, is_flush, settling_ns, recovers, may_not_open, outage_ns } = call;
         let end = self.end(sender);
         if end.hits.is_empty() {
             return Err((Checker::Errors, format!("an error without a reason: {error}")));
@@ -321,8 +323,11 @@ impl Blame {
                     && self.has(sender, &[Strike::SessionBroke]);
                 may_not_open || is_unheard_of || [true, false].iter().any(|end| self.has(*end, &[Strike::DeviceFailed]))
             }
-            Cause::Unanswered { .. } => {
-                matches!(hit.strike, Strike::PeerClosed | Strike::PeerDied | Strike::SessionBroke)
+            // A peer that has closed or died says nothing, and the session that would say so may be away.
+            Cause::Unanswered { for_ns, .. } => {
+                *for_ns >= outage_ns
+                    && matches!(hit.strike, Strike::PeerClosed | Strike::PeerDied)
+                    && self.has(sender, &[Strike::SessionBroke])
             }
             Cause::Violation { .. } => hit.strike == Strike::Forged,
             Cause::Lost(lost) => match (&lost.cause, hit.strike) {

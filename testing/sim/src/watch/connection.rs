@@ -322,7 +322,8 @@ impl Connection {
                     if let Some(group) = group.and_then(|group| self.groups.get_mut(group)) {
                         // The rail may have brought parts of others too, which no fence has made visible.
                         let is_own_seen = (listed.unsure & seen.parts).contains(news.rail);
-                        let own = if unseen == 0 || is_own_seen { 0 } else { 1 << news.rail.index() };
+                        let is_own_there = is_own_seen || listed.placed.contains(news.rail);
+                        let own = if unseen == 0 || is_own_there { 0 } else { 1 << news.rail.index() };
                         group.lose(unseen | own);
                     }
                 }

@@ -34,6 +34,7 @@ const CALL: Call = Call {
     settling_ns: HELD_BACK_NS,
     recovers: false,
     may_not_open: false,
+    outage_ns: 600,
 };
 
 /// Returns the checker that an error of the sending end at this time falls foul of.
@@ -237,4 +238,23 @@ fn a_set_up_ends_with_its_session_only_if_that_broke_or_the_peer_had_given_up() 
     assert!(blame.judge_set_up(true, &error, set_up).is_err(), "nobody has given up");
     blame.strike(6, true, Strike::SessionBroke);
     assert_eq!(blame.judge_set_up(true, &error, set_up), Ok(()));
+}
+
+#[test]
+fn a_peer_without_an_answer_is_gone_and_so_is_its_session_and_both_for_long() {
+    use Strike::{PeerClosed, SessionBroke};
+    for (strikes, for_ns, is_excused) in [
+        (&[PeerClosed, SessionBroke][..], 600, true),
+        (&[PeerClosed, SessionBroke], 599, false),
+        (&[PeerClosed], 600, false),
+        (&[SessionBroke], 600, false),
+    ] {
+        let mut blame = Blame::default();
+        for strike in strikes {
+            blame.strike(5, true, *strike);
+        }
+        let (rail, name, peer) = (RailId::new(0).unwrap(), "rail 0".to_owned(), "node2".to_owned());
+        let error = Cause::Unanswered { rail, name, peer, for_ns }.into();
+        assert_eq!(found(&blame, 9000, &error).is_none(), is_excused, "{strikes:?} {for_ns}");
+    }
 }
