@@ -147,7 +147,8 @@ impl State {
         }
         for (name, address) in before.difference(&self.addresses) {
             let message = format!("{name}: the interface has lost the address {address}; rails over it fail");
-            self.events.push_back(PortEvent { is_fault: true, effect: Effect::None, message });
+            let part = Part { device: name.as_str().into(), piece: Piece::Address(*address) };
+            self.events.push_back(PortEvent { is_fault: true, effect: Effect::Down(part), message });
         }
     }
 }
@@ -212,6 +213,8 @@ mod tests {
         };
         assert_eq!(up, (Effect::Back, "eth0: the interface is up".to_owned()));
         assert_eq!(lost.1, "eth1: the interface has lost the address 10.0.1.1; rails over it fail");
+        let piece = Piece::Address("10.0.1.1".parse().unwrap());
+        assert_eq!(lost.0, Effect::Down(Part { device: "eth1".into(), piece }), "and those over no other address");
         state.look(&BTreeMap::new(), &both[..1]);
         assert_eq!(take(&mut state).len(), 2, "both are gone");
     }

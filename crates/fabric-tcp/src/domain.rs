@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use railweave_fabric::{
-    Access, Domain, LaneId, MAX_LANES, Memory, Part, PendingRail, ProcessorClock, RailSpec, RegisterError, SetupError,
+    Access, Domain, LaneId, MAX_LANES, Memory, Part, PendingRail, Piece, ProcessorClock, RailSpec, RegisterError,
+    SetupError,
 };
 
 use crate::keys::{KEY_CAPACITY, KeyTable, TcpRegistration};
@@ -166,8 +167,13 @@ impl PendingRail for TcpPendingRail {
         if let Some(lane) = missing {
             return Err(SetupError::NoSocket(LaneId::at(lane)));
         }
-        let parts = self.parts();
-        let sockets = self.sockets.into_iter().flatten().collect();
+        let mut parts = self.parts();
+        let sockets: Vec<Socket> = self.sockets.into_iter().flatten().collect();
+        // The address may be another one than the domain's, and the interface may lose it while its link is up.
+        if let (Some(link), Some(socket)) = (&self.link, sockets.first()) {
+            let piece = Piece::Address(socket.local().ip().to_canonical());
+            parts.push(Part { device: Arc::clone(&link.part.device), piece });
+        }
         Ok(TcpRail::new(sockets, &self.spec, self.options.peer_timeout, self.keys, parts))
     }
 }
@@ -229,6 +235,7 @@ mod tests {
         assert!(pending.is_ready());
         let rail = pending.into_rail().unwrap();
         assert_eq!(rail.describe(), format!("{local} - {address}"));
+        assert_eq!(rail.ends(), Some((local.ip(), address.ip())));
         assert_eq!((rail.lanes(), rail.send_room(LaneId(1)), rail.send_room(LaneId(2))), (2, 4, 0));
 
         let missing = domain.open_rail(&SPEC).unwrap().into_rail();

@@ -1,5 +1,6 @@
 //! A rail over TCP: its lanes, and the receives that they share.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ pub struct TcpRail {
     first: usize,
     /// Both ends of each lane.
     descriptions: Vec<String>,
+    ends: Option<(IpAddr, IpAddr)>,
 }
 
 impl TcpRail {
@@ -32,6 +34,8 @@ impl TcpRail {
         keys: Arc<KeyTable>,
         parts: Vec<Part>,
     ) -> Self {
+        let ends = |socket: &Socket| (socket.local().ip().to_canonical(), socket.remote().ip().to_canonical());
+        let ends = sockets.first().map(ends);
         let descriptions = sockets.iter().map(|socket| format!("{} - {}", socket.local(), socket.remote())).collect();
         Self {
             lanes: sockets.into_iter().map(|socket| Lane::new(socket, spec, peer_timeout)).collect(),
@@ -40,6 +44,7 @@ impl TcpRail {
             parts,
             first: 0,
             descriptions,
+            ends,
         }
     }
 }
@@ -103,6 +108,10 @@ impl Rail for TcpRail {
 
     fn parts(&self) -> Vec<Part> {
         self.parts.clone()
+    }
+
+    fn ends(&self) -> Option<(IpAddr, IpAddr)> {
+        self.ends
     }
 
     fn describe(&self) -> String {

@@ -2,6 +2,7 @@
 //! errors) or makes a system call of its own.
 
 use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv6Addr};
 use std::ptr;
 use std::sync::Arc;
 
@@ -464,6 +465,11 @@ impl Rail for VerbsRail {
         let pairs = self.lanes.iter().map(|lane| lane.qp.number());
         let flush = self.flush.as_ref().map(FlushLane::number);
         parts((self.domain.device(), self.domain.port), pairs.chain(flush), &self.completions, self.shared.as_ref())
+    }
+
+    fn ends(&self) -> Option<(IpAddr, IpAddr)> {
+        let address = |gid: [u8; 16]| Ipv6Addr::from(gid).to_canonical();
+        Some((address(self.gid), address(self.peer_gid)))
     }
 
     fn describe(&self) -> String {

@@ -131,6 +131,8 @@ pub enum Piece {
     CompletionQueue(u64),
     /// The shared receive queue with this identifier, unique among those that are open.
     ReceiveQueue(u64),
+    /// This address of the network interface.
+    Address(IpAddr),
 }
 
 impl Part {

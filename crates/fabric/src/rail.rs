@@ -1,6 +1,6 @@
 //! The traits that a network implements.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -327,6 +327,11 @@ pub trait Rail: Send + 'static {
     /// Returns the same as [`PendingRail::parts`].
     fn parts(&self) -> Vec<Part> {
         Vec::new()
+    }
+
+    /// Returns the addresses of this end and of the peer's, canonical; `None` if the fabric has none.
+    fn ends(&self) -> Option<(IpAddr, IpAddr)> {
+        None
     }
 
     /// Describes both ends of the rail for messages: `127.0.0.1:1234 - 127.0.0.1:4321`.

@@ -379,7 +379,8 @@ options! {
         variables: [variable("RAILWEAVE_OUTAGE_TIMEOUT", OUTAGE, "300", number::outage)],
         default: Duration::from_secs(300), "5 min",
         help: "The time for which a connection whose rails have all failed waits until one is back, if \
-               `RAILWEAVE_RECOVERY` is 1. NCCL's calls return an error after it.",
+               `RAILWEAVE_RECOVERY` is 1, and for which messages of one rail that has failed wait until the peer says \
+               what has come. NCCL's calls return an error after it.",
     }
     /// True if virtual functions count as one adapter.
     merge_vfs: bool {

@@ -8,7 +8,7 @@ use common::{
 };
 use railweave_abi::NcclResult;
 use railweave_nccl_host::NetError;
-use railweave_telemetry::{RailState, RunDir, read};
+use railweave_telemetry::{Rail, RailState, RunDir, read};
 use std::net::{Ipv6Addr, TcpListener};
 
 /// Moves messages of sizes that take every path through the protocol, and checks each.
@@ -119,14 +119,19 @@ fn a_path_that_breaks_while_the_peer_is_well_fails_what_needs_it_in_time() {
     });
 }
 
-/// Waits until the telemetry gives the rails of the second interface this state.
-fn until_states(state: RailState) {
+/// Waits until this is true of the telemetry's rails with this number, one at each end.
+fn until_rails(number: u8, is_so: impl Fn(&Rail) -> bool) {
     until("the telemetry", || {
         let files = RunDir::named(Some(&run_dir())).files().ok()?;
         let snapshot = read(files.first()?).ok()?;
-        let mut second = snapshot.state.rails.iter().filter(|rail| rail.number == 1);
-        second.all(|rail| rail.state == state).then_some(())
+        let mut rails = snapshot.state.rails.iter().filter(|rail| rail.number == number);
+        rails.all(&is_so).then_some(())
     });
+}
+
+/// Waits until the telemetry gives the rails of the second interface this state.
+fn until_states(state: RailState) {
+    until_rails(1, |rail| rail.state == state);
 }
 
 #[test]
@@ -221,6 +226,10 @@ fn an_interface_with_another_address_has_its_rail_again() {
                 let carried_before = carried();
                 converse(&pair);
                 assert!(carried() - carried_before > 1_000_000, "it carries {} bytes", carried() - carried_before);
+                let (moved, other) = (format!("fd77:{after}"), "fd77:1::1");
+                for (number, address) in [(1, moved.as_str()), (0, other)] {
+                    until_rails(number, |rail| rail.local == address && rail.remote == address);
+                }
             }
             pair.close();
         });
@@ -228,22 +237,28 @@ fn an_interface_with_another_address_has_its_rail_again() {
 }
 
 #[test]
-fn an_interface_that_goes_down_takes_its_rail_along_at_once() {
-    // Nothing else would notice: what this host sends to itself needs no link.
-    alone(&[TWO_INTERFACES, BY_SPEED], || {
-        in_namespace("--net", || {
-            if !two_interfaces() {
-                return;
-            }
-            let (_plugin, net) = start();
-            let pair = Pair::open(&net, &net, 0);
-            converse(&pair);
-            assert_eq!(warnings(), Vec::<String>::new());
-            assert!(ip("link set rw1 down"));
-            until("the interface's end", || {
-                (!warnings_with(&["rail 1", "is down", "rw1: the interface is down"]).is_empty()).then_some(())
+fn an_interface_that_goes_down_or_loses_its_address_takes_its_rail_along_at_once() {
+    // Nothing else would notice: what this host sends to itself needs no link, and nothing is sent.
+    let cases = [
+        ("link set rw1 down", "rw1: the interface is down"),
+        ("-6 addr del fd77:2::1/64 dev rw1", "rw1: the interface has lost the address fd77:2::1"),
+    ];
+    each(
+        &cases,
+        |_| vec![TWO_INTERFACES, BY_SPEED],
+        |(act, said)| {
+            in_namespace("--net", || {
+                if !two_interfaces() {
+                    return;
+                }
+                let (_plugin, net) = start();
+                let pair = Pair::open(&net, &net, 0);
+                converse(&pair);
+                assert_eq!(warnings(), Vec::<String>::new());
+                assert!(ip(act));
+                until(said, || (!warnings_with(&["rail 1", "is down", said]).is_empty()).then_some(()));
+                pair.close();
             });
-            pair.close();
-        });
-    });
+        },
+    );
 }

@@ -98,8 +98,9 @@ pub enum Cause {
     /// The peer has not said for too long what had come over a rail that failed.
     #[error(
         "{name} to {peer} failed {:.1} s ago, and the peer has not said since what had come over it, longer than \
-         RAILWEAVE_OUTAGE_TIMEOUT: the control session finds no way; check that the peer's control port can be reached \
-         (RAILWEAVE_CONTROL_PORT), or raise RAILWEAVE_OUTAGE_TIMEOUT",
+         RAILWEAVE_OUTAGE_TIMEOUT: the control session finds no way, or the peer's process stands still; look at that \
+         process, check that its control port can be reached (RAILWEAVE_CONTROL_PORT), or raise \
+         RAILWEAVE_OUTAGE_TIMEOUT",
         *.for_ns as f64 / 1e9
     )]
     Unanswered {

@@ -83,7 +83,7 @@ impl fmt::Display for Event {
                 let left: Vec<_> = left.iter().map(|rail| rail.to_string()).collect();
                 let (rails, carry) = if left.len() == 1 { ("rail", "carries") } else { ("rails", "carry") };
                 let until = if *is_gone {
-                    "from now on; only connections that are set up later use the device again"
+                    "from now on; restart the job once the device works again"
                 } else {
                     "until it is back"
                 };

@@ -6,7 +6,7 @@ use railweave_fabric::{Fabric, LaneId, MAX_RAILS, Part, Piece, Rail, RailError, 
 
 use crate::cts::CtsRail;
 use crate::posted_receives::PostedReceives;
-use crate::rail_info::RailInfo;
+use crate::rail_info::{RailInfo, RailName};
 use crate::recovery::Remake;
 
 /// The most completions that one poll takes from a rail.
@@ -163,7 +163,11 @@ impl<F: Fabric> Rails<F> {
                 return None;
             }
         };
-        let DownRail { lanes: count, devices: _, side, cts, registrations, remake } = down;
+        let DownRail { lanes: count, devices: _, mut side, cts, registrations, remake } = down;
+        // Its ports may have other addresses now.
+        if let Some((local, remote)) = lanes.ends() {
+            side.info.name = RailName { local: local.to_string(), remote: remote.to_string() };
+        }
         let connected = ConnectedRail { rail: lanes, lanes: count, side, cts, registrations, remake };
         self.by_id[rail] = RailState::Up(connected);
         self.find_mut(rail)

@@ -187,7 +187,7 @@ impl fmt::Display for ClosedAt {
 /// The meaning of the kernel's error on a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketTrouble {
-    /// The peer's process is gone.
+    /// The peer's process has closed the socket, or is gone.
     PeerGone,
     /// The peer's host does not answer.
     Silent,
@@ -222,7 +222,7 @@ impl SocketTrouble {
 
     fn advice(self) -> &'static str {
         match self {
-            Self::PeerGone => "the peer's process has probably ended; look at its log",
+            Self::PeerGone => "the peer's process has given this rail up, or has ended; look at its log",
             Self::Silent => "the peer's host does not answer; check it and the path to it",
             Self::Unreachable => "there is no longer a path to the peer; check cables, switches and routes",
             Self::Unmapped => "registered memory was unmapped; deregister memory before it is freed",
@@ -470,8 +470,8 @@ mod tests {
             (
                 socket(libc::ECONNRESET),
                 Fault::Peer,
-                "sending failed: Connection reset by peer (os error 104); the peer's process has probably ended; look \
-                 at its log",
+                "sending failed: Connection reset by peer (os error 104); the peer's process has given this rail up, \
+                 or has ended; look at its log",
             ),
             (
                 socket(libc::ETIMEDOUT),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 
 use railweave_discovery::interface_addresses;
-use railweave_fabric::{Effect, Part, PortEvent};
+use railweave_fabric::{Effect, Part, Piece, PortEvent};
 use railweave_telemetry::EventKind;
 use railweave_transport::Session as Protocol;
 
@@ -84,7 +84,10 @@ impl ControlLoop {
     /// the host is down. A socket of a network interface that is down is given up at once.
     fn doubt_sessions(&mut self, part: &Part, message: &str) {
         let answer_ns = self.listening.timeout_ns;
-        let addresses = interface_addresses(&part.device);
+        let addresses = match part.piece {
+            Piece::Address(lost) => vec![lost],
+            _ => interface_addresses(&part.device),
+        };
         let sessions: BTreeSet<usize> = self.open_routes().into_iter().map(|route| route.session).collect();
         for token in sessions {
             let socket = self.session(token).and_then(|session| session.socket.as_ref());
@@ -167,7 +170,7 @@ mod tests {
 
     use mio::Token;
     use railweave_discovery::interface_part;
-    use railweave_fabric::{EventSource, Piece};
+    use railweave_fabric::EventSource;
     use railweave_identity::{hello, random};
     use railweave_patience::until;
     use railweave_transport::{Message, Offer, SessionAction, SessionConfig, Ways};
@@ -305,6 +308,16 @@ mod tests {
         assert!(after < before, "it asks now, and waits for {after} instead of {before}");
         site.take(Effect::Down(interface_part("lo")));
         assert!(site.session().protocol.is_away());
+    }
+
+    #[test]
+    fn a_session_gives_up_the_socket_of_an_address_that_is_lost_and_of_no_other() {
+        let mut site = Site::new();
+        for (last, is_away) in [(9, false), (1, true)] {
+            let piece = Piece::Address(Ipv4Addr::new(127, 0, 0, last).into());
+            site.take(Effect::Down(Part { device: "lo".into(), piece }));
+            assert_eq!(site.session().protocol.is_away(), is_away, "127.0.0.{last}");
+        }
     }
 
     fn port() -> Part {

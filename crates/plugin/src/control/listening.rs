@@ -1,13 +1,11 @@
 //! The listening for rails that fall silent: open connections are looked at a few times in the time that a rail may be
-//! silent, as long as they have something on its way. A session leaves the path of a silent rail.
-
-use std::io;
+//! silent, as long as they have something on its way. A session on the path of a silent rail finds out soon if it leads
+//! to the peer.
 
 use railweave_transport::{Event, GivenUp, Hearing, Hush, Side};
 
 use super::connection::Connection;
 use super::control_loop::ControlLoop;
-use super::session::Session;
 use crate::comm::Route;
 
 /// The number of looks in the time for which a rail may be silent, while anything is on its way.
@@ -56,30 +54,27 @@ impl ControlLoop {
         hush != Hush::Idle
     }
 
-    /// Has a session go on over another path if its socket is on that of a rail which this end has found silent, or the
-    /// peer: both ends have to speak over the session now, and its socket would be found silent only a second later.
-    pub(super) fn leave_silent_path(&mut self, route: Route, event: &Event) {
-        let Event::RailDown { rail, name, why: GivenUp::Silent(_) | GivenUp::Peer, left, .. } = event else {
+    /// Has a session ask its peer for an answer soon, and go on over another path without one, if its socket is on the
+    /// path of a rail which this end has found silent, or the peer: both ends have to speak over the session now, and
+    /// its socket would be found silent only a second later.
+    pub(super) fn doubt_silent_path(&mut self, route: Route, event: &Event) {
+        let Event::RailDown { rail, why: GivenUp::Silent(_) | GivenUp::Peer, left, .. } = event else {
+            return;
+        };
+        let answer_ns = self.listening.timeout_ns / LOOKS;
+        let Some(session) = self.session(route.session) else {
             return;
         };
         // The acceptor cannot dial, without another rail there may be no other path, and set-ups end with the socket,
         // which may work all the same.
-        let is_setting_up =
-            |session: &Session| session.connections.values().any(|it| matches!(it, Connection::Setup(_)));
-        let session = self.session(route.session).filter(|session| {
-            let protocol = &session.protocol;
-            protocol.side() == Side::Opener && !protocol.is_away() && !left.is_empty() && !is_setting_up(session)
-        });
-        let Some(session) = session else {
-            return;
-        };
+        let may_leave = session.protocol.side() == Side::Opener && !left.is_empty() && !session.setups.has_any();
         let local = session.socket.as_ref().and_then(|socket| socket.stream.local());
-        let Some(Connection::Open { heard, .. }) = session.connections.get(&route.connection) else {
-            return;
-        };
-        if heard.shares_path(*rail, local, session.protocol.address().ip()) {
-            let text = format!("{name} has failed on the same path");
-            self.lose_socket(route.session, &io::Error::new(io::ErrorKind::TimedOut, text));
+        if let Some(Connection::Open { heard, .. }) = session.connections.get(&route.connection)
+            && answer_ns > 0
+            && may_leave
+            && heard.shares_path(*rail, local, session.protocol.address().ip())
+        {
+            self.with_session(route.session, |session, now| session.doubt(answer_ns, now));
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The reports of the control thread's other parts to the telemetry.
 
 use railweave_telemetry::{Direction, EventKind};
-use railweave_transport::{Event, Hello};
+use railweave_transport::{Event, Hello, RailInfo};
 
-use super::connection::{ConnectionSetup, Target};
+use super::connection::{Connection, ConnectionSetup, Target};
 use super::control_loop::ControlLoop;
 use crate::comm::{Established, Route};
 use crate::publish::{Opened, Peer, Publish};
@@ -52,6 +52,18 @@ impl ControlLoop {
                 left_out: &setup.left_out,
                 peer,
             });
+        }
+    }
+
+    /// Notes the rails of an open connection one of which is back, perhaps over other addresses.
+    pub(super) fn set_rails(&mut self, route: Route, rails: Option<Vec<RailInfo>>) {
+        let Some(rails) = rails else { return };
+        if let Some(publish) = &mut self.publish {
+            publish.rename(route, &rails);
+        }
+        let connection = self.session(route.session).and_then(|it| it.connections.get_mut(&route.connection));
+        if let Some(Connection::Open { heard, .. }) = connection {
+            heard.rails = rails;
         }
     }
 

@@ -145,13 +145,16 @@ impl ControlLoop {
             let served = self.with_open_end(route, |end| {
                 let refused: Vec<_> = inbox.drain(..).filter_map(|input| input.give(end, now).err()).collect();
                 let actions: Vec<_> = std::iter::from_fn(|| end.poll_recovery()).collect();
-                (actions, end.recovery_timeout_ns(), end.parts(), refused)
+                let is_back = |action: &RecoveryAction| matches!(action, RecoveryAction::Event(Event::RailUp { .. }));
+                let rails = actions.iter().any(is_back).then(|| end.rails());
+                (actions, end.recovery_timeout_ns(), end.parts(), rails, refused)
             });
             match served {
-                Ok((actions, due_ns, parts, refused)) => {
+                Ok((actions, due_ns, parts, rails, refused)) => {
                     let due_ns = due_ns.map(|due_ns| due_ns.max(now.saturating_add(AGAIN_NS)));
                     self.recoveries.set(route, due_ns);
                     self.set_parts(route, parts);
+                    self.set_rails(route, rails);
                     for (address, what) in refused {
                         self.refuse_lane(address, &what);
                     }
@@ -233,7 +236,7 @@ impl ControlLoop {
             RecoveryAction::Free(lanes) => self.workers.free(lanes),
             RecoveryAction::Event(event) => {
                 self.report_rail(route, &event);
-                self.leave_silent_path(route, &event);
+                self.doubt_silent_path(route, &event);
             }
         }
     }

@@ -12,6 +12,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use railweave_telemetry::{
     Event, EventKind, IDLE_NS, Notice, Process, Publisher, RunDir, SEED_POLICY_PATH, Steering, sweep,
 };
+use railweave_transport::RailInfo;
 
 pub(crate) use records::{Opened, Peer};
 
@@ -248,6 +249,17 @@ impl Publish {
         let rails: Vec<_> = opened.rails.iter().map(|rail| rail.name.to_string()).collect();
         let text = format!("to {}: {}", opened.peer.host, rails.join(", "));
         self.note(EventKind::OPENED, Some(opened.route), text);
+    }
+
+    /// Shows the addresses that the rails of a connection have now.
+    pub(crate) fn rename(&mut self, route: Route, rails: &[RailInfo]) {
+        let number = self.records.number(route);
+        for record in self.records.state.rails.iter_mut().filter(|record| Some(record.connection) == number) {
+            if let Some(rail) = rails.iter().find(|rail| rail.index == usize::from(record.number)) {
+                (record.local, record.remote) = (rail.name.local.clone(), rail.name.remote.clone());
+            }
+        }
+        self.hurry();
     }
 
     /// Notes that a connection is closed.
