@@ -141,14 +141,15 @@ impl State {
         );
         let addresses = watched().map(|it| (it.device().to_owned(), it.address)).collect();
         let before = std::mem::replace(&mut self.addresses, addresses);
-        for (name, address) in self.addresses.difference(&before) {
-            let message = format!("{name}: the interface has the address {address} now");
-            self.events.push_back(PortEvent { is_fault: false, effect: Effect::Back, message });
-        }
+        // Losses first: a rail over an address that has another in its place comes back at once.
         for (name, address) in before.difference(&self.addresses) {
             let message = format!("{name}: the interface has lost the address {address}; rails over it fail");
             let part = Part { device: name.as_str().into(), piece: Piece::Address(*address) };
             self.events.push_back(PortEvent { is_fault: true, effect: Effect::Down(part), message });
+        }
+        for (name, address) in self.addresses.difference(&before) {
+            let message = format!("{name}: the interface has the address {address} now");
+            self.events.push_back(PortEvent { is_fault: false, effect: Effect::Back, message });
         }
     }
 }

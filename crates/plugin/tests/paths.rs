@@ -124,8 +124,8 @@ fn until_rails(number: u8, is_so: impl Fn(&Rail) -> bool) {
     until("the telemetry", || {
         let files = RunDir::named(Some(&run_dir())).files().ok()?;
         let snapshot = read(files.first()?).ok()?;
-        let mut rails = snapshot.state.rails.iter().filter(|rail| rail.number == number);
-        rails.all(&is_so).then_some(())
+        let rails: Vec<_> = snapshot.state.rails.iter().filter(|rail| rail.number == number).collect();
+        (rails.len() == 2 && rails.into_iter().all(&is_so)).then_some(())
     });
 }
 

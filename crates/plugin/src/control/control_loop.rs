@@ -502,7 +502,7 @@ impl ControlLoop {
         let again = again.chain(self.sources_behind.first().map(|(at, _)| at));
         let unclaimed = unclaimed.into_iter().chain(self.left_queue.next_ns());
         let again = again.chain(self.recoveries.first().map(|(at, _)| at)).chain(self.workers.next_rail_ns());
-        let again = again.chain(self.listening.next_ns).chain(self.rail_lines.next_ns());
+        let again = again.chain(self.listening.due_ns()).chain(self.rail_lines.next_ns());
         let again = again.chain(self.publish.as_ref().map(Publish::next_ns));
         unclaimed.chain(entries).chain(stopping).chain(again).min()
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use railweave_discovery::interface_addresses;
+use railweave_discovery::{interface_addresses, interface_of};
 use railweave_fabric::{Effect, Part, Piece, PortEvent};
 use railweave_telemetry::EventKind;
 use railweave_transport::Session as Protocol;
@@ -83,10 +83,10 @@ impl ControlLoop {
     /// Has each session with open connections find out soon if its socket still leads to the peer, because this part of
     /// the host is down. A socket of a network interface that is down is given up at once.
     fn doubt_sessions(&mut self, part: &Part, message: &str) {
-        let answer_ns = self.listening.timeout_ns;
-        let addresses = match part.piece {
-            Piece::Address(lost) => vec![lost],
-            _ => interface_addresses(&part.device),
+        let (addresses, answer_ns) = match part.piece {
+            // Another interface may have it now, and sessions over other addresses have nothing to do with it.
+            Piece::Address(lost) => (Some(lost).filter(|lost| interface_of(*lost).is_none()).into_iter().collect(), 0),
+            _ => (interface_addresses(&part.device), self.listening.timeout_ns),
         };
         let sessions: BTreeSet<usize> = self.open_routes().into_iter().map(|route| route.session).collect();
         for token in sessions {
@@ -311,12 +311,13 @@ mod tests {
     }
 
     #[test]
-    fn a_session_gives_up_the_socket_of_an_address_that_is_lost_and_of_no_other() {
+    fn an_address_that_another_interface_has_or_that_no_session_is_at_costs_none_its_socket() {
         let mut site = Site::new();
-        for (last, is_away) in [(9, false), (1, true)] {
-            let piece = Piece::Address(Ipv4Addr::new(127, 0, 0, last).into());
-            site.take(Effect::Down(Part { device: "lo".into(), piece }));
-            assert_eq!(site.session().protocol.is_away(), is_away, "127.0.0.{last}");
+        let before = site.session().protocol.timeout_ns();
+        for address in [Ipv4Addr::LOCALHOST, Ipv4Addr::new(192, 0, 2, 9)] {
+            site.take(Effect::Down(Part { device: "eth0".into(), piece: Piece::Address(address.into()) }));
+            assert!(!site.session().protocol.is_away());
+            assert_eq!(site.session().protocol.timeout_ns(), before, "nor is the peer asked");
         }
     }
 

@@ -5,12 +5,16 @@ use std::net::IpAddr;
 use railweave_fabric::RailId;
 use railweave_transport::RailInfo;
 
+use crate::comm::Route;
+
 /// The times of the looks.
 pub(super) struct Listening {
     /// The time for which a rail may be silent; 0 if nobody looks.
     pub(super) timeout_ns: u64,
     /// The time of the next look; `None` while no connection is open.
     pub(super) next_ns: Option<u64>,
+    /// The connections that could not be looked at, and the time at which they are.
+    missed: (Vec<Route>, u64),
 }
 
 /// One connection, as the looks know it.
@@ -23,7 +27,27 @@ pub(super) struct Heard {
 impl Listening {
     /// Returns the looks at connections that go on without a rail that has been silent for this time; 0 for none.
     pub(super) fn new(timeout_ns: u64) -> Self {
-        Self { timeout_ns, next_ns: None }
+        Self { timeout_ns, next_ns: None, missed: (Vec::new(), 0) }
+    }
+
+    /// Notes a connection that could not be looked at, and is at this time if no look comes before.
+    pub(super) fn miss(&mut self, route: Route, again_ns: u64) {
+        let (routes, at_ns) = &mut self.missed;
+        if routes.is_empty() {
+            *at_ns = again_ns;
+        }
+        routes.push(route);
+    }
+
+    /// Takes those that are due, and all of them if a look is due.
+    pub(super) fn take_missed(&mut self, now_ns: u64) -> Vec<Route> {
+        if self.due_ns().is_some_and(|at_ns| at_ns <= now_ns) { std::mem::take(&mut self.missed.0) } else { Vec::new() }
+    }
+
+    /// Returns the time at which there is something to do.
+    pub(super) fn due_ns(&self) -> Option<u64> {
+        let (missed, at_ns) = &self.missed;
+        self.next_ns.into_iter().chain((!missed.is_empty()).then_some(*at_ns)).min()
     }
 
     /// Notes that a connection is open.
@@ -51,11 +75,12 @@ impl Heard {
         self.rails.iter().all(|rail| rail.counters.is_down())
     }
 
-    /// Returns true if a rail begins at the first of these addresses, or ends at the second.
-    pub(super) fn shares_path(&self, rail: RailId, local: Option<IpAddr>, remote: IpAddr) -> bool {
+    /// Returns the number of ends that a rail and a path from the first of these addresses to the second have in common.
+    pub(super) fn ends_in_common(&self, rail: RailId, local: Option<IpAddr>, remote: IpAddr) -> usize {
         let is_at = |name: &str, address: Option<IpAddr>| address.is_some_and(|it| name.parse() == Ok(it));
-        let mut found = self.rails.iter().filter(|info| info.index == rail.index());
-        found.any(|info| is_at(&info.name.local, local) || is_at(&info.name.remote, Some(remote)))
+        let found = self.rails.iter().find(|info| info.index == rail.index());
+        let ends = found.map(|info| [is_at(&info.name.local, local), is_at(&info.name.remote, Some(remote))]);
+        ends.into_iter().flatten().filter(|is_common| *is_common).count()
     }
 }
 
@@ -68,7 +93,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_is_on_the_path_of_a_rail_if_they_have_an_end_in_common() {
+    fn a_connection_that_could_not_be_looked_at_is_due_before_the_next_look() {
+        let route = |connection| Route { session: 1, connection };
+        let mut listening = Listening::new(500);
+        assert_eq!(listening.due_ns(), None);
+        listening.begin(0);
+        listening.miss(route(1), 31);
+        listening.miss(route(2), 32);
+        assert_eq!(listening.due_ns(), Some(31));
+        assert_eq!(listening.take_missed(30), []);
+        assert_eq!(listening.take_missed(31), [route(1), route(2)]);
+        assert_eq!(listening.due_ns(), Some(500));
+        listening.miss(route(1), 501);
+        assert_eq!(listening.due_ns(), Some(500));
+        assert_eq!(listening.take_missed(500), [route(1)], "the look takes its place");
+    }
+
+    #[test]
+    fn a_session_may_have_both_ends_of_its_path_in_common_with_a_rail_or_one_or_none() {
         let info = |index, local: &str, remote: &str| RailInfo {
             index,
             local_port: index,
@@ -78,13 +120,16 @@ mod tests {
             counters: Arc::new(RailCounters::default()),
         };
         let heard = Heard::new(vec![info(0, "10.0.0.1", "10.0.0.2"), info(1, "fd77::1", "fd77::2")]);
-        let shares = |rail: usize, local: &str, remote: &str| {
+        let common = |rail: usize, local: &str, remote: &str| {
             let rail = RailId::new(rail).expect("it is a rail");
-            heard.shares_path(rail, Some(local.parse().unwrap()), remote.parse().unwrap())
+            heard.ends_in_common(rail, Some(local.parse().unwrap()), remote.parse().unwrap())
         };
-        assert!(shares(0, "10.0.0.1", "10.0.0.2"));
-        assert!(shares(0, "10.0.0.1", "10.0.9.2") && shares(0, "10.0.9.1", "10.0.0.2"));
-        assert!(shares(1, "fd77::1", "fd77::9"));
-        assert!(!shares(1, "10.0.0.1", "10.0.0.2") && !shares(0, "10.0.0.2", "10.0.0.1") && !shares(2, "::1", "::1"));
+        assert_eq!(common(0, "10.0.0.1", "10.0.0.2"), 2);
+        assert_eq!([common(0, "10.0.0.1", "10.0.9.2"), common(0, "10.0.9.1", "10.0.0.2")], [1, 1]);
+        assert_eq!(common(1, "fd77::1", "fd77::9"), 1);
+        assert_eq!(
+            [common(1, "10.0.0.1", "10.0.0.2"), common(0, "10.0.0.2", "10.0.0.1"), common(2, "::1", "::1")],
+            [0; 3]
+        );
     }
 }

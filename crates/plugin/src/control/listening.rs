@@ -1,33 +1,38 @@
 //! The listening for rails that fall silent: open connections are looked at a few times in the time that a rail may be
-//! silent, as long as they have something on its way. A session on the path of a silent rail finds out soon if it leads
-//! to the peer.
+//! silent, as long as they have something on its way. A session leaves the path of a silent rail.
+
+use std::io;
 
 use railweave_transport::{Event, GivenUp, Hearing, Hush, Side};
 
 use super::connection::Connection;
 use super::control_loop::ControlLoop;
-use crate::comm::Route;
+use crate::comm::{NoTurn, Route};
 
 /// The number of looks in the time for which a rail may be silent, while anything is on its way.
 const LOOKS: u64 = 2;
+
+/// A connection whose application was in a call is looked at again after this part of the pause between two looks.
+const MISSED_PART: u64 = 8;
 
 impl ControlLoop {
     /// Looks at the open connections with something on its way, if it is time to.
     pub(super) fn listen_to_peers(&mut self) {
         let now = self.now_ns();
-        if self.listening.next_ns.is_none_or(|at_ns| at_ns > now) {
-            return;
-        }
-        let routes = self.open_routes();
+        let is_due = self.listening.next_ns.is_some_and(|at_ns| at_ns <= now);
+        let missed = self.listening.take_missed(now);
+        let routes = if is_due { self.open_routes() } else { missed };
         let is_needed = !routes.is_empty();
         let mut is_any_busy = false;
         for route in routes {
             self.look_at_debts();
             is_any_busy |= self.listen_to(route);
         }
-        // After a look that found nothing, work may have been on its way for a whole pause before it is seen.
-        let pause_ns = self.listening.timeout_ns / if is_any_busy { LOOKS } else { 1 };
-        self.listening.next_ns = is_needed.then_some(now.saturating_add(pause_ns.max(1)));
+        if is_due {
+            // After a look that found nothing, work may have been on its way for a whole pause before it is seen.
+            let pause_ns = self.listening.timeout_ns / if is_any_busy { LOOKS } else { 1 };
+            self.listening.next_ns = is_needed.then_some(now.saturating_add(pause_ns.max(1)));
+        }
     }
 
     /// Looks at a connection. Returns true if something is on its way.
@@ -40,25 +45,33 @@ impl ControlLoop {
             return false;
         }
         let hearing = Hearing { now_ns: self.now_ns(), heard_ns };
-        // An application that is in a call is looked at the next time.
-        let hush = self.with_open_end(route, |end| end.look_for_silence(hearing)).unwrap_or(Hush::Busy);
+        let hush = match self.with_open_end(route, |end| end.look_for_silence(hearing)) {
+            Ok(hush) => hush,
+            Err(why) => {
+                if why == NoTurn::Busy {
+                    let again_ns = self.listening.timeout_ns / LOOKS / MISSED_PART;
+                    self.listening.miss(route, hearing.now_ns.saturating_add(again_ns.max(1)));
+                }
+                return true;
+            }
+        };
         if let Some(session) = self.session(route.session)
             && let Some(Connection::Open { heard, .. }) = session.connections.get_mut(&route.connection)
         {
             heard.idle_since = (hush == Hush::Idle).then_some(posted);
         }
         if hush == Hush::Doubtful {
-            let answer_ns = self.listening.timeout_ns;
+            let answer_ns = self.listening.timeout_ns / LOOKS;
             self.with_session(route.session, |session, now| session.doubt(answer_ns, now));
         }
         hush != Hush::Idle
     }
 
-    /// Has a session ask its peer for an answer soon, and go on over another path without one, if its socket is on the
-    /// path of a rail which this end has found silent, or the peer: both ends have to speak over the session now, and
-    /// its socket would be found silent only a second later.
-    pub(super) fn doubt_silent_path(&mut self, route: Route, event: &Event) {
-        let Event::RailDown { rail, why: GivenUp::Silent(_) | GivenUp::Peer, left, .. } = event else {
+    /// Has a session go on over another path if its socket is on that of a rail which this end has found silent, or the
+    /// peer: both ends have to speak over the session now, and its socket would be found silent only a second later. If
+    /// they have only one end in common, the session asks its peer first, and goes on elsewhere without an answer.
+    pub(super) fn leave_silent_path(&mut self, route: Route, event: &Event) {
+        let Event::RailDown { rail, name, why: GivenUp::Silent(_) | GivenUp::Peer, left, .. } = event else {
             return;
         };
         let answer_ns = self.listening.timeout_ns / LOOKS;
@@ -69,12 +82,19 @@ impl ControlLoop {
         // which may work all the same.
         let may_leave = session.protocol.side() == Side::Opener && !left.is_empty() && !session.setups.has_any();
         let local = session.socket.as_ref().and_then(|socket| socket.stream.local());
-        if let Some(Connection::Open { heard, .. }) = session.connections.get(&route.connection)
-            && answer_ns > 0
-            && may_leave
-            && heard.shares_path(*rail, local, session.protocol.address().ip())
-        {
-            self.with_session(route.session, |session, now| session.doubt(answer_ns, now));
+        let Some(Connection::Open { heard, .. }) = session.connections.get(&route.connection).filter(|_| may_leave)
+        else {
+            return;
+        };
+        match heard.ends_in_common(*rail, local, session.protocol.address().ip()) {
+            2 if !session.protocol.is_away() => {
+                let text = format!("{name} has failed on the same path");
+                self.lose_socket(route.session, &io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            1 if answer_ns > 0 => {
+                self.with_session(route.session, |session, now| session.doubt(answer_ns, now));
+            }
+            _ => {}
         }
     }
 }

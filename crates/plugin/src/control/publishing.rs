@@ -57,13 +57,16 @@ impl ControlLoop {
 
     /// Notes the rails of an open connection one of which is back, perhaps over other addresses.
     pub(super) fn set_rails(&mut self, route: Route, rails: Option<Vec<RailInfo>>) {
-        let Some(rails) = rails else { return };
+        let connection = self.session(route.session).and_then(|it| it.connections.get_mut(&route.connection));
+        let (Some(rails), Some(Connection::Open { heard, .. })) = (rails, connection) else {
+            return;
+        };
+        if heard.rails.iter().map(|rail| &rail.name).eq(rails.iter().map(|rail| &rail.name)) {
+            return;
+        }
+        heard.rails.clone_from(&rails);
         if let Some(publish) = &mut self.publish {
             publish.rename(route, &rails);
-        }
-        let connection = self.session(route.session).and_then(|it| it.connections.get_mut(&route.connection));
-        if let Some(Connection::Open { heard, .. }) = connection {
-            heard.rails = rails;
         }
     }
 

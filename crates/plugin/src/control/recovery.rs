@@ -236,7 +236,7 @@ impl ControlLoop {
             RecoveryAction::Free(lanes) => self.workers.free(lanes),
             RecoveryAction::Event(event) => {
                 self.report_rail(route, &event);
-                self.doubt_silent_path(route, &event);
+                self.leave_silent_path(route, &event);
             }
         }
     }

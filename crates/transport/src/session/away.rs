@@ -147,10 +147,11 @@ impl Session {
         self.wait_to_check(now_ns);
     }
 
-    /// Notes that something answers at the address that is dialled.
+    /// Notes that something answers at the address that is dialled. From a port that the kernel has not chosen, it may
+    /// be on another host.
     pub(super) fn forget_sign(&mut self) {
-        let is_home = self.is_at_home();
-        if let Some(away) = self.away.as_mut().filter(|_| is_home) {
+        let shows = self.is_at_home() && !self.redial.is_bound();
+        if let Some(away) = self.away.as_mut().filter(|_| shows) {
             away.sign = None;
         }
     }

@@ -191,4 +191,7 @@ fn a_refusal_counts_only_where_the_kernel_has_chosen_the_port() {
     pair.opener.handle_timeout(pair.now_ns);
     pair.opener.handle_lost(end_of_socket(SocketEndKind::Refused), pair.now_ns);
     assert!(has_sign(&pair));
+    pair.opener.handle_lost(end_of_socket(SocketEndKind::Refused), pair.now_ns);
+    pair.opener.handle_connected([8; 32], pair.now_ns);
+    assert!(pair.opener.redial.is_bound() && has_sign(&pair), "another host may have answered");
 }
