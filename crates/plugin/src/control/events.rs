@@ -162,7 +162,7 @@ impl ControlLoop {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::VecDeque;
     use std::net::{Ipv4Addr, SocketAddr, TcpListener};
     use std::os::fd::RawFd;
@@ -199,14 +199,14 @@ mod tests {
     }
 
     /// A control thread whose session is up, and has a connection that NCCL does not have yet.
-    struct Site {
-        thread: ControlLoop,
+    pub(in crate::control) struct Site {
+        pub(in crate::control) thread: ControlLoop,
         /// The peer's, which answers nothing.
         _listener: TcpListener,
     }
 
     impl Site {
-        fn new() -> Self {
+        pub(in crate::control) fn new() -> Self {
             let mut thread = control_loop();
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             let address = listener.local_addr().unwrap();
@@ -245,7 +245,7 @@ mod tests {
                 .collect()
         }
 
-        fn session(&mut self) -> &mut Session {
+        pub(in crate::control) fn session(&mut self) -> &mut Session {
             self.thread.session(ROUTE.session).expect("it does not end")
         }
     }

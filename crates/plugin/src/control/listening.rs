@@ -101,7 +101,14 @@ impl ControlLoop {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use railweave_fabric::{RailId, RailSet};
+    use railweave_patience::until;
+    use railweave_transport::{Event, GivenUp, RailCounters, RailInfo, RailName};
+
     use crate::control::connection::Connection;
+    use crate::control::events::tests::Site;
     use crate::control::recovery::tests::{ROUTE, control_loop, open};
 
     #[test]
@@ -114,6 +121,40 @@ mod tests {
         heard.idle_since = Some(7);
         for _ in 0..2 {
             assert!(thread.listen_to(ROUTE), "something may be on its way");
+        }
+    }
+
+    #[test]
+    fn a_session_leaves_the_path_of_a_silent_rail_and_asks_if_only_an_end_of_it_is_the_same() {
+        let left = RailSet::only(RailId::new(1).unwrap());
+        let cases = [
+            (("127.0.0.1", "127.0.0.1"), left, (true, false)),
+            (("127.0.0.1", "127.0.0.2"), left, (false, true)),
+            (("127.0.0.2", "127.0.0.1"), left, (false, true)),
+            (("127.0.0.2", "127.0.0.2"), left, (false, false)),
+            (("127.0.0.1", "127.0.0.1"), RailSet::EMPTY, (false, false)),
+        ];
+        for ((local, remote), left, (leaves, asks)) in cases {
+            let mut site = Site::new();
+            let connection = site.session().connections.get_mut(&ROUTE.connection);
+            let Some(Connection::Open { heard, .. }) = connection else { panic!("it is open") };
+            heard.rails = vec![RailInfo {
+                index: 0,
+                local_port: 0,
+                name: RailName { local: local.to_owned(), remote: remote.to_owned() },
+                speed_mbps: None,
+                lanes: 1,
+                counters: Arc::new(RailCounters::default()),
+            }];
+            let has_end = |site: &mut Site| site.session().socket.as_ref().and_then(|it| it.stream.local());
+            until("the socket has an address", || has_end(&mut site));
+            let before = site.session().protocol.timeout_ns();
+            let (rail, name) = (RailId::new(0).unwrap(), "rail 0".to_owned());
+            let event = Event::RailDown { rail, name, why: GivenUp::Peer, left, is_gone: false };
+            site.thread.leave_silent_path(ROUTE, &event);
+            let protocol = &site.session().protocol;
+            let is_asked = !protocol.is_away() && protocol.timeout_ns() < before;
+            assert_eq!((protocol.is_away(), is_asked), (leaves, asks), "{local} {remote} {left:?}");
         }
     }
 }
