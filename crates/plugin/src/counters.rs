@@ -27,8 +27,8 @@ fn values(counters: &RailCounters) -> [u64; 4] {
     [counters.data_bytes(), counters.data_writes(), counters.cts_writes(), counters.received_bytes()]
 }
 
-/// Returns new counters for one connection's use of a rail; they add to the rail's sum, even while it has come back over
-/// other addresses than those that name it here.
+/// Returns new counters for one connection's use of a rail; they add to the rail's sum, even once it is back over other
+/// addresses than those that name it here.
 pub(crate) fn of(name: &RailName) -> Arc<RailCounters> {
     let counters = Arc::new(RailCounters::default());
     let mut rails = RAILS.get().lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -75,7 +75,7 @@ impl Heard {
         self.rails.iter().all(|rail| rail.counters.is_down())
     }
 
-    /// Returns the number of ends that a rail and a path from the first of these addresses to the second have in common.
+    /// Returns the number of ends that a rail shares with a path from the first of these addresses to the second.
     pub(super) fn ends_in_common(&self, rail: RailId, local: Option<IpAddr>, remote: IpAddr) -> usize {
         let is_at = |name: &str, address: Option<IpAddr>| address.is_some_and(|it| name.parse() == Ok(it));
         let found = self.rails.iter().find(|info| info.index == rail.index());

@@ -258,3 +258,21 @@ fn a_peer_without_an_answer_is_gone_and_so_is_its_session_and_both_for_long() {
         assert_eq!(found(&blame, 9000, &error).is_none(), is_excused, "{strikes:?} {for_ns}");
     }
 }
+
+#[test]
+fn a_sender_does_not_know_what_has_landed_if_nobody_answers_it() {
+    let done = Call { needs_peer: false, recovers: true, ..CALL };
+    for (mute, is_excused) in
+        [(None, false), (Some((true, Strike::SessionBroke)), true), (Some((false, Strike::Forged)), true)]
+    {
+        let mut blame = Blame::default();
+        blame.strike_until(1, 9, true, Strike::RailSilent(1));
+        blame.strike(5, true, Strike::PeerClosed);
+        blame.bye_arrived(5, true);
+        blame.landed(4);
+        if let Some((sender, strike)) = mute {
+            blame.strike(5, sender, strike);
+        }
+        assert_eq!(blame.judge(9000, done, &lost(LostCause::Bye)).is_ok(), is_excused, "{mute:?}");
+    }
+}
