@@ -272,11 +272,12 @@ impl Blame {
         // A peer that closes says what it has received, unless its connection has failed.
         let is_bye = matches!(&**error, Cause::Lost(lost) if lost.cause == LostCause::Bye);
         let is_told = sender && is_bye && !self.has(!sender, &[Strike::Forged]);
-        // A sender whose rail has failed asks its peer what has come, over the session. A peer that a hostile immediate
-        // has ended does not say.
+        // A sender whose rail has failed asks its peer what has come, over the session. A peer that has closed or that a
+        // hostile immediate has ended does not say.
         let is_mute = self.has(sender, &[Strike::SessionBroke]) || self.has(!sender, &[Strike::Forged]);
-        let is_unanswered = recovers && sender && is_mute;
-        let is_unsure = is_unanswered && end.hits.iter().any(|hit| hit.strike.loses_acknowledgements());
+        let is_without_acks = is_mute && end.hits.iter().any(|hit| hit.strike.loses_acknowledgements());
+        let is_without_peer = self.has(sender, &[Strike::PeerClosed]) && !end.dead_lanes.is_empty();
+        let is_unsure = recovers && sender && (is_without_acks || is_without_peer);
         let is_excused = is_settling(now_ns) || !is_told && end.hits.iter().any(is_unheard) || is_unsure;
         if matches!(**error, Cause::Lost(_)) && !needs_peer && !is_excused {
             return blamed("the connection is called lost, but it needs nothing more from its peer".to_owned());
