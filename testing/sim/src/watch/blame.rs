@@ -326,11 +326,10 @@ impl Blame {
                     && self.has(sender, &[Strike::SessionBroke]);
                 may_not_open || is_unheard_of || [true, false].iter().any(|end| self.has(*end, &[Strike::DeviceFailed]))
             }
-            // A peer that has closed or died says nothing, and the session that would say so may be away.
+            // A dead peer says nothing, and one that has closed neither; the session that would say so may be away.
             Cause::Unanswered { for_ns, .. } => {
-                *for_ns >= outage_ns
-                    && matches!(hit.strike, Strike::PeerClosed | Strike::PeerDied)
-                    && self.has(sender, &[Strike::SessionBroke])
+                let is_mute = hit.strike == Strike::PeerClosed && self.has(sender, &[Strike::SessionBroke]);
+                *for_ns >= outage_ns && (is_mute || hit.strike == Strike::PeerDied)
             }
             Cause::Violation { .. } => hit.strike == Strike::Forged,
             Cause::Lost(lost) => match (&lost.cause, hit.strike) {

@@ -241,12 +241,14 @@ fn a_set_up_ends_with_its_session_only_if_that_broke_or_the_peer_had_given_up() 
 }
 
 #[test]
-fn a_peer_without_an_answer_is_gone_and_so_is_its_session_and_both_for_long() {
-    use Strike::{PeerClosed, SessionBroke};
+fn a_peer_without_an_answer_is_gone_for_long() {
+    use Strike::{PeerClosed, PeerDied, SessionBroke};
     for (strikes, for_ns, is_excused) in [
         (&[PeerClosed, SessionBroke][..], 600, true),
         (&[PeerClosed, SessionBroke], 599, false),
         (&[PeerClosed], 600, false),
+        (&[PeerDied], 600, true),
+        (&[PeerDied], 599, false),
         (&[SessionBroke], 600, false),
     ] {
         let mut blame = Blame::default();
