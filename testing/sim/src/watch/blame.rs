@@ -272,8 +272,8 @@ impl Blame {
         // A peer that closes says what it has received, unless its connection has failed.
         let is_bye = matches!(&**error, Cause::Lost(lost) if lost.cause == LostCause::Bye);
         let is_told = sender && is_bye && !self.has(!sender, &[Strike::Forged]);
-        // A sender whose rail has failed asks its peer what has come, over the session. A peer that has closed or that a
-        // hostile immediate has ended does not say.
+        // A sender whose rail has failed asks its peer over the session for what has come. A peer that has closed does
+        // not say, nor does one that a hostile immediate has ended.
         let is_mute = self.has(sender, &[Strike::SessionBroke]) || self.has(!sender, &[Strike::Forged]);
         let is_without_acks = is_mute && end.hits.iter().any(|hit| hit.strike.loses_acknowledgements());
         let is_without_peer = self.has(sender, &[Strike::PeerClosed]) && !end.dead_lanes.is_empty();

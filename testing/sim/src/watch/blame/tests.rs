@@ -276,7 +276,7 @@ fn a_sender_does_not_know_what_has_landed_if_nobody_answers_it() {
             blame.strike(5, sender, strike);
         }
         assert_eq!(blame.judge(9000, done, &lost(LostCause::Bye)).is_ok(), is_excused, "{mute:?}");
-        // What the peer has placed before it closed fails with what comes after.
+        // The parts that the peer had placed before it closed fail with those that come after.
         blame.lane_died(6, true, (1, 0), &rail_error(WorkStatus::RetriesExceeded));
         assert_eq!(blame.judge(9000, done, &lost(LostCause::Bye)), Ok(()));
     }
