@@ -161,7 +161,7 @@ pub struct Rail {
     pub retransmitted: u64,
     /// Times that other rails took over from this one.
     pub failovers: u32,
-    /// The address of this end.
+    /// The address of this end, by now: a rail may come back over another one.
     pub local: String,
     /// The address of the peer's end.
     pub remote: String,

@@ -16,7 +16,7 @@ fn a_few_hundred_seeds_are_clean_and_exercise_the_protocol() {
     // A size that size_q cannot express needs 8 rails and 8 MiB, a write is placed in part if a lane ends while it is
     // in the network, an offer expires if its peer's REFUSE is late, a probe is judged between its post and its
     // completion if a sign of a death comes just then, one finds its connection broken if that does not recover, and
-    // messages wait for a peer's word in vain if it is gone, and the session: few seeds have that.
+    // messages wait in vain for the word of a peer that is gone: few seeds have that.
     let is_rare = |seen: &Seen| {
         matches!(
             seen,
