@@ -137,6 +137,7 @@ impl fmt::Display for Report {
             let mark = if count == 0 { "   <- NEVER" } else { "" };
             writeln!(out, "  {count:>12}  {words}{mark}")?;
         }
+        writeln!(out, "{}", self.counts.blows())?;
         let seconds = self.virtual_ns as f64 / 1e9;
         write!(out, "{} seeds, {} events, {seconds:.1} s of virtual time", self.played, self.events)
     }

@@ -1,5 +1,7 @@
 //! Counts of what a run exercised, so that a path that was never taken is visible.
 
+use crate::blows::{Blow, Blows, Situation};
+
 macro_rules! seen {
     ($($(#[$doc:meta])* $name:ident = $group:literal, $words:literal;)*) => {
         /// Something that a run may exercise.
@@ -149,21 +151,6 @@ seen! {
     FirstPacket = "path", "packets by which a set-up tries its rails";
     PacketAgain = "path", "packets by which new lanes of a rail are tried";
 
-    DownIdle = "a rail went down", "while no message was in progress";
-    DownBusy = "a rail went down", "while a message was in progress";
-    DownGrouped = "a rail went down", "while a group was in progress";
-    DownEarly = "a rail went down", "while an early receive waited for its data";
-    DownUnflushed = "a rail went down", "while data was not visible to the GPU";
-    DownTogether = "a rail went down", "while another one was down";
-    DownInRepair = "a rail went down", "while a part had to come again";
-    DownOnly = "a rail went down", "that was the only one";
-    DownAgain = "a rail went down", "again after it had come back";
-    DownClosing = "a rail went down", "after the other end was closed";
-    DownAway = "a rail went down", "while the session was away";
-    DownInSetUp = "a rail went down", "during the set-up";
-    Suspected = "a rail went down", "although it worked";
-    DownSilent = "a rail went down", "because it was silent";
-
     NoReceive = "refusal", "isend: no receive is posted";
     NoTag = "refusal", "isend: the oldest receive has no buffer with this tag";
     NotYet = "refusal", "isend: the receive is not known here yet, or no room";
@@ -184,19 +171,22 @@ seen! {
     Bytes = "ending", "bytes received";
 }
 
-/// The number of times that each [`Seen`] occurred.
+/// The number of times that each [`Seen`] occurred, and each blow in each situation.
 #[derive(Clone, Debug)]
-pub struct Counts([u64; Seen::ALL.len()]);
+pub struct Counts {
+    seen: [u64; Seen::ALL.len()],
+    blows: Blows,
+}
 
 impl Default for Counts {
     fn default() -> Self {
-        Self([0; Seen::ALL.len()])
+        Self { seen: [0; Seen::ALL.len()], blows: Blows::default() }
     }
 }
 
 impl Counts {
     pub(crate) fn add(&mut self, seen: Seen, count: u64) {
-        self.0[seen as usize] += count;
+        self.seen[seen as usize] += count;
     }
 
     pub(crate) fn saw(&mut self, seen: Seen) {
@@ -205,12 +195,23 @@ impl Counts {
 
     /// Returns the number of times that this was seen.
     pub fn of(&self, seen: Seen) -> u64 {
-        self.0[seen as usize]
+        self.seen[seen as usize]
+    }
+
+    /// Counts a blow that fell in these situations.
+    pub(crate) fn fell(&mut self, blow: Blow, situations: &[Situation]) {
+        self.blows.fell(blow, situations);
+    }
+
+    /// Returns the counts of blows by situation.
+    pub fn blows(&self) -> &Blows {
+        &self.blows
     }
 
     /// Adds the counts of another run.
     pub fn merge(&mut self, other: &Self) {
-        self.0.iter_mut().zip(other.0).for_each(|(sum, more)| *sum += more);
+        self.seen.iter_mut().zip(other.seen).for_each(|(sum, more)| *sum += more);
+        self.blows.merge(&other.blows);
     }
 
     /// Returns everything that was never seen.

@@ -3,6 +3,8 @@
 use railweave_fabric_sim::Chance;
 use railweave_transport::{LOOK_INTERVAL, MOST_LOOKS_BETWEEN};
 
+use crate::Situation;
+
 /// Everything that an end owes leaves within this time, without any call of its application (docs/wire.md).
 const PROMISE_NS: u64 = 1_000_000;
 
@@ -77,6 +79,8 @@ pub(crate) struct Faults {
     pub(crate) rail_timeout_ns: u64,
     /// The times at which rails fail, in addition to the deaths.
     pub(crate) rail_deaths: Vec<Death>,
+    /// The deaths that wait for a situation.
+    pub(crate) aimed: Vec<Aimed>,
     /// The deaths; at most one of them is a [`DeathKind::Killed`].
     pub(crate) deaths: Vec<Death>,
 }
@@ -89,6 +93,17 @@ pub(crate) struct Death {
     /// Its time, in nanoseconds of virtual time; for [`DeathKind::Killed`], the number of calls that all applications
     /// have made by then.
     pub(crate) at: u64,
+}
+
+/// A death that strikes a rail, or what that is part of, as soon as one of its ends is in a situation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Aimed {
+    /// Its kind.
+    pub(crate) kind: DeathKind,
+    /// The situation.
+    pub(crate) situation: Situation,
+    /// The time from which it waits, in nanoseconds of virtual time.
+    pub(crate) from_ns: u64,
 }
 
 /// The kinds of death.
@@ -121,6 +136,17 @@ impl DeathKind {
     /// Those of rails.
     pub(crate) const OF_RAILS: [Self; 5] =
         [Self::RailSilent, Self::RailError, Self::RailOneEnd, Self::PortSilent, Self::Suspicion];
+
+    /// Those that wait for a situation.
+    pub(crate) const AIMED: [Self; 7] = [
+        Self::RailSilent,
+        Self::RailError,
+        Self::RailOneEnd,
+        Self::PortSilent,
+        Self::Device,
+        Self::Suspicion,
+        Self::Session,
+    ];
 
     /// All of them.
     pub(crate) const ALL: [Self; 9] = [
@@ -170,6 +196,7 @@ impl Faults {
             work_ns: 20_000,
             rail_timeout_ns: 0,
             rail_deaths: Vec::new(),
+            aimed: Vec::new(),
             deaths: Vec::new(),
         }
     }
@@ -242,6 +269,23 @@ impl Faults {
                 self.fabric.patience_ns = PATIENCE_NS;
             }
         }
+    }
+
+    /// Lets connections recover, and aims deaths at situations.
+    pub(crate) fn aim(&mut self, chance: &mut Chance) {
+        if !self.recovers {
+            self.recovers = true;
+            self.heal_ns = chance.pick(&[100_000, 3_000_000]);
+        }
+        let until_ns = chance.pick(&[500_000, 4_000_000]);
+        let mut one = |kinds: &[DeathKind]| Aimed {
+            kind: chance.pick(kinds),
+            // Every second one waits for one of those that come seldom.
+            situation: if chance.permille(500) { chance.pick(&Situation::RARE) } else { chance.pick(&Situation::ALL) },
+            from_ns: chance.below(until_ns),
+        };
+        self.aimed = (0..12).map(|_| one(&DeathKind::AIMED)).collect();
+        self.aimed.push(one(&[DeathKind::Process]));
     }
 
     /// Returns the time, in virtual nanoseconds, within which a connection that recovers moves again once a rail has

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod blows;
 pub mod campaign;
 mod counts;
 pub mod exhaustive;
@@ -18,6 +19,7 @@ pub mod trials;
 mod watch;
 mod witness;
 
+pub use blows::{Blow, Blows, Situation};
 pub use counts::{Counts, Seen};
 pub use play::{Outcome, Workload, run, run_sabotaged};
 pub use sabotage::{Rule, Sabotage};

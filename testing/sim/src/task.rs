@@ -2,6 +2,8 @@
 
 use railweave_transport::progress::Step;
 
+use crate::faults::DeathKind;
+
 /// Something that happens to the processes at a given time.
 #[derive(Debug)]
 pub(crate) enum Task {
@@ -47,10 +49,10 @@ pub(crate) enum Task {
     DeviceEvent(usize),
     /// A process's control thread gives an order to one end of a connection, by its number in the plan.
     Order { connection: usize, number: usize },
-    /// A death of the seed's plan, by its number there.
-    Death(usize),
-    /// A death of a rail, by its number in the plan.
-    RailDeath(usize),
+    /// A death of the seed's plan.
+    Death(DeathKind),
+    /// An aimed death, by its number in the plan, after this many looks for its situation.
+    Aim { number: usize, looks: u32 },
     /// A port that has fallen silent, by its number in the world, carries packets again.
     Heal(usize),
     /// The control thread of a process looks after the recovery of an end.

@@ -1,7 +1,7 @@
 //! Plays a few hundred seeds, and checks that a seed repeats its history. The long run is `cargo xtask sim`.
 
 use railweave_sim::campaign::{Campaign, replay_command};
-use railweave_sim::{Seen, Workload, run};
+use railweave_sim::{Blow, Seen, Situation, Workload, run};
 
 #[test]
 fn a_few_hundred_seeds_are_clean_and_exercise_the_protocol() {
@@ -13,14 +13,16 @@ fn a_few_hundred_seeds_are_clean_and_exercise_the_protocol() {
         .collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     let never: Vec<Seen> = report.counts.never().collect();
-    // A size that size_q cannot express needs 8 rails and 8 MiB, a write is placed in part if a lane ends while it is
-    // in the network, an offer expires if its peer's REFUSE is late, a probe is judged between its post and its
-    // completion if a sign of a death comes just then, one finds its connection broken if that does not recover, and
-    // messages wait in vain for the word of a peer that is gone: few seeds have that.
+    // A size that size_q cannot express needs 8 rails and 8 MiB, an acknowledgement leaves late if the kernel takes
+    // nothing for long, a write is placed in part if a lane ends while it is in the network, an offer expires if its
+    // peer's REFUSE is late, a probe is judged between its post and its completion if a sign of a death comes just
+    // then, one finds its connection broken if that does not recover, and messages wait in vain for the word of a peer
+    // that is gone: few seeds have that.
     let is_rare = |seen: &Seen| {
         matches!(
             seen,
             Seen::HugeSize
+                | Seen::AckRefusedLong
                 | Seen::PlacedInPart
                 | Seen::OfferExpired
                 | Seen::ProbeUnseen
@@ -30,6 +32,15 @@ fn a_few_hundred_seeds_are_clean_and_exercise_the_protocol() {
         )
     };
     assert!(never.iter().all(is_rare), "never: {never:?}");
+    let blows = report.counts.blows();
+    for blow in Blow::ALL {
+        let falls = Situation::ALL.iter().any(|situation| blows.of(blow, *situation) > 0);
+        assert!(falls, "never: {blow:?}");
+    }
+    for situation in Situation::ALL {
+        let is_met = Blow::ALL.iter().any(|blow| blows.of(*blow, situation) > 0);
+        assert!(is_met, "nothing struck there: {situation:?}");
+    }
 }
 
 #[test]

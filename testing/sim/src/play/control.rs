@@ -1,6 +1,7 @@
 //! The control threads of the processes: each end of a session is the protocol's own state machine, and the sockets
 //! between them delay frames, break, fall silent, or cannot be dialled.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::sabotage::Sabotage;
 use crate::task::Task;
 use crate::watch::Strike;
 use crate::witness::Note;
-use crate::{Checker, Seen};
+use crate::{Blow, Checker, Seen};
 
 /// The TCP port of every process's control socket.
 const PORT: u16 = 7;
@@ -502,10 +503,8 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
     /// Notes that the sessions of a socket break, for the connections on them.
     fn strike_served(&self, socket: usize) {
         self.world.lock().saw(Seen::SessionBroke);
-        let mut connections = self.sessions.served(socket);
-        connections.sort_unstable();
-        connections.dedup();
-        for connection in connections {
+        for connection in self.sessions.served(socket).into_iter().collect::<BTreeSet<_>>() {
+            self.count_blow(Blow::SessionBreaks, connection, &[true, false], None);
             self.strike(connection, &[true, false], Strike::SessionBroke);
             self.world.lock().record(Kind::Death, Who::End { connection, sender: true }, [1, 0, 0, 0]);
         }

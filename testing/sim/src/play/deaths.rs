@@ -4,12 +4,12 @@ use railweave_fabric_sim::Place;
 
 use super::game::{Game, Pair, Side};
 use super::stage::Stage;
-use crate::Seen;
 use crate::faults::DeathKind;
 use crate::history::{Kind, Who};
 use crate::task::Task;
 use crate::watch::Strike;
 use crate::witness::{Note, who};
+use crate::{Blow, Seen, Situation};
 
 impl<const O: bool> Game<O> {
     /// Tells the checkers that something struck these ends of a connection (true for the sender).
@@ -19,6 +19,26 @@ impl<const O: bool> Game<O> {
         for sender in ends {
             state.observer.watch.strike(now_ns, connection, *sender, strike);
         }
+    }
+
+    /// Counts a blow at these ends of a connection (true for the sender) that is about to fall, and the situations of
+    /// these: with this rail, if it is a rail's.
+    pub(super) fn count_blow(&self, blow: Blow, connection: usize, ends: &[bool], rail: Option<u8>) {
+        for sender in ends.iter().copied() {
+            let situations = self.situations(Side { connection, sender }, rail);
+            self.world.lock().observer.counts.fell(blow, &situations);
+        }
+    }
+
+    /// Returns the situations of an end, with regard to a rail if that is `Some`.
+    pub(super) fn situations(&self, side: Side, rail: Option<u8>) -> Vec<Situation> {
+        let pair = &self.connections[side.connection];
+        let route = if side.sender { pair.sender.route } else { pair.receiver.route };
+        let is_away = route.is_some_and(|(session, _)| self.sessions.ends[session].protocol.is_away());
+        let mut situations =
+            self.world.lock().observer.watch.connections[side.connection].situations(side.sender, rail);
+        situations.extend(is_away.then_some(Situation::Away));
+        situations
     }
 
     /// Kills a process, with everything that it has.
@@ -40,6 +60,7 @@ impl<const O: bool> Game<O> {
                 (true, false) => &[false],
                 _ => &[true],
             };
+            self.count_blow(Blow::PeerDies, connection, living, None);
             self.strike(connection, living, Strike::PeerDied);
             let pair = &mut self.connections[connection];
             if from == process {
@@ -58,51 +79,64 @@ impl<const O: bool> Game<O> {
     /// Carries out a death of the seed's plan.
     pub(super) fn handle_death(&mut self, kind: DeathKind) {
         match kind {
-            DeathKind::Process => {
-                self.world.lock().saw(Seen::ProcessDied);
-                let process = self.chance.index(self.processes.len());
-                self.kill(process);
-            }
             DeathKind::Killed => {}
-            DeathKind::Suspicion => {
-                let rails = self.world.lock().connected_ends();
-                if rails.is_empty() {
-                    return;
-                }
-                let (end, _) = self.chance.pick(&rails);
-                let Some(Place { connection, sender, rail, .. }) = self.world.lock().place_of(end) else { return };
-                if self.suspect(Side { connection, sender }, rail) {
-                    self.world.lock().saw(Seen::Suspected);
-                    // If the session is away, nothing is left that tells of the peer.
-                    self.strike(connection, &[true, false], Strike::RailFailed(rail));
-                }
+            DeathKind::Process => {
+                let process = self.chance.index(self.processes.len());
+                self.kill_at_once(process);
             }
             DeathKind::Session => {
                 let which = self.chance.index(self.connections.len());
-                let plan = &self.connections[which].plan;
-                self.break_session(plan.from, plan.to);
+                self.handle_break(which);
             }
             DeathKind::PortSilent | DeathKind::Device | DeathKind::LoopBack => {
                 let ports = self.world.lock().ports();
                 let port = self.chance.index(ports);
-                match kind {
-                    DeathKind::PortSilent => self.silence_port(port),
-                    DeathKind::Device => self.fail_device(port),
-                    _ => self.fail_loop_back(port),
-                }
+                self.strike_port(kind, port);
             }
-            DeathKind::RailSilent | DeathKind::RailError | DeathKind::RailOneEnd => {
+            DeathKind::RailSilent | DeathKind::RailError | DeathKind::RailOneEnd | DeathKind::Suspicion => {
                 let rails = self.world.lock().connected_ends();
-                if rails.is_empty() {
-                    return;
-                }
-                let (end, peer) = self.chance.pick(&rails);
-                match kind {
-                    DeathKind::RailOneEnd => self.fail_end([end, peer]),
-                    _ => self.kill_rail([end, peer], kind == DeathKind::RailError),
+                if !rails.is_empty() {
+                    let target = self.chance.pick(&rails);
+                    self.strike_rail(kind, target);
                 }
             }
         }
+    }
+
+    /// Lets a death strike a rail, whose two ends have these numbers in the world, or what its first end is part of.
+    pub(super) fn strike_rail(&mut self, kind: DeathKind, (end, peer): (usize, usize)) {
+        let Some(Place { connection, sender, rail, .. }) = self.world.lock().place_of(end) else { return };
+        let side = Side { connection, sender };
+        match kind {
+            DeathKind::Killed => {}
+            DeathKind::Process => self.kill_at_once(self.process_of(side)),
+            DeathKind::Session => self.handle_break(connection),
+            DeathKind::PortSilent | DeathKind::Device | DeathKind::LoopBack => {
+                self.strike_port(kind, self.port_of(side, rail));
+            }
+            DeathKind::Suspicion => {
+                self.count_blow(Blow::Suspicion, connection, &[sender], Some(rail));
+                if self.suspect(side, rail) {
+                    // If the session is away, nothing is left that tells of the peer.
+                    self.strike(connection, &[true, false], Strike::RailFailed(rail));
+                }
+            }
+            DeathKind::RailOneEnd => self.fail_end([end, peer]),
+            DeathKind::RailSilent | DeathKind::RailError => self.kill_rail([end, peer], kind == DeathKind::RailError),
+        }
+    }
+
+    fn strike_port(&mut self, kind: DeathKind, port: usize) {
+        match kind {
+            DeathKind::PortSilent => self.silence_port(port),
+            DeathKind::Device => self.fail_device(port),
+            _ => self.fail_loop_back(port),
+        }
+    }
+
+    fn kill_at_once(&mut self, process: usize) {
+        self.world.lock().saw(Seen::ProcessDied);
+        self.kill(process);
     }
 
     /// Breaks the session of a connection.
@@ -113,6 +147,9 @@ impl<const O: bool> Game<O> {
 
     /// Silences a port, by its number in the world.
     pub(super) fn silence_port(&mut self, port: usize) {
+        for (connection, rail, _) in self.rails_through(port) {
+            self.count_blow(Blow::PortSilent, connection, &[true, false], Some(rail));
+        }
         let mut state = self.world.lock();
         state.silence_port(port);
         if self.faults.recovers {
@@ -153,14 +190,13 @@ impl<const O: bool> Game<O> {
 
     /// Kills a rail, whose two ends have these numbers in the world; `loud` makes its lanes fail at once.
     pub(super) fn kill_rail(&mut self, ends: [usize; 2], loud: bool) {
+        let blow = if loud { Blow::RailError } else { Blow::RailSilent };
+        self.count_blow_at(blow, ends[0], &[true, false]);
         let mut state = self.world.lock();
         state.saw(if loud { Seen::RailDiedLoud } else { Seen::RailDiedSilent });
         for one in ends {
             let Some(place) = state.cut(one) else { continue };
             let now_ns = state.now_ns;
-            if state.observer.watch.connections[place.connection].is_up != [true; 2] {
-                state.saw(Seen::DownInSetUp);
-            }
             state.record(Kind::Death, who(place), [2 + u64::from(loud), 0, 0, 0]);
             let strike = if loud { Strike::RailFailed(place.rail) } else { Strike::RailSilent(place.rail) };
             state.observer.watch.strike(now_ns, place.connection, place.sender, strike);
@@ -169,9 +205,19 @@ impl<const O: bool> Game<O> {
             }
         }
     }
+
+    /// Counts a blow at a rail, at which this end is by its number in the world.
+    fn count_blow_at(&self, blow: Blow, end: usize, ends: &[bool]) {
+        let place = self.world.lock().place_of(end);
+        if let Some(place) = place {
+            self.count_blow(blow, place.connection, ends, Some(place.rail));
+        }
+    }
+
     /// Fails the lanes of the first of these two ends of a rail, by their numbers in the world. The other end hears
     /// nothing of it.
     pub(super) fn fail_end(&mut self, [end, peer]: [usize; 2]) {
+        self.count_blow_at(Blow::RailOneEnd, end, &[true, false]);
         let mut state = self.world.lock();
         let (Some(place), Some(other)) = (state.place_of(end), state.place_of(peer)) else { return };
         state.saw(Seen::RailDiedOneEnd);

@@ -5,16 +5,19 @@ use railweave_transport::{Error, Message, Session};
 
 use super::game::{Game, Side};
 use super::stage::Stage;
-use crate::Seen;
 use crate::history::{Kind, Who};
 use crate::task::Task;
 use crate::watch::Strike;
 use crate::witness::Note;
+use crate::{Blow, Seen};
 
 impl<const O: bool> Game<O> {
     /// Fails the device of a port, by the port's number in the world. Sockets have no device: there it falls silent.
     pub(super) fn fail_device(&mut self, port: usize) {
         let Some(process) = self.owner_of(port).filter(|_| O) else { return self.silence_port(port) };
+        for (connection, rail, _) in self.rails_through(port) {
+            self.count_blow(Blow::DeviceFails, connection, &[true, false], Some(rail));
+        }
         let mut state = self.world.lock();
         state.fail_device(port);
         state.saw(Seen::DeviceFailed);

@@ -25,8 +25,18 @@ impl<const O: bool> Game<O> {
         let may_not_open = self.faults.fabric.open_fails_permille > 0;
         let outage_ns = OUTAGE.as_nanos() as u64;
         let sender = side.sender;
-        let call = Call { sender, grace_ns, needs_peer, is_flush, settling_ns, recovers, may_not_open, outage_ns };
         let is_recovering = self.is_recovering(side);
+        let call = Call {
+            sender,
+            grace_ns,
+            needs_peer,
+            is_flush,
+            settling_ns,
+            recovers,
+            may_not_open,
+            outage_ns,
+            is_recovering,
+        };
         let mut state = self.world.lock();
         let now_ns = state.now_ns;
         let watched = &mut state.observer.watch.connections[side.connection];

@@ -223,11 +223,10 @@ impl<const O: bool> Game<O> {
             }
             connections.push(Pair { plan, sender: End::new(Stage::Waiting), receiver: End::new(Stage::Waiting) });
         }
-        for (number, death) in faults.deaths.iter().enumerate().filter(|(_, death)| death.kind != DeathKind::Killed) {
-            state.at(death.at, Task::Death(number));
-        }
-        for (number, death) in faults.rail_deaths.iter().enumerate() {
-            state.at(death.at, Task::RailDeath(number));
+        let timed = faults.deaths.iter().filter(|death| death.kind != DeathKind::Killed).chain(&faults.rail_deaths);
+        timed.for_each(|death| state.at(death.at, Task::Death(death.kind)));
+        for (number, aimed) in faults.aimed.iter().enumerate() {
+            state.at(aimed.from_ns, Task::Aim { number, looks: 0 });
         }
         for (at_ns, which) in &faults.break_times_ns {
             state.at(*at_ns, Task::Break { connection: which % connections.len() });
@@ -350,8 +349,8 @@ impl<const O: bool> Game<O> {
             Task::DeviceEvent(port) => self.handle_device_event(port),
             Task::Order { connection, number } => self.handle_order(connection, number),
             Task::Stranger => self.handle_stranger(),
-            Task::Death(number) => self.handle_death(self.faults.deaths[number].kind),
-            Task::RailDeath(number) => self.handle_death(self.faults.rail_deaths[number].kind),
+            Task::Death(kind) => self.handle_death(kind),
+            Task::Aim { number, looks } => self.handle_aim(number, looks),
             Task::Heal(port) => self.world.lock().heal_port(port),
             Task::Recover { connection, sender } => self.handle_recover(Side { connection, sender }),
             Task::Listen { connection, sender } => self.handle_listen(Side { connection, sender }),

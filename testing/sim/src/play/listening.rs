@@ -5,11 +5,9 @@ use railweave_transport::{Hearing, Hush, RailInfo};
 
 use super::game::{Game, Side};
 use super::stage::Stage;
-use crate::Seen;
 use crate::sabotage::Sabotage;
 use crate::task::Task;
 use crate::watch::Strike;
-use crate::witness::Note;
 
 impl<const O: bool> Game<O> {
     /// Schedules a look at an end after this time, in nanoseconds; none after 0.
@@ -33,7 +31,6 @@ impl<const O: bool> Game<O> {
         // They may have worked.
         for rail in self.note_given_up(side, before) {
             self.strike(side.connection, &[true, false], Strike::RailFailed(rail.index() as u8));
-            self.world.lock().saw(Seen::DownSilent);
         }
         self.carry_recovery(side);
         let timeout_ns = self.faults.rail_timeout_ns;

@@ -1,5 +1,6 @@
 //! NCCL's part: processes with their connections, their handshakes and sessions, and the applications on them.
 
+mod aiming;
 mod comm;
 mod context;
 mod control;

@@ -28,6 +28,8 @@ pub enum Workload {
     Flood,
     /// Something dies.
     Deaths,
+    /// Each kind of failure in each situation.
+    Cables,
     /// Calls that break NCCL's contract, and a peer that breaks the protocol.
     Breakers,
     /// Handshakes that are slow, refused, broken off, or run out of time.
@@ -296,7 +298,7 @@ impl Plan {
         let key = of_sessions.pick(&[0, 0, 1, 2]);
         // In some seeds one process alone has another key than the rest (0 is none), so that no other process reaches
         // it.
-        let odd = (workload == Workload::Handshake && of_sessions.permille(60)).then(|| of_sessions.index(processes));
+        let odd = (workload == Workload::Handshake && of_sessions.permille(100)).then(|| of_sessions.index(processes));
         let keys = (0..processes).map(|process| if odd == Some(process) { (key + 1) % 3 } else { key }).collect();
         let addresses = (0..processes).map(|_| of_sessions.between(1, 3) as u8).collect();
         let of_habits = &mut Chance::new(seed ^ 0x4ab1_7500);
@@ -311,6 +313,9 @@ impl Plan {
         }
         let may_fail = workload != Workload::Breakers;
         faults.add_recovery(&mut Chance::new(seed ^ 0x4ec0_7e45), may_fail);
+        if workload == Workload::Cables {
+            faults.aim(&mut Chance::new(seed ^ 0xca_b1e5));
+        }
         Self { one_sided, faults, ports, keys, addresses, connections, injection: None }
     }
 }
@@ -321,7 +326,7 @@ fn processes(chance: &mut Chance, workload: Workload) -> usize {
         Workload::Ring => chance.between(2, 4),
         Workload::Tree => chance.between(3, 5),
         Workload::AllToAll => chance.between(3, 4),
-        Workload::Deaths | Workload::Random | Workload::Handshake => chance.between(2, 3),
+        Workload::Deaths | Workload::Random | Workload::Handshake | Workload::Cables => chance.between(2, 3),
         Workload::Grouped | Workload::Flood | Workload::Breakers => 2,
     };
     count as usize
@@ -352,7 +357,7 @@ fn pairs(chance: &mut Chance, workload: Workload, processes: usize) -> Vec<(usiz
         Workload::AllToAll => (0..processes)
             .flat_map(|from| (0..processes).filter(move |to| *to != from).map(move |to| (from, to)))
             .collect(),
-        Workload::Random | Workload::Deaths | Workload::Handshake => {
+        Workload::Random | Workload::Deaths | Workload::Handshake | Workload::Cables => {
             let count = chance.between(1, 4);
             let mut pair = || {
                 let from = chance.index(processes);
@@ -372,7 +377,7 @@ fn deaths(chance: &mut Chance, workload: Workload) -> Vec<Death> {
     let dies = match workload {
         Workload::Deaths => !chance.permille(100),
         Workload::Handshake => chance.permille(400),
-        Workload::Flood | Workload::Breakers => false,
+        Workload::Flood | Workload::Breakers | Workload::Cables => false,
         _ => chance.permille(60),
     };
     let count = if dies { 1 + usize::from(chance.permille(330)) } else { 0 };
@@ -462,7 +467,8 @@ fn connection(
         reregister_permille: if chance.permille(300) { 200 } else { 0 },
         connect_at_ns: chance.below(if handshake { 1_000_000 } else { 20_000 }),
         deadline_ns: if handshake && chance.permille(300) { chance.between(1_000, 1_500_000) } else { 60_000_000 },
-        close_early: (matches!(workload, Workload::Deaths) && chance.permille(100)
+        close_early: (workload == Workload::Deaths && chance.permille(100)
+            || workload == Workload::Cables && chance.permille(300)
             || handshake && chance.permille(200))
         .then(|| (chance.permille(500), chance.between(1_000, 2_000_000))),
         trespass: (workload == Workload::Breakers).then(|| (chance.pick(&Trespass::ALL), chance.between(1, 25))),
@@ -479,20 +485,21 @@ struct Messages {
 
 impl Messages {
     fn draw(chance: &mut Chance, workload: Workload, mut sizes: Sizes) -> Self {
-        let hints = if chance.permille(300) { 400 } else { 0 };
+        let hints = if chance.permille(if workload == Workload::Cables { 700 } else { 300 }) { 400 } else { 0 };
         let count = match workload {
             Workload::Ring => chance.between(5, 40),
             Workload::Tree | Workload::AllToAll => chance.between(3, 20),
             Workload::Grouped => chance.between(5, 30),
             Workload::Random => chance.between(1, 60),
             Workload::Flood => chance.between(610, 920),
-            Workload::Deaths => chance.between(24, 130),
+            Workload::Deaths | Workload::Cables => chance.between(24, 130),
             Workload::Breakers => chance.between(6, 30),
             Workload::Handshake => chance.between(0, 5),
         };
         let grouped = match workload {
             Workload::Grouped => 900,
             Workload::Random | Workload::Deaths => chance.pick(&[0, 0, 300]),
+            Workload::Cables => chance.pick(&[0, 300]),
             Workload::Flood => chance.pick(&[0, 300, 900]),
             _ => 0,
         };

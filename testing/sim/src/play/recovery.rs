@@ -10,14 +10,17 @@ use railweave_transport::{Event, Message, RailNews, Recovers, RecoveryAction};
 use super::game::{Game, Side};
 use super::rail_work::Recovery;
 use super::stage::Stage;
-use crate::Seen;
 use crate::history::Kind;
 use crate::task::Task;
 use crate::witness::{Note, Witness};
+use crate::{Blow, Seen};
 
 /// The time that a control thread takes to wake up, and between two looks at a recovery that is due.
 const WAKE_NS: u64 = 5_000;
 const AGAIN_NS: u64 = 20_000;
+
+/// The message of the event of a device that has failed.
+const DEVICE_EVENT: &str = "its device has failed";
 
 impl<const O: bool> Game<O> {
     fn recovery(&mut self, side: Side) -> &mut Recovery {
@@ -81,7 +84,7 @@ impl<const O: bool> Game<O> {
     /// Gives up the rails of an end whose devices are known to have failed.
     pub(super) fn give_up_failed(&mut self, side: Side) {
         for port in self.processes[self.process_of(side)].failed_ports.clone() {
-            self.give_up_port(side, port, Piece::Device, "its device has failed");
+            self.give_up_port(side, port, Piece::Device, DEVICE_EVENT);
         }
         self.look_after_recovery(side);
     }
@@ -131,17 +134,15 @@ impl<const O: bool> Game<O> {
             Event::RailUp { rail, .. } => self.recovery(side).down.remove(*rail),
             _ => {}
         }
-        let pair = &self.connections[side.connection];
-        let route = if side.sender { pair.sender.route } else { pair.receiver.route };
-        let is_away = route.is_some_and(|(session, _)| self.sessions.ends[session].protocol.is_away());
+        if let Event::RailDown { rail, why, .. } = event {
+            let blow = Blow::of(why, DEVICE_EVENT);
+            self.count_blow(blow, side.connection, &[side.sender], Some(rail.index() as u8));
+        }
         let mut state = self.world.lock();
         let (seen, numbers) = match event {
             Event::RailDown { rail, left, .. } => {
                 let now_ns = state.now_ns;
-                let Witness { watch, counts, .. } = &mut state.observer;
-                let watched = &mut watch.connections[side.connection];
-                watched.count_down(side.sender, rail.index() as u8, counts);
-                counts.add(Seen::DownAway, u64::from(is_away));
+                let watched = &mut state.observer.watch.connections[side.connection];
                 watched.went_down(now_ns, side.sender, rail.index() as u8);
                 let seen = if left.is_empty() { Seen::AllRailsDown } else { Seen::RailDown };
                 (seen, [0, rail.index() as u64, 0, 0])
@@ -163,11 +164,16 @@ impl<const O: bool> Game<O> {
         }
     }
 
+    /// Returns the port of a rail at an end, by the port's number in the world.
+    pub(super) fn port_of(&self, side: Side, rail: u8) -> usize {
+        let (sending, receiving) = self.connections[side.connection].plan.pairs[usize::from(rail)];
+        let port = if side.sender { sending } else { receiving };
+        self.processes[self.process_of(side)].domains[usize::from(port)].port()
+    }
+
     /// Lets an end give up a rail that works. Returns false if the end is not up, or does not use the rail.
     pub(super) fn suspect(&mut self, side: Side, rail: u8) -> bool {
-        let plan = &self.connections[side.connection].plan;
-        let (process, ports) = (self.process_of(side), plan.pairs[usize::from(rail)]);
-        let port = self.processes[process].domains[usize::from(if side.sender { ports.0 } else { ports.1 })].port();
+        let port = self.port_of(side, rail);
         let gives_up = self.give_up_port(side, port, Piece::Port(1), "it may have failed");
         self.look_after_recovery(side);
         gives_up

@@ -74,6 +74,8 @@ pub(crate) struct Call {
     pub(crate) may_not_open: bool,
     /// The time for which messages wait for a rail, or for the peer's word on one that failed.
     pub(crate) outage_ns: u64,
+    /// True if rails of the end are down.
+    pub(crate) is_recovering: bool,
 }
 
 /// A strike, and the time in which it has effects.
@@ -254,7 +256,17 @@ impl Blame {
     /// Judges the error of a call on an open end.
     pub(crate) fn judge(&self, now_ns: u64, call: Call, error: &Error) -> Checked {
         check_text(error)?;
-        let Call { sender, grace_ns, needs_peer, is_flush, settling_ns, recovers, may_not_open, outage_ns } = call;
+        let Call {
+            sender,
+            grace_ns,
+            needs_peer,
+            is_flush,
+            settling_ns,
+            recovers,
+            may_not_open,
+            outage_ns,
+            is_recovering,
+        } = call;
         let end = self.end(sender);
         if end.hits.is_empty() {
             return Err((Checker::Errors, format!("an error without a reason: {error}")));
@@ -276,7 +288,7 @@ impl Blame {
         // not say, nor does one that a hostile immediate has ended.
         let is_mute = self.has(sender, &[Strike::SessionBroke]) || self.has(!sender, &[Strike::Forged]);
         let is_without_acks = is_mute && end.hits.iter().any(|hit| hit.strike.loses_acknowledgements());
-        let is_without_peer = self.has(sender, &[Strike::PeerClosed]) && !end.dead_lanes.is_empty();
+        let is_without_peer = self.has(sender, &[Strike::PeerClosed]) && is_recovering;
         let is_unsure = recovers && sender && (is_without_acks || is_without_peer);
         let is_excused = is_settling(now_ns) || !is_told && end.hits.iter().any(is_unheard) || is_unsure;
         if matches!(**error, Cause::Lost(_)) && !needs_peer && !is_excused {

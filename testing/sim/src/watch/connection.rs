@@ -13,8 +13,8 @@ use super::split::Split;
 use super::traffic::Traffic;
 use super::wire::{Landing, Wire};
 
-use crate::Seen;
 use crate::counts::Counts;
+use crate::{Seen, Situation};
 
 /// The place behind the records to which the first packets of new lanes go (docs/wire.md).
 const PACKET_OFFSET: u64 = 64 * 256;
@@ -218,26 +218,29 @@ impl Connection {
         self.splits.extend(rules);
     }
 
-    /// Counts the situation in which a rail goes down at an end. It is called before [`Self::went_down`].
-    pub(crate) fn count_down(&self, sender: bool, rail: u8, counts: &mut Counts) {
+    /// Returns the situations in which an end is that is about to lose a rail, or something else if that is `None`.
+    pub(crate) fn situations(&self, sender: bool, rail: Option<u8>) -> Vec<Situation> {
+        if self.is_up != [true; 2] {
+            return vec![Situation::SetUp];
+        }
         let recent = || self.groups.iter().rev().take(1024);
         let is_sent = |buffer: &Buffer| buffer.message.is_some() && !buffer.is_whole();
         let in_progress = || recent().filter(|group| group.buffers.iter().any(is_sent));
         let is_unflushed = |group: &Group| group.buffers.iter().any(|buffer| !buffer.staged.is_empty());
-        for (is_so, seen) in [
-            (in_progress().next().is_none(), Seen::DownIdle),
-            (in_progress().next().is_some(), Seen::DownBusy),
-            (in_progress().any(|group| group.buffers.len() > 1), Seen::DownGrouped),
-            (in_progress().any(|group| group.hinted), Seen::DownEarly),
-            (recent().any(is_unflushed), Seen::DownUnflushed),
-            (self.rails.down(sender).next().is_some(), Seen::DownTogether),
-            (self.wire.has_missing(), Seen::DownInRepair),
-            (self.wire.usable.count_ones() == 1, Seen::DownOnly),
-            (self.rails.has_come_back(sender, rail), Seen::DownAgain),
-            (self.blame.has_bye(sender), Seen::DownClosing),
-        ] {
-            counts.add(seen, u64::from(is_so));
-        }
+        let has_come_back = |rail| self.rails.has_come_back(sender, rail);
+        let all = [
+            (in_progress().next().is_none(), Situation::Idle),
+            (in_progress().next().is_some(), Situation::Busy),
+            (in_progress().any(|group| group.buffers.len() > 1), Situation::Grouped),
+            (in_progress().any(|group| group.hinted), Situation::Early),
+            (recent().any(is_unflushed), Situation::Unflushed),
+            (self.rails.down(sender).any(|(down, _)| Some(down) != rail), Situation::Another),
+            (self.wire.has_missing(), Situation::Repair),
+            (self.wire.usable.count_ones() == 1, Situation::Only),
+            (rail.map_or_else(|| (0..8).any(has_come_back), has_come_back), Situation::Again),
+            (self.blame.has_bye(sender), Situation::Closing),
+        ];
+        all.into_iter().filter_map(|(is_so, seen)| is_so.then_some(seen)).collect()
     }
 
     /// Notes that an end has said that a rail is down.

@@ -35,6 +35,7 @@ const CALL: Call = Call {
     recovers: false,
     may_not_open: false,
     outage_ns: 600,
+    is_recovering: false,
 };
 
 /// Returns the checker that an error of the sending end at this time falls foul of.
@@ -278,6 +279,8 @@ fn a_sender_does_not_know_what_has_landed_if_nobody_answers_it() {
         assert_eq!(blame.judge(9000, done, &lost(LostCause::Bye)).is_ok(), is_excused, "{mute:?}");
         // The parts that the peer had placed before it closed fail with those that come after.
         blame.lane_died(6, true, (1, 0), &rail_error(WorkStatus::RetriesExceeded));
-        assert_eq!(blame.judge(9000, done, &lost(LostCause::Bye)), Ok(()));
+        let without_a_rail = Call { is_recovering: true, ..done };
+        assert_eq!(blame.judge(9000, without_a_rail, &lost(LostCause::Bye)), Ok(()));
+        assert_eq!(blame.judge(9000, done, &lost(LostCause::Bye)).is_ok(), is_excused, "its rail is back: {mute:?}");
     }
 }
