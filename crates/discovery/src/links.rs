@@ -141,11 +141,12 @@ impl State {
         );
         let addresses = watched().map(|it| (it.device().to_owned(), it.address)).collect();
         let before = std::mem::replace(&mut self.addresses, addresses);
-        // Losses first: a rail over an address that has another in its place comes back at once.
+        // Losses first: a rail over an address that has another in its place comes back at once. Each rail over one has
+        // a warning of its own.
         for (name, address) in before.difference(&self.addresses) {
-            let message = format!("{name}: the interface has lost the address {address}; rails over it fail");
+            let message = format!("{name}: the interface has lost the address {address}");
             let part = Part { device: name.as_str().into(), piece: Piece::Address(*address) };
-            self.events.push_back(PortEvent { is_fault: true, effect: Effect::Down(part), message });
+            self.events.push_back(PortEvent { is_fault: false, effect: Effect::Down(part), message });
         }
         for (name, address) in self.addresses.difference(&before) {
             let message = format!("{name}: the interface has the address {address} now");
@@ -213,7 +214,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(up, (Effect::Back, "eth0: the interface is up".to_owned()));
-        assert_eq!(lost.1, "eth1: the interface has lost the address 10.0.1.1; rails over it fail");
+        assert_eq!(lost.1, "eth1: the interface has lost the address 10.0.1.1");
         let piece = Piece::Address("10.0.1.1".parse().unwrap());
         assert_eq!(lost.0, Effect::Down(Part { device: "eth1".into(), piece }), "and those over no other address");
         state.look(&BTreeMap::new(), &both[..1]);

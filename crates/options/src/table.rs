@@ -372,7 +372,8 @@ options! {
         default: Duration::from_millis(500), "500 ms",
         help: "The time for which a rail may answer nothing of what is on its way while the peer is alive, if \
                `RAILWEAVE_RECOVERY` is 1. Then it is given up, long before its adapter or kernel would report it; 0 \
-               leaves it to them. A false alarm costs new lanes, and doubles the time of its rail for a while.",
+               leaves it to them. A false alarm costs new lanes, and doubles the time of its rail for a while. \
+               A fitting time is more than four times the longest round trip between two hosts.",
     }
     /// The time for which a connection without any rail waits for one: 1 to 86400 s, 0 for as long as it takes.
     outage_timeout: Duration {

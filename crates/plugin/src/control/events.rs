@@ -47,7 +47,7 @@ impl ControlLoop {
                     let until = self.workers.next_task_number();
                     self.handle_failure(Failure { part, message, until });
                 }
-                Effect::Down(part) if self.return_events && self.recovers => {
+                Effect::Down(part) if self.return_events && self.recovers && !self.is_spared(&part) => {
                     // First, because each message that goes over them meanwhile has to be repaired.
                     self.give_up_rails(&part, &message);
                     self.doubt_sessions(&part, &message);
@@ -84,8 +84,8 @@ impl ControlLoop {
     /// the host is down. A socket of a network interface that is down is given up at once.
     fn doubt_sessions(&mut self, part: &Part, message: &str) {
         let (addresses, answer_ns) = match part.piece {
-            // Another interface may have it now, and sessions over other addresses have nothing to do with it.
-            Piece::Address(lost) => (Some(lost).filter(|lost| interface_of(*lost).is_none()).into_iter().collect(), 0),
+            // Sessions over other addresses have nothing to do with it.
+            Piece::Address(lost) => (vec![lost], 0),
             _ => (interface_addresses(&part.device), self.listening.timeout_ns),
         };
         let sessions: BTreeSet<usize> = self.open_routes().into_iter().map(|route| route.session).collect();
@@ -98,6 +98,18 @@ impl ControlLoop {
                 self.with_session(token, |session, now| session.doubt(answer_ns, now));
             }
         }
+    }
+
+    /// Returns true if a part that is gone is an address which nothing uses, or which another interface has now.
+    fn is_spared(&mut self, part: &Part) -> bool {
+        let Piece::Address(lost) = part.piece else { return false };
+        let sessions: BTreeSet<usize> = self.open_routes().into_iter().map(|route| route.session).collect();
+        let mut is_there = |token| {
+            let socket = self.session(token).and_then(|session| session.socket.as_ref());
+            socket.and_then(|socket| socket.stream.local()) == Some(lost)
+        };
+        let is_used = sessions.into_iter().any(&mut is_there) || !self.routes_over(part).is_empty();
+        !is_used || interface_of(lost).is_some()
     }
 
     /// Gives up the rails of open connections that use this part.

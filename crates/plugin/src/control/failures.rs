@@ -66,9 +66,9 @@ impl MakingFailures {
         }
     }
 
-    /// Forgets the ports and their addresses: some are there again.
+    /// Forgets the ports: some are there again.
     pub(super) fn forget_ports(&mut self) {
-        self.known.retain(|(part, _)| !matches!(part.piece, Piece::Port(_) | Piece::Address(_)));
+        self.known.retain(|(part, _)| !matches!(part.piece, Piece::Port(_)));
     }
 
     /// Returns true if there are none.

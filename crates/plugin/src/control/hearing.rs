@@ -7,6 +7,12 @@ use railweave_transport::RailInfo;
 
 use crate::comm::Route;
 
+/// The number of looks in the time for which a rail may be silent, while anything is on its way.
+pub(super) const LOOKS: u64 = 2;
+
+/// A connection whose application was in a call is looked at again after this part of the pause between two looks.
+const MISSED_PART: u64 = 8;
+
 /// The times of the looks.
 pub(super) struct Listening {
     /// The time for which a rail may be silent; 0 if nobody looks.
@@ -30,13 +36,15 @@ impl Listening {
         Self { timeout_ns, next_ns: None, missed: (Vec::new(), 0) }
     }
 
-    /// Notes a connection that could not be looked at, and is at this time if no look comes before.
-    pub(super) fn miss(&mut self, route: Route, again_ns: u64) {
-        let (routes, at_ns) = &mut self.missed;
-        if routes.is_empty() {
-            *at_ns = again_ns;
-        }
-        routes.push(route);
+    /// Notes a connection that could not be looked at.
+    pub(super) fn miss(&mut self, route: Route) {
+        self.missed.0.push(route);
+    }
+
+    /// Begins the pause before such connections are looked at again, which ends early if a look comes before. It begins
+    /// after all of them: looks at many applications in calls take a while.
+    pub(super) fn rest(&mut self, now_ns: u64) {
+        self.missed.1 = now_ns.saturating_add((self.timeout_ns / LOOKS / MISSED_PART).max(1));
     }
 
     /// Takes those that are due, and all of them if a look is due.
@@ -98,13 +106,15 @@ mod tests {
         let mut listening = Listening::new(500);
         assert_eq!(listening.due_ns(), None);
         listening.begin(0);
-        listening.miss(route(1), 31);
-        listening.miss(route(2), 32);
-        assert_eq!(listening.due_ns(), Some(31));
-        assert_eq!(listening.take_missed(30), []);
-        assert_eq!(listening.take_missed(31), [route(1), route(2)]);
+        listening.miss(route(1));
+        listening.miss(route(2));
+        listening.rest(2);
+        assert_eq!(listening.due_ns(), Some(33));
+        assert_eq!(listening.take_missed(32), []);
+        assert_eq!(listening.take_missed(33), [route(1), route(2)]);
         assert_eq!(listening.due_ns(), Some(500));
-        listening.miss(route(1), 501);
+        listening.miss(route(1));
+        listening.rest(490);
         assert_eq!(listening.due_ns(), Some(500));
         assert_eq!(listening.take_missed(500), [route(1)], "the look takes its place");
     }

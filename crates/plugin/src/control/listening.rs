@@ -7,13 +7,11 @@ use railweave_transport::{Event, GivenUp, Hearing, Hush, Side};
 
 use super::connection::Connection;
 use super::control_loop::ControlLoop;
+use super::hearing::LOOKS;
 use crate::comm::{NoTurn, Route};
 
-/// The number of looks in the time for which a rail may be silent, while anything is on its way.
-const LOOKS: u64 = 2;
-
-/// A connection whose application was in a call is looked at again after this part of the pause between two looks.
-const MISSED_PART: u64 = 8;
+/// The time for which a session that has left a path asks its peer before it leaves another one.
+const LEAVES_AGAIN_NS: u64 = 1_000_000_000;
 
 impl ControlLoop {
     /// Looks at the open connections with something on its way, if it is time to.
@@ -33,6 +31,7 @@ impl ControlLoop {
             let pause_ns = self.listening.timeout_ns / if is_any_busy { LOOKS } else { 1 };
             self.listening.next_ns = is_needed.then_some(now.saturating_add(pause_ns.max(1)));
         }
+        self.listening.rest(self.now_ns());
     }
 
     /// Looks at a connection. Returns true if something is on its way.
@@ -49,8 +48,7 @@ impl ControlLoop {
             Ok(hush) => hush,
             Err(why) => {
                 if why == NoTurn::Busy {
-                    let again_ns = self.listening.timeout_ns / LOOKS / MISSED_PART;
-                    self.listening.miss(route, hearing.now_ns.saturating_add(again_ns.max(1)));
+                    self.listening.miss(route);
                 }
                 return true;
             }
@@ -68,30 +66,34 @@ impl ControlLoop {
     }
 
     /// Has a session go on over another path if its socket is on that of a rail which this end has found silent, or the
-    /// peer: both ends have to speak over the session now, and its socket would be found silent only a second later. If
-    /// they have only one end in common, the session asks its peer first, and goes on elsewhere without an answer.
+    /// peer: both ends have to speak over the session now, and its socket would be found silent only a second later.
+    /// The session asks its peer first, and goes on elsewhere without an answer, if they have only one end in common, a
+    /// set-up needs the socket, or it has left one just before: there may be no other path, and other connections lose
+    /// their rails on this one too.
     pub(super) fn leave_silent_path(&mut self, route: Route, event: &Event) {
         let Event::RailDown { rail, name, why: GivenUp::Silent(_) | GivenUp::Peer, left, .. } = event else {
             return;
         };
-        let answer_ns = self.listening.timeout_ns / LOOKS;
+        let (answer_ns, now_ns) = (self.listening.timeout_ns / LOOKS, self.now_ns());
         let Some(session) = self.session(route.session) else {
             return;
         };
-        // The acceptor cannot dial, without another rail there may be no other path, and set-ups end with the socket,
-        // which may work all the same.
-        let may_leave = session.protocol.side() == Side::Opener && !left.is_empty() && !session.setups.has_any();
+        // The acceptor cannot dial, and without another rail there may be no other path.
+        let may_leave = session.protocol.side() == Side::Opener && !left.is_empty() && answer_ns > 0;
+        let has_just_left = session.left_ns.is_some_and(|at_ns| now_ns < at_ns.saturating_add(LEAVES_AGAIN_NS));
+        let is_sure = !session.setups.has_any() && !has_just_left && !session.protocol.is_away();
         let local = session.socket.as_ref().and_then(|socket| socket.stream.local());
         let Some(Connection::Open { heard, .. }) = session.connections.get(&route.connection).filter(|_| may_leave)
         else {
             return;
         };
         match heard.ends_in_common(*rail, local, session.protocol.address().ip()) {
-            2 if !session.protocol.is_away() => {
+            2 if is_sure => {
+                session.left_ns = Some(now_ns);
                 let text = format!("{name} has failed on the same path");
                 self.lose_socket(route.session, &io::Error::new(io::ErrorKind::TimedOut, text));
             }
-            1 if answer_ns > 0 => {
+            1 | 2 => {
                 self.with_session(route.session, |session, now| session.doubt(answer_ns, now));
             }
             _ => {}
@@ -128,14 +130,17 @@ mod tests {
     fn a_session_leaves_the_path_of_a_silent_rail_and_asks_if_only_an_end_of_it_is_the_same() {
         let left = RailSet::only(RailId::new(1).unwrap());
         let cases = [
-            (("127.0.0.1", "127.0.0.1"), left, (true, false)),
-            (("127.0.0.1", "127.0.0.2"), left, (false, true)),
-            (("127.0.0.2", "127.0.0.1"), left, (false, true)),
-            (("127.0.0.2", "127.0.0.2"), left, (false, false)),
-            (("127.0.0.1", "127.0.0.1"), RailSet::EMPTY, (false, false)),
+            (("127.0.0.1", "127.0.0.1"), left, false, (true, false)),
+            (("127.0.0.1", "127.0.0.1"), left, true, (false, true)),
+            (("127.0.0.1", "127.0.0.2"), left, false, (false, true)),
+            (("127.0.0.2", "127.0.0.1"), left, false, (false, true)),
+            (("127.0.0.2", "127.0.0.2"), left, false, (false, false)),
+            (("127.0.0.1", "127.0.0.1"), RailSet::EMPTY, false, (false, false)),
         ];
-        for ((local, remote), left, (leaves, asks)) in cases {
+        for ((local, remote), left, has_just_left, (leaves, asks)) in cases {
             let mut site = Site::new();
+            let now_ns = site.thread.now_ns();
+            site.session().left_ns = has_just_left.then_some(now_ns);
             let connection = site.session().connections.get_mut(&ROUTE.connection);
             let Some(Connection::Open { heard, .. }) = connection else { panic!("it is open") };
             heard.rails = vec![RailInfo {
@@ -154,7 +159,7 @@ mod tests {
             site.thread.leave_silent_path(ROUTE, &event);
             let protocol = &site.session().protocol;
             let is_asked = !protocol.is_away() && protocol.timeout_ns() < before;
-            assert_eq!((protocol.is_away(), is_asked), (leaves, asks), "{local} {remote} {left:?}");
+            assert_eq!((protocol.is_away(), is_asked), (leaves, asks), "{local} {remote} {left:?} {has_just_left}");
         }
     }
 }

@@ -4,8 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use railweave_transport::RailName;
-
 /// The time for which lines like the first are counted, and the longest one for a rail that goes on like that.
 const WINDOW_NS: u64 = 1_000_000_000;
 const LONGEST_WINDOW_NS: u64 = 64 * WINDOW_NS;
@@ -19,8 +17,8 @@ const MOST: u32 = 4;
 pub(super) struct Subject {
     /// The token of the session to the peer.
     pub(super) session: usize,
-    /// The ends of the rail.
-    pub(super) rail: RailName,
+    /// This end of the rail. The peer chooses the other one, and may have a new one each time.
+    pub(super) local: String,
     pub(super) news: News,
 }
 
@@ -88,7 +86,7 @@ impl RailLines {
     /// many lines has none in the next time, which is longer.
     pub(super) fn sums(&mut self, now_ns: u64) -> Vec<Sum> {
         let mut sums = Vec::new();
-        self.said.retain(|Subject { rail, news, .. }, one| {
+        self.said.retain(|Subject { local, news, .. }, one| {
             if one.until_ns > now_ns {
                 return true;
             }
@@ -104,7 +102,7 @@ impl RailLines {
                     1 => "a second".to_owned(),
                     seconds => format!("{seconds} s"),
                 };
-                let text = format!("to {peer}: rail {rail} {went} {unsaid} more {times} within {within}");
+                let text = format!("to {peer}: rails from {local} {went} {unsaid} more {times} within {within}");
                 sums.push(Sum { news: *news, text });
             }
             one.unsaid = 0;
@@ -121,7 +119,7 @@ mod tests {
     use super::*;
 
     fn subject(session: usize, local: &str, news: News) -> Subject {
-        Subject { session, rail: RailName { local: local.to_owned(), remote: "b".to_owned() }, news }
+        Subject { session, local: local.to_owned(), news }
     }
 
     #[test]
@@ -144,7 +142,7 @@ mod tests {
         assert!(!lines.take(first[3].clone(), 9, "host", 500));
         assert_eq!((lines.sums(WINDOW_NS), lines.next_ns()), (Vec::new(), Some(100 + WINDOW_NS)));
         let sums: Vec<_> = lines.sums(100 + WINDOW_NS).into_iter().map(|sum| (sum.news, sum.text)).collect();
-        let text = |what: &str| format!("to host: rail a - b {what} within a second");
+        let text = |what: &str| format!("to host: rails from a {what} within a second");
         assert_eq!(sums, [(News::Down, text("went down 3 more times")), (News::Back, text("came back 1 more time"))]);
         assert!(lines.take(first[0].clone(), 8, "host", 100 + WINDOW_NS), "its second is over");
     }
@@ -159,8 +157,8 @@ mod tests {
             sums.extend(lines.sums(now_ns).into_iter().map(|sum| sum.text));
         }
         assert_eq!(said, 4);
-        assert_eq!(sums[0], "to host: rail a - b went down 97 more times within a second");
-        assert_eq!(sums[2], "to host: rail a - b went down 400 more times within 4 s");
+        assert_eq!(sums[0], "to host: rails from a went down 97 more times within a second");
+        assert_eq!(sums[2], "to host: rails from a went down 400 more times within 4 s");
         // After 1, 3, 7, 15, 31, 63 and 127 s, and then every 64 s.
         assert_eq!(sums.len(), 14);
         assert_eq!(lines.sums(u64::MAX - 1).len(), 1);

@@ -272,12 +272,11 @@ impl ControlLoop {
         let Some(Connection::Open { heard, .. }) = session.connections.get(&route.connection) else {
             return;
         };
-        let Some(rail) = heard.rails.iter().find(|info| info.index == rail.index()).map(|info| info.name.clone())
-        else {
+        let Some(info) = heard.rails.iter().find(|info| info.index == rail.index()) else {
             return;
         };
         let line = log::line(event, &peer);
-        let subject = Subject { session: route.session, rail, news };
+        let subject = Subject { session: route.session, local: info.name.local.clone(), news };
         if self.rail_lines.take(subject, route.connection, &peer, self.now_ns()) {
             say(news, &line);
             self.note_event(event, Some(route), line);

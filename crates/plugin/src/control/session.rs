@@ -65,6 +65,8 @@ pub(super) struct Session {
     /// The time at which it was last said that it has lost its socket, and true if that was said for the last loss.
     pub(super) away_said_ns: Option<u64>,
     pub(super) is_away_said: bool,
+    /// The time at which it last left the path of a silent rail.
+    pub(super) left_ns: Option<u64>,
     /// True once its connections that nobody has accepted count as left, because it has been away for long.
     pub(super) is_left: bool,
 }
@@ -84,6 +86,7 @@ impl Session {
             connections: HashMap::new(),
             ways: KnownWays::default(),
             away_said_ns: None,
+            left_ns: None,
             is_away_said: false,
             is_left: false,
         }

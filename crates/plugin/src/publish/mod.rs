@@ -253,8 +253,10 @@ impl Publish {
 
     /// Shows the addresses that the rails of a connection have now.
     pub(crate) fn rename(&mut self, route: Route, rails: &[RailInfo]) {
-        let number = self.records.number(route);
-        for record in self.records.state.rails.iter_mut().filter(|record| Some(record.connection) == number) {
+        let Some(number) = self.records.number(route) else { return };
+        let records = &mut self.records.state.rails;
+        let from = records.partition_point(|record| record.connection < number);
+        for record in records[from..].iter_mut().take_while(|record| record.connection == number) {
             if let Some(rail) = rails.iter().find(|rail| rail.index == usize::from(record.number)) {
                 (record.local, record.remote) = (rail.name.local.clone(), rail.name.remote.clone());
             }

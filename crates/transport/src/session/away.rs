@@ -174,8 +174,7 @@ impl Session {
     /// Handles the end of a socket of a session that is away. `text` says what happened at the address.
     pub(super) fn lose_attempt(&mut self, text: &str, kind: SocketEndKind, now_ns: u64) {
         let is_of_sign = self.away.as_ref().is_some_and(|away| away.sign_at == Some(self.looked_at()));
-        let is_bound = self.redial.is_bound();
-        if kind != SocketEndKind::Refused && kind != SocketEndKind::Mute && is_of_sign && !is_bound {
+        if kind != SocketEndKind::Refused && kind != SocketEndKind::Mute && is_of_sign {
             // Whatever was there does not answer any more. A port of this host that leads nowhere tells nothing.
             self.forget_sign();
         }

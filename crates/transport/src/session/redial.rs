@@ -45,20 +45,28 @@ pub(super) enum Next {
 }
 
 impl Redial {
-    /// Adds addresses of the peer.
+    /// Adds addresses of the peer. The oldest of too many is forgotten, but not the one that leads each round.
     pub(super) fn learn(&mut self, addresses: impl IntoIterator<Item = SocketAddr>) {
         for address in addresses {
-            if !self.addresses.contains(&address) && self.addresses.len() < MOST_ADDRESSES {
-                self.addresses.push(address);
+            if self.addresses.contains(&address) {
+                continue;
             }
+            if self.addresses.len() >= MOST_ADDRESSES {
+                self.addresses.remove(1);
+            }
+            self.addresses.push(address);
         }
     }
 
-    /// Notes that an address has led to the peer's process, or came from there.
+    /// Notes that an address has led to the peer's process, or came from there. The oldest of too many is forgotten.
     pub(super) fn prove(&mut self, address: IpAddr) {
-        if !self.proven.contains(&address) && self.proven.len() < MOST_PROVEN {
-            self.proven.push(address);
+        if self.proven.contains(&address) {
+            return;
         }
+        if self.proven.len() == MOST_PROVEN {
+            self.proven.remove(0);
+        }
+        self.proven.push(address);
     }
 
     /// Returns these addresses.
@@ -222,6 +230,25 @@ mod tests {
         let mut alone = Redial::default();
         alone.begin(address(1), true, PAUSES_NS);
         assert_eq!(alone.next(&[]), home(1), "there is no other");
+    }
+
+    #[test]
+    fn the_newest_addresses_are_kept_and_the_one_that_leads_each_round() {
+        let mut redial = Redial::default();
+        redial.begin(address(0), false, PAUSES_NS);
+        let newest = 100;
+        for last in 1..=newest {
+            redial.learn([address(last)]);
+            redial.prove(address(last).ip());
+        }
+        let mut dialled = Vec::new();
+        while let Next::Dial { to, .. } = redial.next(&[]) {
+            dialled.push(to);
+        }
+        assert_eq!(dialled.len(), MOST_ADDRESSES);
+        assert_eq!((dialled[0], dialled[MOST_ADDRESSES - 1]), (address(0), address(newest)));
+        assert_eq!(redial.proven().len(), MOST_PROVEN);
+        assert!(redial.is_home(address(newest)) && !redial.is_home(address(1)));
     }
 
     #[test]
