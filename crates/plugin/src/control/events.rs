@@ -333,6 +333,21 @@ pub(super) mod tests {
         }
     }
 
+    #[test]
+    fn a_rail_fails_with_its_address_unless_another_interface_has_that() {
+        let mut site = Site::new();
+        let at = |address: Ipv4Addr| Part { device: "eth0".into(), piece: Piece::Address(address.into()) };
+        let (moved, lost) = (at(Ipv4Addr::LOCALHOST), at(Ipv4Addr::new(192, 0, 2, 9)));
+        let connection = site.session().connections.get_mut(&ROUTE.connection);
+        let Some(Connection::Open { parts, .. }) = connection else { panic!("it is open") };
+        *parts = vec![moved.clone(), lost.clone()];
+        for (part, fails) in [(moved, false), (lost, true)] {
+            site.take(Effect::Down(part.clone()));
+            let inputs = site.thread.recovery(ROUTE).expect("it is open").take();
+            assert_eq!(!inputs.is_empty(), fails, "{part:?}");
+        }
+    }
+
     fn port() -> Part {
         Part { device: "mlx5_0".into(), piece: Piece::Port(1) }
     }
