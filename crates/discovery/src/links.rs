@@ -222,6 +222,19 @@ mod tests {
     }
 
     #[test]
+    fn an_address_in_place_of_another_comes_after_the_loss() {
+        let mut state = State::new(BTreeMap::from([("eth0".to_owned(), true)]));
+        let links = BTreeMap::from([("eth0".to_owned(), true)]);
+        state.look(&links, &[interface("eth0", "10.0.0.9")]);
+        take(&mut state);
+        for after in ["10.0.0.1", "10.0.0.9"] {
+            state.look(&links, &[interface("eth0", after)]);
+            let effects: Vec<_> = take(&mut state).into_iter().map(|(effect, _)| effect).collect();
+            assert!(matches!(&effects[..], [Effect::Down(_), Effect::Back]), "{effects:?}");
+        }
+    }
+
+    #[test]
     fn a_change_that_cannot_be_looked_at_is_found_by_a_later_look() {
         let mut state = State::new(BTreeMap::from([("eth0".to_owned(), true)]));
         state.catch_up(|| panic!("nothing has changed"));

@@ -311,6 +311,26 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn the_kernel_watches_the_new_socket_of_a_session_that_was_away_whichever_end_has_dialled() {
+        let mut site = Site::new();
+        until("it is away, and dials", || {
+            site.thread.lose_socket(ROUTE.session, &io::Error::other("a test"));
+            site.session().socket.as_ref().map(|socket| assert!(socket.is_dialled))
+        });
+        assert!(site.session().protocol.is_away());
+        let watched = until("its socket is connected", || {
+            site.thread.handle_session(ROUTE.session);
+            site.session().socket.as_ref().filter(|socket| !socket.is_dialled).map(|it| it.stream.unacknowledged())
+        });
+        assert_eq!(watched, Some(UNACKNOWLEDGED));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let session = site.session();
+        assert!(session.protocol.is_away());
+        session.take_socket(Stream::dial(None, listener.local_addr().unwrap()).unwrap(), false);
+        assert_eq!(session.socket.as_ref().and_then(|socket| socket.stream.unacknowledged()), Some(UNACKNOWLEDGED));
+    }
+
+    #[test]
     fn a_session_gives_up_the_socket_of_an_interface_that_is_down_and_doubts_others() {
         let mut site = Site::new();
         let before = site.session().protocol.timeout_ns().expect("it asks the peer from time to time");

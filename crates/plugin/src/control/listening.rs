@@ -104,6 +104,7 @@ impl ControlLoop {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use railweave_fabric::{RailId, RailSet};
     use railweave_patience::until;
@@ -161,5 +162,36 @@ mod tests {
             let is_asked = !protocol.is_away() && protocol.timeout_ns() < before;
             assert_eq!((protocol.is_away(), is_asked), (leaves, asks), "{local} {remote} {left:?} {has_just_left}");
         }
+    }
+
+    #[test]
+    fn a_session_leaves_once_for_a_rail_that_this_end_finds_silent_and_goes_on_with_the_dial_that_follows() {
+        let mut site = Site::new();
+        let connection = site.session().connections.get_mut(&ROUTE.connection);
+        let Some(Connection::Open { heard, .. }) = connection else { panic!("it is open") };
+        let name = || "127.0.0.1".to_owned();
+        heard.rails = vec![RailInfo {
+            index: 0,
+            local_port: 0,
+            name: RailName { local: name(), remote: name() },
+            speed_mbps: None,
+            lanes: 1,
+            counters: Arc::new(RailCounters::default()),
+        }];
+        let has_end = |site: &mut Site| site.session().socket.as_ref().and_then(|it| it.stream.local());
+        until("the socket has an address", || has_end(&mut site));
+        let left = RailSet::only(RailId::new(1).unwrap());
+        let event = |why| Event::RailDown { rail: RailId::new(0).unwrap(), name: name(), why, left, is_gone: false };
+        let no_path = GivenUp::Part("its port is down".to_owned());
+        site.thread.leave_silent_path(ROUTE, &event(no_path));
+        assert!(!site.session().protocol.is_away(), "the event says so to sessions");
+        site.thread.leave_silent_path(ROUTE, &event(GivenUp::Silent(Duration::from_millis(500))));
+        assert!(site.session().protocol.is_away());
+        until("the next socket has an address", || has_end(&mut site));
+        let number = |site: &mut Site| site.session().socket.as_ref().map(|socket| socket.number);
+        let before = number(&mut site);
+        site.session().left_ns = None;
+        site.thread.leave_silent_path(ROUTE, &event(GivenUp::Peer));
+        assert_eq!(number(&mut site), before);
     }
 }

@@ -37,11 +37,13 @@ pub(super) struct Probing {
     was_blocked: bool,
     /// The number of looks at an application that made no calls.
     vain_looks: u32,
+    /// The last look at which all links of the connection were down on this host: silence before it says nothing.
+    cut_off_ns: u64,
 }
 
 impl Default for Probing {
     fn default() -> Self {
-        Self { is_due: true, out_since_ns: None, was_blocked: false, vain_looks: 0 }
+        Self { is_due: true, out_since_ns: None, was_blocked: false, vain_looks: 0, cut_off_ns: 0 }
     }
 }
 
@@ -105,7 +107,7 @@ impl Probing {
             }
             // A sign comes over another path, so that it counts all the same.
             Probe::CutOff if sign.is_none() => {
-                self.out_since_ns = None;
+                (self.out_since_ns, self.cut_off_ns) = (None, now_ns);
                 again(look_ns)
             }
             Probe::CutOff | Probe::Blocked { .. } | Probe::Outstanding { .. } => {
@@ -121,7 +123,7 @@ impl Probing {
                 }
                 let since_ns = *self.out_since_ns.get_or_insert(now_ns);
                 let out_ns = now_ns - since_ns;
-                let silent_ns = now_ns.saturating_sub(heard_ns);
+                let silent_ns = now_ns.saturating_sub(heard_ns.max(self.cut_off_ns));
                 // A process may be busy for longer than an adapter.
                 let enough_ns = if by_adapter { proof_ns } else { proof_ns.max(peer_timeout_ns / 2) };
                 if let Some(sign) = sign
@@ -216,8 +218,9 @@ mod tests {
             assert_eq!(probing.judge(Probe::CutOff, None, at(now_ns)), Verdict::Again(now_ns + 10));
         }
         assert_eq!(probing.judge(BY_ADAPTER, None, at(90_010)), Verdict::Again(90_020));
-        assert_eq!(probing.judge(BY_ADAPTER, None, at(90_509)), Verdict::Again(90_519), "the peer has its time");
-        assert!(matches!(probing.judge(BY_ADAPTER, None, at(90_510)), Verdict::Lost(_)));
+        assert_eq!(probing.judge(BY_ADAPTER, None, at(90_999)), Verdict::Again(91_009), "the peer has all of its time");
+        let gone = Gone::Silent { for_ns: 1000, limit_ns: 1000 };
+        assert_eq!(probing.judge(BY_ADAPTER, None, at(91_000)), Verdict::Lost(gone), "without that of the outage");
         let mut signed = Probing::default();
         assert_eq!(signed.judge(Probe::CutOff, Some("refused"), at(10)), Verdict::Again(20));
         let gone = Gone::Ended { sign: "refused".to_owned(), for_ns: 80 };

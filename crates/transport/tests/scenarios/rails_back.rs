@@ -317,8 +317,8 @@ fn new_lanes_of_a_device_that_has_failed_meanwhile_are_not_used() {
     }
 }
 
-#[test]
-fn a_rail_that_flaps_rests_no_longer_than_others_once_no_other_is_left() {
+/// Returns a connection whose rail 1 has failed four times soon after it came up, and is up.
+fn flapping() -> Pair<true> {
     let mut pair = split::<true>(Setup::two_rails());
     for _ in 0..4 {
         let mut tasks = bring_down(&mut pair, 1);
@@ -327,6 +327,12 @@ fn a_rail_that_flaps_rests_no_longer_than_others_once_no_other_is_left() {
         pair.work(&mut tasks, true);
         assert_eq!(pair.hear(&mut tasks, false), RailMessage::Up);
     }
+    pair
+}
+
+#[test]
+fn a_rail_that_flaps_rests_no_longer_than_others_once_no_other_is_left() {
+    let mut pair = flapping();
     bring_down(&mut pair, 1);
     let now_ns = pair.now_ns();
     assert_eq!(pair.sender.recovery_timeout_ns(), Some(now_ns + 16 * pause_ns()));
@@ -335,6 +341,70 @@ fn a_rail_that_flaps_rests_no_longer_than_others_once_no_other_is_left() {
     assert_eq!(pair.sender.recovery_timeout_ns(), Some(now_ns + 2 * pause_ns()));
     pair.sender.hurry_recovery(now_ns);
     assert_eq!(pair.sender.recovery_timeout_ns(), Some(now_ns), "its path may be back");
+}
+
+/// Lets the sender's next attempt to open lanes of a rail fail, at the time for it. A word that paths may be back comes
+/// while it is in progress, if `is_hurried`. Returns the pause after it.
+fn attempt_in_vain(pair: &mut Pair<true>, tasks: &mut Tasks, is_hurried: bool) -> u64 {
+    pair.world.lock().faults.open_fails_permille = 1000;
+    let due_ns = pair.sender.recovery_timeout_ns().expect("it rests");
+    pair.world.advance(due_ns.saturating_sub(pair.now_ns()));
+    pair.take_due(tasks);
+    if is_hurried {
+        let now_ns = pair.now_ns();
+        pair.sender.hurry_recovery(now_ns);
+    }
+    pair.work(tasks, true);
+    pair.sender.recovery_timeout_ns().expect("it rests again").saturating_sub(pair.now_ns())
+}
+
+#[test]
+fn an_attempt_during_which_paths_may_be_back_is_followed_by_one_more_at_once() {
+    let mut pair = split::<true>(Setup::two_rails());
+    let now_ns = pair.now_ns();
+    pair.sender.hurry_recovery(now_ns);
+    let mut tasks = bring_down(&mut pair, 1);
+    assert_eq!(pair.sender.recovery_timeout_ns(), Some(pair.now_ns() + pause_ns()), "its rail was up at that word");
+    let pauses = [false, true, false].map(|is_hurried| attempt_in_vain(&mut pair, &mut tasks, is_hurried));
+    assert_eq!(pauses, [2 * pause_ns(), 0, 8 * pause_ns()]);
+}
+
+#[test]
+fn a_rail_that_flaps_rests_less_after_an_attempt_too_while_no_other_is_left() {
+    let mut pair = flapping();
+    let mut tasks = bring_down(&mut pair, 1);
+    let now_ns = pair.now_ns();
+    pair.sender.hurry_recovery(now_ns);
+    assert_eq!(pair.sender.recovery_timeout_ns(), Some(now_ns + 16 * pause_ns()), "it flaps, and another is left");
+    let among_others = [true, false].map(|is_hurried| attempt_in_vain(&mut pair, &mut tasks, is_hurried));
+    assert_eq!(among_others, [0, 64 * pause_ns()]);
+    pair.give_up(0, true);
+    pair.take_due(&mut tasks);
+    // The other rail's fence.
+    let fence = tasks.of_sender.pop_front();
+    assert!(fence.is_some());
+    let alone = [false, true].map(|is_hurried| attempt_in_vain(&mut pair, &mut tasks, is_hurried));
+    assert!(alone[0] <= 10 * pause_ns(), "{alone:?}");
+    assert_eq!(alone[1], 0);
+    // Earlier than it may be among others.
+    let mut pair = flapping();
+    let mut tasks = bring_down(&mut pair, 1);
+    pair.give_up(0, true);
+    pair.take_due(&mut tasks);
+    let fence = tasks.of_sender.pop_front();
+    assert!(fence.is_some());
+    assert_eq!(attempt_in_vain(&mut pair, &mut tasks, true), 0);
+}
+
+#[test]
+fn a_receiver_whose_device_has_failed_refuses_new_lanes_at_once() {
+    let mut pair = split::<true>(Setup::two_rails());
+    let mut tasks = bring_down(&mut pair, 1);
+    let device = pair.receiver.parts().into_iter().rfind(|part| part.piece == Piece::Device).expect("one is down");
+    assert!(!pair.receiver.handle_part_failed(&device, "it was unplugged"));
+    open(&mut pair, &mut tasks);
+    assert!(tasks.of_receiver.is_empty(), "it does not open lanes");
+    assert_eq!(pair.hear(&mut tasks, true), RailMessage::Suspect);
 }
 
 #[test]

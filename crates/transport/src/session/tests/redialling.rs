@@ -195,3 +195,42 @@ fn a_refusal_counts_only_where_the_kernel_has_chosen_the_port() {
     pair.opener.handle_connected([8; 32], pair.now_ns);
     assert!(pair.opener.redial.is_bound() && has_sign(&pair), "another host may have answered");
 }
+
+#[test]
+fn an_answer_where_the_peer_was_never_found_overrules_no_sign_of_its_end() {
+    let (mut pair, _) = Pair::connected();
+    pair.opener.learn([address(3)]);
+    let has_sign = |pair: &Pair| pair.opener.away.as_ref().is_some_and(|away| away.sign.is_some());
+    pair.cut();
+    pair.opener.handle_lost(end_of_socket(SocketEndKind::Refused), pair.now_ns);
+    assert!(has_sign(&pair) && pair.opener.address() == address(3));
+    pair.opener.handle_connected([8; 32], pair.now_ns);
+    assert!(has_sign(&pair), "another host may have that address");
+}
+
+#[test]
+fn a_dial_that_is_begun_again_is_from_the_same_port() {
+    let (mut pair, _) = Pair::connected();
+    let own = vec![[10, 0, 0, 50].into()];
+    pair.opener.config = Arc::new(SessionConfig { own: own.clone(), ..(*pair.opener.config).clone() });
+    pair.cut();
+    pair.opener.hurry(pair.now_ns);
+    while !pair.opener.redial.is_bound() {
+        pair.opener.handle_lost(end_of_socket(SocketEndKind::NoRoute), pair.now_ns);
+    }
+    drop(actions(&mut pair.opener));
+    pair.opener.hurry(pair.now_ns);
+    let again = SessionAction::Dial { from: Some(own[0]), to: pair.opener.address() };
+    assert!(actions(&mut pair.opener).contains(&again));
+}
+
+#[test]
+fn an_opener_whose_peer_is_silent_dials_another_address_first() {
+    let (mut pair, _) = Pair::connected();
+    pair.opener.learn([address(3)]);
+    while !pair.opener.is_away() {
+        pair.now_ns = pair.opener.timeout_ns().expect("it asks the peer");
+        pair.opener.handle_timeout(pair.now_ns);
+    }
+    assert_eq!(pair.opener.address(), address(3));
+}
