@@ -150,9 +150,12 @@ impl Flushes {
     /// Notes that the lanes of a rail have ended, and if everything that they had brought is visible then.
     pub(crate) fn handle_fenced(&mut self, rail: RailId, is_visible: bool) {
         self.fencing.remove(rail);
-        for (_, mask, gone) in self.rails_of.iter_mut().filter(|(_, mask, _)| !is_visible && mask.contains(rail)) {
-            gone.insert(rail);
+        for (_, mask, gone) in self.rails_of.iter_mut().filter(|(_, mask, _)| mask.contains(rail)) {
+            // New lanes of the rail have nothing to do with what these have brought.
             mask.remove(rail);
+            if !is_visible {
+                gone.insert(rail);
+            }
         }
         for flush in self.requests.iter_mut().filter(|flush| (flush.unposted | flush.outstanding).contains(rail)) {
             flush.unposted.remove(rail);

@@ -247,7 +247,8 @@ impl Slots {
         let receive = &mut self.slots[slot];
         if let Some(called) = called {
             // The rails that have brought its parts, for a flush.
-            receive.expected = receive.expected.except(called.lost) | called.through;
+            let unshown = receive.expected.except(called.shown);
+            receive.expected = unshown.iter().filter_map(|part| called.carrier(part)).collect();
             if let Some(size) = called.size {
                 receive.bytes = size.into();
             }

@@ -178,20 +178,21 @@ pub(super) mod tests {
     use std::collections::VecDeque;
     use std::net::{Ipv4Addr, SocketAddr, TcpListener};
     use std::os::fd::RawFd;
-    use std::sync::{Arc, Mutex};
+    use std::sync::{Arc, Mutex, mpsc};
 
     use mio::Token;
     use railweave_discovery::interface_part;
     use railweave_fabric::EventSource;
     use railweave_identity::{hello, random};
     use railweave_patience::until;
-    use railweave_transport::{Message, Offer, SessionAction, SessionConfig, Ways};
+    use railweave_transport::{Hush, Message, Offer, SessionAction, SessionConfig, Side, Ways};
 
     use super::*;
     use crate::control::rail_threads::RailJob;
     use crate::control::recovery::tests::{ROUTE, control_loop, open_on};
     use crate::control::session::Session;
     use crate::control::stream::{Stream, UNACKNOWLEDGED};
+    use crate::control::test_ends::Application;
     use crate::control::test_errands::{Errand, Hold};
 
     const SOURCE: usize = 5000;
@@ -214,21 +215,27 @@ pub(super) mod tests {
     pub(in crate::control) struct Site {
         pub(in crate::control) thread: ControlLoop,
         /// The peer's, which answers nothing.
-        _listener: TcpListener,
+        listener: TcpListener,
     }
 
     impl Site {
         pub(in crate::control) fn new() -> Self {
+            Self::of(Side::Opener)
+        }
+
+        /// Returns the site whose thread has this end of the session.
+        pub(in crate::control) fn of(side: Side) -> Self {
             let mut thread = control_loop();
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             let address = listener.local_addr().unwrap();
-            let protocol = up(&thread, address);
+            let [opener, acceptor] = up(&thread, address);
+            let protocol = if side == Side::Opener { opener } else { acceptor };
             let mut stream = Stream::dial(None, address).unwrap();
             stream.register(thread.registry(), Token(ROUTE.session)).unwrap();
             let mut session = Session::new(protocol, None);
-            session.take_socket(stream, true);
+            session.take_socket(stream, side == Side::Opener);
             open_on(&mut thread, session);
-            Self { thread, _listener: listener }
+            Self { thread, listener }
         }
 
         /// Has the thread take an event of a port.
@@ -262,8 +269,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Returns the opener's end of a session with a connection, as it is after its set-up.
-    fn up(thread: &ControlLoop, address: SocketAddr) -> Protocol {
+    /// Returns the ends of a session with a connection, the opener's first, as they are after its set-up.
+    fn up(thread: &ControlLoop, address: SocketAddr) -> [Protocol; 2] {
         let now = thread.now_ns();
         let peers = Arc::new(SessionConfig { hello: hello(1, 1, false), ..(*thread.sessions).clone() });
         let mut ours = Protocol::open(Arc::clone(&thread.sessions), peers.hello.process, [address], now);
@@ -276,8 +283,8 @@ pub(super) mod tests {
         exchange(&mut ours, &mut theirs, now);
         theirs.accept_offer(connection, now);
         exchange(&mut ours, &mut theirs, now);
-        assert!(ours.opened(connection, now));
-        ours
+        assert!(ours.opened(connection, now) && theirs.opened(connection, now));
+        [ours, theirs]
     }
 
     /// Carries frames both ways until there are none.
@@ -366,6 +373,32 @@ pub(super) mod tests {
             let inputs = site.thread.recovery(ROUTE).expect("it is open").take();
             assert_eq!(!inputs.is_empty(), fails, "{part:?}");
         }
+    }
+
+    #[test]
+    fn a_lost_address_costs_its_rails_first_and_then_the_sessions_at_it_their_sockets() {
+        let mut site = Site::new();
+        // Every address of 127.0.0.0/8 leads to this host, and no interface has this one.
+        let lost = Ipv4Addr::new(127, 9, 9, 9);
+        let remote = site.session().protocol.address();
+        site.session().take_socket(Stream::dial(Some(lost.into()), remote).unwrap(), true);
+        let peer = until("the peer has its socket", || {
+            let (peer, address) = site.listener.accept().unwrap();
+            (address.ip() == lost).then_some(peer)
+        });
+        peer.set_nonblocking(true).unwrap();
+        let application = Application::take_connection(&mut site.thread, Hush::Idle);
+        let (told, socket) = mpsc::channel();
+        application.script().at_failure =
+            Box::new(move || told.send(peer.peek(&mut [0]).map_err(|error| error.kind())).unwrap());
+        let part = Part { device: "eth0".into(), piece: Piece::Address(lost.into()) };
+        if let Some(Connection::Open { parts, .. }) = site.session().connections.get_mut(&ROUTE.connection) {
+            parts.push(part.clone());
+        }
+        site.take(Effect::Down(part.clone()));
+        assert_eq!(application.script().failed, [part]);
+        assert_eq!(socket.try_recv(), Ok(Err(io::ErrorKind::WouldBlock)), "the session still had its socket");
+        assert!(site.session().protocol.is_away());
     }
 
     fn port() -> Part {

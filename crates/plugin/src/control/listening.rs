@@ -108,22 +108,130 @@ mod tests {
 
     use railweave_fabric::{RailId, RailSet};
     use railweave_patience::until;
-    use railweave_transport::{Event, GivenUp, RailCounters, RailInfo, RailName};
+    use railweave_transport::{Event, GivenUp, Hush, RailCounters, RailInfo, RailName, Side};
 
+    use crate::control::clock::nanoseconds;
     use crate::control::connection::Connection;
+    use crate::control::control_loop::ControlLoop;
     use crate::control::events::tests::Site;
+    use crate::control::hearing::{Heard, LOOKS};
     use crate::control::recovery::tests::{ROUTE, control_loop, open};
+    use crate::control::test_ends::Application;
+    use crate::control::test_errands::HOUR;
+
+    /// Returns the looks at the connection.
+    fn heard(thread: &mut ControlLoop) -> &mut Heard {
+        match thread.session(ROUTE.session).and_then(|it| it.connections.get_mut(&ROUTE.connection)) {
+            Some(Connection::Open { heard, .. }) => heard,
+            _ => panic!("it is open"),
+        }
+    }
+
+    /// Returns a rail between these addresses.
+    fn rail_between(local: &str, remote: &str) -> RailInfo {
+        RailInfo {
+            index: 0,
+            local_port: 0,
+            name: RailName { local: local.to_owned(), remote: remote.to_owned() },
+            speed_mbps: None,
+            lanes: 1,
+            counters: Arc::new(RailCounters::default()),
+        }
+    }
 
     #[test]
     fn an_end_that_has_no_turn_for_a_look_is_looked_at_again() {
         let mut thread = control_loop();
         open(&mut thread);
-        let connection = thread.session(ROUTE.session).and_then(|it| it.connections.get_mut(&ROUTE.connection));
-        let Some(Connection::Open { heard, .. }) = connection else { panic!("it is open") };
         // As after a look that found nothing, with other work before it.
-        heard.idle_since = Some(7);
+        heard(&mut thread).idle_since = Some(7);
         for _ in 0..2 {
             assert!(thread.listen_to(ROUTE), "something may be on its way");
+        }
+    }
+
+    #[test]
+    fn an_end_whose_application_is_in_a_call_is_looked_at_again_before_the_next_look() {
+        let mut thread = control_loop();
+        open(&mut thread);
+        heard(&mut thread).idle_since = None;
+        let next_ns = Some(u64::MAX);
+        (thread.listening.timeout_ns, thread.listening.next_ns) = (1, next_ns);
+        assert!(thread.listen_to(ROUTE));
+        assert_eq!(thread.listening.due_ns(), next_ns, "NCCL does not have it yet");
+        let application = Application::take_connection(&mut thread, Hush::Busy);
+        let call = application.call();
+        assert!(thread.listen_to(ROUTE));
+        for _ in 0..2 {
+            // The pause is over at once.
+            thread.listening.rest(0);
+            assert_eq!(thread.listening.due_ns(), Some(1));
+            thread.listen_to_peers();
+            assert_eq!(application.script().looks, 0);
+        }
+        drop(call);
+        thread.listening.rest(0);
+        thread.listen_to_peers();
+        assert_eq!((application.script().looks, thread.listening.due_ns()), (1, next_ns));
+        drop(application);
+        assert!(thread.listen_to(ROUTE));
+        assert_eq!(thread.listening.due_ns(), next_ns, "it is closed");
+    }
+
+    #[test]
+    fn connections_are_looked_at_more_than_once_in_the_time_of_a_rail_if_something_is_on_its_way() {
+        for (hush, looks) in [(Hush::Busy, LOOKS), (Hush::Idle, 1)] {
+            let mut thread = control_loop();
+            open(&mut thread);
+            heard(&mut thread).idle_since = None;
+            let application = Application::take_connection(&mut thread, hush);
+            (thread.listening.timeout_ns, thread.listening.next_ns) = (nanoseconds(HOUR), Some(0));
+            let (pause_ns, before_ns) = (nanoseconds(HOUR) / looks, thread.now_ns());
+            thread.listen_to_peers();
+            let at_ns = before_ns + pause_ns..=thread.now_ns() + pause_ns;
+            assert_eq!(application.script().looks, 1, "{hush:?}");
+            assert!(thread.listening.next_ns.is_some_and(|next_ns| at_ns.contains(&next_ns)), "{hush:?}");
+            thread.listen_to_peers();
+            assert_eq!(application.script().looks, 1, "{hush:?}: the next is not due yet");
+        }
+    }
+
+    #[test]
+    fn a_session_asks_its_peer_if_a_look_at_a_rail_leaves_a_doubt() {
+        for (hush, asks) in [(Hush::Doubtful, true), (Hush::Busy, false), (Hush::Idle, false)] {
+            let mut site = Site::new();
+            let _application = Application::take_connection(&mut site.thread, hush);
+            heard(&mut site.thread).idle_since = None;
+            let before = site.session().protocol.timeout_ns();
+            assert_eq!(site.thread.listen_to(ROUTE), hush != Hush::Idle);
+            assert!(!site.session().protocol.is_away());
+            assert_eq!(site.session().protocol.timeout_ns() < before, asks, "{hush:?}");
+        }
+    }
+
+    #[test]
+    fn a_session_leaves_no_path_during_a_set_up_nor_if_it_cannot_dial_or_nobody_looks_for_silence() {
+        let usual_ns = control_loop().listening.timeout_ns;
+        let cases = [
+            (Side::Opener, 0, usual_ns, (true, false)),
+            (Side::Opener, 1, usual_ns, (false, true)),
+            (Side::Acceptor, 0, usual_ns, (false, false)),
+            (Side::Opener, 0, 0, (false, false)),
+        ];
+        for (side, setups, timeout_ns, (leaves, asks)) in cases {
+            let mut site = Site::of(side);
+            site.thread.listening.timeout_ns = timeout_ns;
+            site.session().setups.in_progress = setups;
+            heard(&mut site.thread).rails = vec![rail_between("127.0.0.1", "127.0.0.1")];
+            until("the socket has an address", || site.session().socket.as_ref().and_then(|it| it.stream.local()));
+            let before = site.session().protocol.timeout_ns();
+            let (rail, name) = (RailId::new(0).unwrap(), "rail 0".to_owned());
+            let left = RailSet::only(RailId::new(1).unwrap());
+            let event = Event::RailDown { rail, name, why: GivenUp::Peer, left, is_gone: false };
+            site.thread.leave_silent_path(ROUTE, &event);
+            let protocol = &site.session().protocol;
+            let is_asked = !protocol.is_away() && protocol.timeout_ns() < before;
+            assert_eq!((protocol.is_away(), is_asked), (leaves, asks), "{side:?} {setups} {timeout_ns}");
         }
     }
 
@@ -144,14 +252,7 @@ mod tests {
             site.session().left_ns = has_just_left.then_some(now_ns);
             let connection = site.session().connections.get_mut(&ROUTE.connection);
             let Some(Connection::Open { heard, .. }) = connection else { panic!("it is open") };
-            heard.rails = vec![RailInfo {
-                index: 0,
-                local_port: 0,
-                name: RailName { local: local.to_owned(), remote: remote.to_owned() },
-                speed_mbps: None,
-                lanes: 1,
-                counters: Arc::new(RailCounters::default()),
-            }];
+            heard.rails = vec![rail_between(local, remote)];
             let has_end = |site: &mut Site| site.session().socket.as_ref().and_then(|it| it.stream.local());
             until("the socket has an address", || has_end(&mut site));
             let before = site.session().protocol.timeout_ns();

@@ -43,6 +43,8 @@ mod signals;
 mod strangers;
 mod stream;
 #[cfg(test)]
+mod test_ends;
+#[cfg(test)]
 mod test_errands;
 mod unclaimed;
 mod worker;

@@ -221,6 +221,12 @@ impl RailThreads {
         self.fences.as_ref().map_or(0, Pool::threads)
     }
 
+    /// Returns the sessions of the new lanes that wait for their turn.
+    #[cfg(test)]
+    pub(super) fn sessions_waiting(&self) -> Vec<usize> {
+        self.turns.waiting.iter().map(|job| job.owner.route.session).collect()
+    }
+
     /// Lets fences have no thread of their own.
     #[cfg(test)]
     pub(super) fn end_fences(&mut self) {
@@ -245,5 +251,34 @@ impl RailJob {
             Ok((work, pause)) => RailDone { owner, rail, work: Some(work), pause },
             Err(_) => RailDone { owner, rail, work: None, pause: None },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::test_errands::Errand;
+
+    #[test]
+    fn only_the_new_lanes_that_have_the_turn_of_their_session_end_it() {
+        let owner = |connection| {
+            let is_open = Arc::new(AtomicBool::new(true));
+            RailOwner { route: Route { session: 2, connection }, is_open, node: None }
+        };
+        let [first, second] = [1, 2].map(owner);
+        let job = |owner: &RailOwner| RailJob { owner: owner.clone(), work: Errand::idle().0 };
+        let done = |owner: &RailOwner, rail| {
+            let rail = RailId::new(rail).unwrap();
+            RailDone { owner: owner.clone(), rail, work: None, pause: None }
+        };
+        let mut turns = Turns::default();
+        assert!(turns.begin(job(&first)).is_some());
+        assert!(turns.begin(job(&second)).is_none(), "it waits");
+        for other in [done(&first, 1), done(&second, 0), done(&owner(1), 0)] {
+            assert!(turns.end(&other).is_none() && turns.has(2), "rail {} is not theirs", other.rail);
+        }
+        let next = turns.end(&done(&first, 0)).expect("the other has its turn");
+        assert!(next.owner.is(&second));
+        assert!(turns.end(&done(&second, 0)).is_none() && !turns.has(2));
     }
 }

@@ -460,7 +460,12 @@ pub(super) mod tests {
             thread.end_recovery(ROUTE);
             open(&mut thread);
             hold.let_go_on();
-            assert_eq!(hold.freed_on(|| thread.look_after_rails()), "railweave-free", "{pause:?}");
+            until("the work is back", || {
+                thread.look_after_rails();
+                (thread.workers.rail_work_away() == 0).then_some(())
+            });
+            assert!(!thread.makes_lanes(), "it neither waits nor is with the other: {pause:?}");
+            assert_eq!(hold.freed_on(|| ()), "railweave-free", "{pause:?}");
             assert!(thread.recovery(ROUTE).is_some_and(|recovery| !recovery.has_any()), "{pause:?}");
         }
     }
@@ -476,8 +481,9 @@ pub(super) mod tests {
         let owner = thread.recovery(ROUTE).unwrap().owner(ROUTE);
         until("the work is back", || {
             thread.look_after_rails();
-            thread.recovery(ROUTE).is_some_and(|recovery| recovery.has_work()).then_some(())
+            (thread.workers.rail_work_away() == 0).then_some(())
         });
+        assert!(thread.recovery(ROUTE).is_some_and(|recovery| recovery.has_work()));
         thread.workers.give_rail_again(RailJob { owner: owner.clone(), work: paused }, HOUR);
         thread.end_recovery(ROUTE);
         assert!(!owner.is_open() && !thread.makes_lanes());

@@ -187,11 +187,17 @@ impl ControlLoop {
 
     /// Tells a session if the rails of one of its open connections carry anything.
     pub(super) fn judge_connection(&mut self, route: Route, is_due: bool, insists: bool) {
-        let mut probe = self.fate(route).map_or(Probe::Broken, |fate| fate.judge(is_due, insists));
-        if matches!(probe, Probe::Outstanding { .. } | Probe::Blocked { .. }) && self.is_cut_off(route) {
-            probe = Probe::CutOff;
-        }
+        let probe = self.fate(route).map_or(Probe::Broken, |fate| fate.judge(is_due, insists));
+        let probe = self.seen_from_here(route, probe);
         self.with_session(route.session, |session, now| session.handle_judged(route.connection, probe, now));
+    }
+
+    /// Returns the state of a connection's probe, as far as it says anything of the peer.
+    fn seen_from_here(&mut self, route: Route, probe: Probe) -> Probe {
+        match probe {
+            Probe::Outstanding { .. } | Probe::Blocked { .. } if self.is_cut_off(route) => Probe::CutOff,
+            _ => probe,
+        }
     }
 
     /// Returns true if a connection has no rail, and the links of all its ports are down on this host: so it says
@@ -202,6 +208,67 @@ impl ControlLoop {
         match connection {
             Some(Connection::Open { heard, registrar, .. }) => heard.are_all_down() && registrar.are_links_down(),
             _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use railweave_fabric::{Memory, RegisterError};
+    use railweave_transport::{RailCounters, RailInfo, RailName};
+
+    use super::*;
+    use crate::comm::{MemoryHandle, Registrar};
+    use crate::control::recovery::tests::{ROUTE, control_loop, open};
+
+    /// The ports of rails whose links are down, or not.
+    struct Ports {
+        are_down: bool,
+    }
+
+    impl Registrar for Ports {
+        fn register(&self, memory: &Memory) -> Result<MemoryHandle, RegisterError> {
+            Err(RegisterError::Range { address: memory.address(), length: memory.length() })
+        }
+
+        fn are_links_down(&self) -> bool {
+            self.are_down
+        }
+    }
+
+    #[test]
+    fn a_probe_says_nothing_of_the_peer_only_if_no_rail_is_left_and_all_links_are_down_here() {
+        let usable = RailInfo {
+            index: 0,
+            local_port: 0,
+            name: RailName { local: "mlx5_0".to_owned(), remote: "mlx5_1".to_owned() },
+            speed_mbps: None,
+            lanes: 1,
+            counters: Arc::new(RailCounters::default()),
+        };
+        let on_its_way = [Probe::Outstanding { by_adapter: true }, Probe::Blocked { by_adapter: true }];
+        for (rails, are_down, is_cut_off) in [
+            (Vec::new(), true, true),
+            (Vec::new(), false, false),
+            (vec![usable.clone()], true, false),
+            (vec![usable], false, false),
+        ] {
+            let mut thread = control_loop();
+            open(&mut thread);
+            let connection = thread.session(ROUTE.session).and_then(|it| it.connections.get_mut(&ROUTE.connection));
+            let Some(Connection::Open { heard, registrar, .. }) = connection else { panic!("it is open") };
+            let left = rails.len();
+            heard.rails = rails;
+            *registrar = Arc::new(Ports { are_down });
+            for probe in on_its_way {
+                let seen = if is_cut_off { Probe::CutOff } else { probe };
+                assert_eq!(thread.seen_from_here(ROUTE, probe), seen, "{left} rails, links down: {are_down}");
+            }
+            for probe in [Probe::Unposted, Probe::Unseen, Probe::Carried, Probe::Broken] {
+                assert_eq!(thread.seen_from_here(ROUTE, probe), probe);
+            }
         }
     }
 }

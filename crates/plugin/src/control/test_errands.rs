@@ -4,7 +4,7 @@
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token, Waker};
@@ -56,7 +56,10 @@ impl Errand {
 
 impl Hold {
     pub(super) fn wait_until_begun(&self) {
-        until("the work begins", || self.begun.try_recv().ok());
+        until("the work begins", || match self.begun.try_recv() {
+            Err(TryRecvError::Disconnected) => panic!("the work is gone, and has not begun"),
+            begun => begun.ok(),
+        });
     }
 
     pub(super) fn let_go_on(&self) {
@@ -212,17 +215,13 @@ fn new_lanes_wait_for_others_of_their_session_and_not_for_those_of_a_few_others(
     site.workers.give_rail(site.job(short)).unwrap();
     short_hold.wait_until_begun();
     assert!(second.begun.try_recv().is_err() && late.begun.try_recv().is_err(), "they wait for their turns");
-    let mut until_begun = |hold: &Hold| {
-        until("it has its turn", || {
-            site.workers.take_rail_done();
-            hold.begun.try_recv().ok()
-        });
-    };
-    others[0].let_go_on();
-    until_begun(&late);
-    assert!(second.begun.try_recv().is_err(), "another of its session has its turn");
-    first.let_go_on();
-    until_begun(&second);
+    for (over, next, waiting) in [(&others[0], &late, &[2][..]), (&first, &second, &[])] {
+        assert!(second.begun.try_recv().is_err(), "another of its session has its turn");
+        over.let_go_on();
+        until("it is back", || site.workers.take_rail_done());
+        assert_eq!(site.workers.sessions_waiting(), waiting, "the next has its turn");
+        next.wait_until_begun();
+    }
 }
 
 #[test]

@@ -362,6 +362,16 @@ mod tests {
         pub(in crate::control) fn begin_setups(&mut self) {
             self.setup_thread().unwrap();
         }
+
+        /// Returns the amount of work on rails that was not taken back, without work that is paused.
+        pub(in crate::control) fn rail_work_away(&self) -> usize {
+            self.rail_threads.as_ref().map_or(0, |threads| threads.away)
+        }
+
+        /// Returns the sessions of the new lanes that wait for their turn.
+        pub(in crate::control) fn sessions_waiting(&self) -> Vec<usize> {
+            self.rail_threads.as_ref().map(RailThreads::sessions_waiting).unwrap_or_default()
+        }
     }
 
     /// The threads, with new lanes in the making whose work lasts until [`Self::open`].
@@ -392,6 +402,15 @@ mod tests {
         fn open(&self) {
             self.gate.let_go_on();
         }
+
+        /// Waits until new lanes have had their turn after the gate's. Returns the name of work that is done.
+        fn wait_for_lanes(&mut self) -> &'static str {
+            until("the lanes have had their turn", || {
+                let (away, waiting) = (self.workers.rail_work_away(), self.workers.sessions_waiting().len());
+                assert!(away > waiting, "the lanes wait for nobody");
+                self.workers.take_rail_done().and_then(|_| self.done.1.try_recv().ok())
+            })
+        }
     }
 
     /// Keeps a thread for rails busy until it is let go on.
@@ -419,8 +438,7 @@ mod tests {
         done.sort_unstable();
         assert_eq!(done, ["fence", "other fence"]);
         site.open();
-        let has_lanes = |site: &mut Site| site.workers.take_rail_done().and_then(|_| site.done.1.try_recv().ok());
-        assert_eq!(until("the lanes have had their turn", || has_lanes(&mut site)), "lanes");
+        assert_eq!(site.wait_for_lanes(), "lanes");
     }
 
     #[test]
@@ -461,8 +479,7 @@ mod tests {
         }
         assert_eq!(site.done.1.recv(), Ok("fence"));
         site.open();
-        let has_lanes = |site: &mut Site| site.workers.take_rail_done().and_then(|_| site.done.1.try_recv().ok());
-        assert_eq!(until("the lanes have had their turn", || has_lanes(&mut site)), "lanes");
+        assert_eq!(site.wait_for_lanes(), "lanes");
     }
 
     #[test]

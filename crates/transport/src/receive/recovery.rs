@@ -156,7 +156,9 @@ impl<F: Fabric> RecvConnection<F> {
         self.inbox.checked.remove(rail);
         self.recovery.holds_receives.remove(rail);
         self.inbox.flushes.handle_fenced(rail, fenced.is_visible);
-        if !fenced.is_visible {
+        if fenced.is_visible {
+            self.inbox.slots.show(rail);
+        } else {
             if self.has_hidden(rail) {
                 self.core.fail_unrepairable(rail, &mut self.inbox);
                 return;

@@ -22,50 +22,66 @@ impl Slots {
             return Err(Box::new(ImmediateFault::NotMissing));
         };
         called.missing.remove(part);
-        called.through.insert(from.rail);
+        called.through[part] = Some(from.rail);
         let receive = &mut self.slots[slot];
         receive.seen.insert(part);
         if receive.seen == receive.expected { self.complete(slot) } else { Ok(false) }
     }
 
     /// Forgets the parts of open receives that a rail has brought into GPU memory, because they can no longer be made
-    /// visible there.
+    /// visible there. Those stay that its earlier lanes had brought.
     pub(crate) fn hide(&mut self, rail: RailId) {
         for number in 0..=u8::MAX {
             let slot = Slot::new(number);
-            let called = self.called.iter_mut().find(|called| called.slot == slot);
-            let receive = &mut self.slots[slot];
-            if receive.state != State::Open || !receive.flushable || receive.expected.is_empty() {
-                continue;
-            }
-            let repaired = match &called {
-                Some(called) if called.through.contains(rail) => called.lost.except(called.missing),
-                _ => RailSet::EMPTY,
-            };
-            let hidden = receive.seen & (RailSet::only(rail) | repaired);
-            if hidden.is_empty() {
-                continue;
-            }
-            receive.seen = receive.seen.except(hidden);
-            receive.bits = u32::from(!slot.number());
-            match called {
-                Some(called) => {
-                    called.lost |= hidden;
-                    called.missing |= hidden;
-                }
-                None => {
-                    let through = RailSet::EMPTY;
-                    self.called.push(Called {
-                        slot,
-                        lost: hidden,
-                        missing: hidden,
-                        through,
-                        size: None,
-                        is_taken: false,
-                    });
-                }
+            let hidden = self.brought_by(rail, slot);
+            if !hidden.is_empty() {
+                self.call(slot).lose(hidden);
+                let receive = &mut self.slots[slot];
+                receive.seen = receive.seen.except(hidden);
             }
         }
+    }
+
+    /// Notes that everything is visible that a rail has brought into GPU memory: its lanes have ended.
+    pub(crate) fn show(&mut self, rail: RailId) {
+        for number in 0..=u8::MAX {
+            let slot = Slot::new(number);
+            let shown = self.brought_by(rail, slot);
+            if !shown.is_empty() {
+                self.call(slot).shown |= shown;
+            }
+            let receive = &mut self.slots[slot];
+            if receive.state == State::Complete && receive.flushable {
+                receive.expected.remove(rail);
+            }
+        }
+    }
+
+    /// Returns the parts of an open receive into GPU memory that a rail has brought, without those that are known to be
+    /// visible.
+    fn brought_by(&self, rail: RailId, slot: Slot) -> RailSet {
+        let receive = &self.slots[slot];
+        if receive.state != State::Open || !receive.flushable || receive.expected.is_empty() {
+            return RailSet::EMPTY;
+        }
+        match self.called.iter().find(|called| called.slot == slot) {
+            Some(called) => {
+                let unshown = receive.seen.except(called.shown);
+                unshown.iter().filter(|part| called.carrier(*part) == Some(rail)).collect()
+            }
+            None => receive.seen & RailSet::only(rail),
+        }
+    }
+
+    /// Returns what was lost of a receive, to change it.
+    fn call(&mut self, slot: Slot) -> &mut Called {
+        // These are the bits of another slot: none of this receive takes the short way from now on.
+        self.slots[slot].bits = u32::from(!slot.number());
+        let place = self.called.iter().position(|called| called.slot == slot).unwrap_or_else(|| {
+            self.called.push(Called::new(slot));
+            self.called.len() - 1
+        });
+        &mut self.called[place]
     }
 
     /// Judges the parts of an open receive that a rail was to bring, now that it can bring nothing more. Those that
@@ -96,26 +112,16 @@ impl Slots {
             (receive.expected, receive.size_q) = (listed.mask, size_q);
             (receive.bytes, receive.lanes_seen) = (0, [0; MAX_RAILS]);
         }
-        // These are the bits of another slot: none of this receive takes the short way from now on.
-        receive.bits = u32::from(!slot.number());
         if is_taken {
             seen |= missing;
         }
         receive.seen = seen;
         let is_complete = seen == receive.expected;
         let (size, missing) = (listed.size, if is_taken { RailSet::EMPTY } else { missing });
-        match self.called(slot) {
-            Some(called) => {
-                called.lost |= missing;
-                called.missing |= missing;
-                called.size = size;
-                called.is_taken |= is_taken;
-            }
-            None => {
-                let through = RailSet::EMPTY;
-                self.called.push(Called { slot, lost: missing, missing, through, size, is_taken });
-            }
-        }
+        let called = self.call(slot);
+        called.lose(missing);
+        called.size = size;
+        called.is_taken |= is_taken;
         if is_complete {
             self.forget(slot);
             self.free_taken(slot);

@@ -7,6 +7,7 @@ use railweave_transport::{
 };
 
 use crate::pair::{Pair, Setup};
+use crate::rails_back::open;
 use crate::recovery::{SIZE, Tasks, give_up_at_receiver, lose_early, say_down, split};
 
 /// Lets the device of the receiver's end of rail 1 fail, after which nothing can be flushed there, or only its port.
@@ -84,6 +85,52 @@ fn a_part_that_a_rail_has_brought_and_that_cannot_be_made_visible_comes_again() 
         assert_eq!(pair.hear(&mut tasks, true), RailMessage::State(vec![Seen { sequence: 0, parts }]));
         assert_eq!(pair.posted(true).len(), usize::from(is_gone));
         assert_eq!((pair.received(receive), pair.sent(send)), (vec![SIZE], SIZE));
+    }
+}
+
+#[test]
+fn what_a_rail_had_brought_before_its_lanes_ended_stays_if_its_device_fails_later() {
+    // The other part of the receive comes before these lanes end, before the device fails, or only after that; and the
+    // receive is tested as soon as it is complete, or at the end.
+    for (comes, is_tested) in [(0, true), (0, false), (1, true), (1, false), (2, false)] {
+        let mut pair = split::<true>(persistent(2).gpu());
+        let (receive, other) = (pair.irecv_of([SIZE]), pair.irecv_of([8]));
+        pair.drive();
+        let end = pair.world.lock().connected_end(0, true, 0).expect("the rail is up");
+        pair.world.lock().set_rate(end, [100_000, 1000, 1][comes]);
+        let send = pair.isend_of(SIZE, 0);
+        pair.world.advance(20_000);
+        assert_eq!(pair.receiver.test(other), Ok(None), "the part of rail 1 has come");
+        let test = |pair: &mut Pair<true>| assert_eq!(pair.receiver.test(receive), Ok(Some(&[SIZE][..])));
+        if is_tested && comes == 0 {
+            test(&mut pair);
+        }
+        let part = pair.receiver.parts()[1].clone();
+        pair.give_up(1, true);
+        pair.give_up(1, false);
+        let mut tasks = pair.agree();
+        open(&mut pair, &mut tasks);
+        pair.work(&mut tasks, false);
+        assert!(matches!(pair.hear(&mut tasks, true), RailMessage::Lanes { .. }));
+        assert_eq!(pair.receiver.test(other), Ok(None), "it polls");
+        if is_tested && comes == 1 {
+            test(&mut pair);
+        }
+        let port = part.device.strip_prefix("port ").and_then(|port| port.parse().ok()).expect("it has a number");
+        pair.world.lock().fail_device(port);
+        let device = Part { piece: Piece::Device, ..part };
+        assert!(pair.receiver.handle_part_failed(&device, "it was unplugged"));
+        pair.take_due(&mut tasks);
+        pair.work(&mut tasks, false);
+        if !is_tested {
+            assert_eq!(pair.received(receive), [SIZE]);
+        }
+        assert_eq!(pair.sent(send), SIZE);
+        let buffer = pair.target.buffer(SIZE, 0);
+        match pair.receiver.iflush(&[buffer]) {
+            Ok(Flushed::Pending(flush)) => assert_eq!(pair.received(flush), Vec::<u64>::new()),
+            other => panic!("{comes} {is_tested} {other:?}"),
+        }
     }
 }
 

@@ -49,7 +49,7 @@ fn bring_down(pair: &mut Pair<true>, rail: usize) -> Tasks {
 }
 
 /// Lets the sender wait until it opens new lanes of a rail that is down, and the receiver until it hears of them.
-fn open(pair: &mut Pair<true>, tasks: &mut Tasks) {
+pub(crate) fn open(pair: &mut Pair<true>, tasks: &mut Tasks) {
     pair.world.advance(pause_ns());
     pair.take_due(tasks);
     pair.work(tasks, true);

@@ -129,7 +129,8 @@ sabotages! {
     AllSeen = "RAIL_STATE says that everything has come" => Delivery("is done for the sender");
     StateOfBefore = "RAIL_STATE has the entries of the one before" => Blame("may cause this error now");
     IdleDownLost = "RAIL_DOWN of a rail that has carried nothing is lost" => Progress("has been down since");
-    RailNewsLost = "steps of a recovery that were lost with a session's socket are not sent again" => Death;
+    RailNewsLost = "steps of a recovery that were lost with a session's socket are not sent again"
+        => Blame("may cause this error now");
     SilenceUnnoticed = "nobody looks for rails that fall silent" => Death;
     PeerUnheard = "nobody hears that the peer of a silent rail is alive" => Death;
     RepairTwice = "a part that comes again comes twice" => Wire("came again, but");

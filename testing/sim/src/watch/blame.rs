@@ -256,17 +256,7 @@ impl Blame {
     /// Judges the error of a call on an open end.
     pub(crate) fn judge(&self, now_ns: u64, call: Call, error: &Error) -> Checked {
         check_text(error)?;
-        let Call {
-            sender,
-            grace_ns,
-            needs_peer,
-            is_flush,
-            settling_ns,
-            recovers,
-            may_not_open,
-            outage_ns,
-            is_recovering,
-        } = call;
+        let Call { sender, grace_ns, needs_peer, is_flush, settling_ns, recovers, .. } = call;
         let end = self.end(sender);
         if end.hits.is_empty() {
             return Err((Checker::Errors, format!("an error without a reason: {error}")));
@@ -288,7 +278,7 @@ impl Blame {
         // not say, nor does one that a hostile immediate has ended.
         let is_mute = self.has(sender, &[Strike::SessionBroke]) || self.has(!sender, &[Strike::Forged]);
         let is_without_acks = is_mute && end.hits.iter().any(|hit| hit.strike.loses_acknowledgements());
-        let is_without_peer = self.has(sender, &[Strike::PeerClosed]) && is_recovering;
+        let is_without_peer = self.has(sender, &[Strike::PeerClosed]) && call.is_recovering;
         let is_unsure = recovers && sender && (is_without_acks || is_without_peer);
         let is_excused = is_settling(now_ns) || !is_told && end.hits.iter().any(is_unheard) || is_unsure;
         if matches!(**error, Cause::Lost(_)) && !needs_peer && !is_excused {
@@ -336,12 +326,14 @@ impl Blame {
             Cause::Outage { .. } => {
                 let is_unheard_of = matches!(hit.strike, Strike::PeerClosed | Strike::PeerDied)
                     && self.has(sender, &[Strike::SessionBroke]);
-                may_not_open || is_unheard_of || [true, false].iter().any(|end| self.has(*end, &[Strike::DeviceFailed]))
+                call.may_not_open
+                    || is_unheard_of
+                    || [true, false].iter().any(|end| self.has(*end, &[Strike::DeviceFailed]))
             }
             // A dead peer says nothing, and one that has closed neither; the session that would say so may be away.
             Cause::Unanswered { for_ns, .. } => {
                 let is_mute = hit.strike == Strike::PeerClosed && self.has(sender, &[Strike::SessionBroke]);
-                *for_ns >= outage_ns && (is_mute || hit.strike == Strike::PeerDied)
+                *for_ns >= call.outage_ns && (is_mute || hit.strike == Strike::PeerDied)
             }
             Cause::Violation { .. } => hit.strike == Strike::Forged,
             Cause::Lost(lost) => match (&lost.cause, hit.strike) {
