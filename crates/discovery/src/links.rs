@@ -141,12 +141,11 @@ impl State {
         );
         let addresses = watched().map(|it| (it.device().to_owned(), it.address)).collect();
         let before = std::mem::replace(&mut self.addresses, addresses);
-        // Losses first: a rail over an address that has another in its place comes back at once. Each rail over one has
-        // a warning of its own.
+        // Losses first: a rail over an address that has another in its place comes back at once.
         for (name, address) in before.difference(&self.addresses) {
             let message = format!("{name}: the interface has lost the address {address}");
             let part = Part { device: name.as_str().into(), piece: Piece::Address(*address) };
-            self.events.push_back(PortEvent { is_fault: false, effect: Effect::Down(part), message });
+            self.events.push_back(PortEvent { is_fault: true, effect: Effect::Down(part), message });
         }
         for (name, address) in self.addresses.difference(&before) {
             let message = format!("{name}: the interface has the address {address} now");

@@ -34,7 +34,8 @@ impl ControlLoop {
                 return self.sources_behind.set(token, again);
             };
             let PortEvent { is_fault, effect, message } = event;
-            if is_fault {
+            let is_spared = matches!(&effect, Effect::Down(part) if self.is_spared(part));
+            if is_fault && !is_spared {
                 log::warn(&message);
             } else {
                 log::info(&message);
@@ -47,7 +48,7 @@ impl ControlLoop {
                     let until = self.workers.next_task_number();
                     self.handle_failure(Failure { part, message, until });
                 }
-                Effect::Down(part) if self.return_events && self.recovers && !self.is_spared(&part) => {
+                Effect::Down(part) if self.return_events && self.recovers && !is_spared => {
                     // First, because each message that goes over them meanwhile has to be repaired.
                     self.give_up_rails(&part, &message);
                     self.doubt_sessions(&part, &message);
