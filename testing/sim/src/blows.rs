@@ -50,7 +50,7 @@ impl Situation {
         Self::SetUp,
     ];
 
-    /// Those that last shortly, or come seldom.
+    /// Those that last shortly, or come seldom; the rarest twice.
     pub(crate) const RARE: [Self; 6] =
         [Self::Early, Self::Repair, Self::Only, Self::Again, Self::Closing, Self::Closing];
 }

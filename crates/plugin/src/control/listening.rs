@@ -68,7 +68,7 @@ impl ControlLoop {
     /// Has a session go on over another path if its socket is on that of a rail which this end has found silent, or the
     /// peer: both ends have to speak over the session now, and its socket would be found silent only a second later.
     /// The session asks its peer first, and goes on elsewhere without an answer, if they have only one end in common, a
-    /// set-up needs the socket, or it has left one just before: there may be no other path, and other connections lose
+    /// set-up is in progress, or it has left one just before: there may be no other path, and other connections lose
     /// their rails on this one too.
     pub(super) fn leave_silent_path(&mut self, route: Route, event: &Event) {
         let Event::RailDown { rail, name, why: GivenUp::Silent(_) | GivenUp::Peer, left, .. } = event else {
@@ -270,19 +270,18 @@ mod tests {
         let mut site = Site::new();
         let connection = site.session().connections.get_mut(&ROUTE.connection);
         let Some(Connection::Open { heard, .. }) = connection else { panic!("it is open") };
-        let name = || "127.0.0.1".to_owned();
-        heard.rails = vec![RailInfo {
-            index: 0,
-            local_port: 0,
-            name: RailName { local: name(), remote: name() },
-            speed_mbps: None,
-            lanes: 1,
-            counters: Arc::new(RailCounters::default()),
-        }];
+        let address = "127.0.0.1";
+        heard.rails = vec![rail_between(address, address)];
         let has_end = |site: &mut Site| site.session().socket.as_ref().and_then(|it| it.stream.local());
         until("the socket has an address", || has_end(&mut site));
         let left = RailSet::only(RailId::new(1).unwrap());
-        let event = |why| Event::RailDown { rail: RailId::new(0).unwrap(), name: name(), why, left, is_gone: false };
+        let event = |why| Event::RailDown {
+            rail: RailId::new(0).unwrap(),
+            name: address.to_owned(),
+            why,
+            left,
+            is_gone: false,
+        };
         let no_path = GivenUp::Part("its port is down".to_owned());
         site.thread.leave_silent_path(ROUTE, &event(no_path));
         assert!(!site.session().protocol.is_away(), "the event says so to sessions");

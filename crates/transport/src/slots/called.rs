@@ -73,7 +73,7 @@ impl Slots {
         }
     }
 
-    /// Returns what was lost of a receive, to change it.
+    /// Returns the notes on a receive, to change them. They begin now if there are none.
     fn call(&mut self, slot: Slot) -> &mut Called {
         // These are the bits of another slot: none of this receive takes the short way from now on.
         self.slots[slot].bits = u32::from(!slot.number());
