@@ -83,7 +83,7 @@ pub(crate) struct Slots {
     completed: u32,
     records: Records,
     is_closed: bool,
-    /// The receives with parts that a rail has lost. There are none while no rail fails.
+    /// The receives with parts that a rail has lost, or has brought before it ended; none while no rail fails.
     called: Vec<Called>,
 }
 

@@ -121,7 +121,7 @@ impl Witness {
         let (start, control, immediate) = (landed.start, landed.control, landed.write.immediate);
         let length = landed.bytes.len() as u64;
         if landed.kind == MemoryKind::Cuda {
-            self.watch.staged(connection, landed.write.remote.address, (landed.port, rail), landed.number);
+            self.watch.staged(connection, landed.write.remote.address, length, landed.port, landed.number);
         }
         self.record(now_ns, Kind::Land, who(place), [length, start, number_of(immediate), 0]);
         self.watch.arrived(now_ns, (connection, sender), rail);

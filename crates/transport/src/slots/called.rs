@@ -1,4 +1,5 @@
-//! The receives of which a rail has lost a part: the judgement on what has come, and the parts that come again.
+//! The receives that have notes on their parts, because a rail has lost one, or has ended since it brought one: the
+//! judgement on what has come, and the parts that come again.
 
 use railweave_fabric::{MAX_RAILS, RailId, RailSet};
 

@@ -1,4 +1,4 @@
-//! The parts of receives that rails have lost.
+//! The parts of receives that rails have lost, or have brought before they ended.
 
 use railweave_fabric::{MAX_RAILS, RailId, RailSet};
 

@@ -7,28 +7,50 @@ use railweave_transport::{
 };
 
 use crate::pair::{Pair, Setup};
-use crate::rails_back::open;
+use crate::rails_back::{bring_down, offer, open};
 use crate::recovery::{SIZE, Tasks, give_up_at_receiver, lose_early, say_down, split};
 
-/// Lets the device of the receiver's end of rail 1 fail, after which nothing can be flushed there, or only its port.
+/// Lets the device of an end of a rail fail for good, after which nothing can be flushed there.
+fn unplug(pair: &mut Pair<true>, rail: usize, is_sender: bool) {
+    let part = if is_sender { &pair.sender.parts()[rail] } else { &pair.receiver.parts()[rail] };
+    let device = Part { piece: Piece::Device, ..part.clone() };
+    let port = device.device.strip_prefix("port ").and_then(|port| port.parse().ok()).expect("it has a number");
+    pair.world.lock().fail_device(port);
+    let why = "it was unplugged";
+    assert!(match is_sender {
+        true => pair.sender.handle_part_failed(&device, why),
+        false => pair.receiver.handle_part_failed(&device, why),
+    });
+}
+
+/// Lets the device of the receiver's end of rail 1 fail, or only its port.
 fn fail_at_receiver(pair: &mut Pair<true>, is_gone: bool) {
-    let part = pair.receiver.parts()[1].clone();
     if is_gone {
-        let port = part.device.strip_prefix("port ").and_then(|port| port.parse().ok()).expect("it has a number");
-        pair.world.lock().fail_device(port);
-        let device = Part { piece: Piece::Device, ..part };
-        assert!(pair.receiver.handle_part_failed(&device, "it was unplugged"));
+        unplug(pair, 1, false);
     } else {
         pair.give_up(1, false);
     }
 }
 
-/// Loses the acknowledgements of an end's writes over a rail from now on, or no more.
-fn lose_acknowledgements(pair: &Pair<true>, sender: bool, rail: u8, is_lost: bool) {
+/// Loses the acknowledgements of the writes of this end of a rail from now on, or no more, and the `writes` themselves.
+fn lose(pair: &Pair<true>, end: usize, writes: bool, is_lost: bool) {
     let mut state = pair.world.lock();
-    let (end, from_ns) = (state.connected_end(0, sender, rail).expect("the rail is up"), state.now_ns);
+    let from_ns = state.now_ns;
     let until_ns = if is_lost { u64::MAX } else { from_ns };
-    state.begin_outage(end, Outage { writes: false, acknowledgements: true, from_ns, until_ns, is_long: true });
+    state.begin_outage(end, Outage { writes, acknowledgements: true, from_ns, until_ns, is_long: true });
+}
+
+/// Returns the fabric's number of an end's first lanes of a rail.
+fn first_lanes(pair: &Pair<true>, sender: bool, rail: u8) -> usize {
+    pair.world.lock().connected_end(0, sender, rail).expect("the rail is up")
+}
+
+/// Returns the fabric's number of the sender's end of the lanes that were made last.
+fn last_lanes(pair: &Pair<true>) -> usize {
+    let state = pair.world.lock();
+    let ends = state.connected_ends();
+    // The receiver opens its end after the sender.
+    ends.iter().flat_map(|(end, peer)| [*end, *peer]).max().expect("they are connected") - 1
 }
 
 /// Returns a setup of this many rails whose lanes send again for longer than any story.
@@ -66,7 +88,7 @@ fn a_part_that_a_rail_has_brought_and_that_cannot_be_made_visible_comes_again() 
         let receive = pair.irecv_of([SIZE]);
         pair.drive();
         // The sender does not hear that the part of rail 1 was placed, and that of rail 0 takes long.
-        lose_acknowledgements(&pair, true, 1, true);
+        lose(&pair, first_lanes(&pair, true, 1), false, true);
         let end = pair.world.lock().connected_end(0, true, 0).expect("the rail is up");
         pair.world.lock().set_rate(end, 1000);
         let send = pair.isend_of(SIZE, 0);
@@ -105,10 +127,7 @@ fn what_a_rail_had_brought_before_its_lanes_ended_stays_if_its_device_fails_late
         if is_tested && comes == 0 {
             test(&mut pair);
         }
-        let part = pair.receiver.parts()[1].clone();
-        pair.give_up(1, true);
-        pair.give_up(1, false);
-        let mut tasks = pair.agree();
+        let mut tasks = bring_down(&mut pair, 1);
         open(&mut pair, &mut tasks);
         pair.work(&mut tasks, false);
         assert!(matches!(pair.hear(&mut tasks, true), RailMessage::Lanes { .. }));
@@ -116,10 +135,7 @@ fn what_a_rail_had_brought_before_its_lanes_ended_stays_if_its_device_fails_late
         if is_tested && comes == 1 {
             test(&mut pair);
         }
-        let port = part.device.strip_prefix("port ").and_then(|port| port.parse().ok()).expect("it has a number");
-        pair.world.lock().fail_device(port);
-        let device = Part { piece: Piece::Device, ..part };
-        assert!(pair.receiver.handle_part_failed(&device, "it was unplugged"));
+        unplug(&mut pair, 1, false);
         pair.take_due(&mut tasks);
         pair.work(&mut tasks, false);
         if !is_tested {
@@ -131,6 +147,85 @@ fn what_a_rail_had_brought_before_its_lanes_ended_stays_if_its_device_fails_late
             Ok(Flushed::Pending(flush)) => assert_eq!(pair.received(flush), Vec::<u64>::new()),
             other => panic!("{comes} {is_tested} {other:?}"),
         }
+    }
+}
+
+/// Lets rail 1 fail at both ends, and have new lanes that are up.
+fn renew(pair: &mut Pair<true>) {
+    let mut tasks = bring_down(pair, 1);
+    offer(pair, &mut tasks);
+    pair.work(&mut tasks, true);
+    assert_eq!(pair.hear(&mut tasks, false), RailMessage::Up);
+}
+
+#[test]
+fn a_part_that_comes_again_can_be_lost_with_the_rail_that_has_brought_it_only() {
+    // Rail 1 brings its own part, and that of rail 0 after it, over the same lanes or over new ones. New lanes follow
+    // in the first case, so that the device that fails then has nothing to do with either part.
+    let written = |pair: &Pair<true>| [0, 1, 2].map(|rail: usize| pair.sender.rails()[rail].counters.data_writes());
+    for is_renewed_before in [false, true] {
+        let mut pair = split::<true>(persistent(3).gpu());
+        let (receive, other) = (pair.irecv_of([SIZE]), pair.irecv_of([8]));
+        pair.drive();
+        for rail in [0, 2] {
+            lose(&pair, first_lanes(&pair, true, rail), true, true);
+        }
+        let silent = first_lanes(&pair, true, 2);
+        let send = pair.isend_of(SIZE, 0);
+        let order = Order { allowed: RailSet::first_of(2), ..pair.sender.steering().current() };
+        pair.sender.steering().order(&order);
+        pair.world.advance(20_000);
+        assert_eq!(pair.receiver.test(other), Ok(None), "the part of rail 1 has come");
+        if is_renewed_before {
+            renew(&mut pair);
+            lose(&pair, last_lanes(&pair), false, true);
+        }
+        assert_eq!(written(&pair), [1, 1, 1]);
+        unplug(&mut pair, 0, true);
+        pair.give_up(0, false);
+        pair.agree();
+        assert_eq!(written(&pair), [1, 2, 1], "the part of rail 0 comes again");
+        pair.world.advance(20_000);
+        assert_eq!(pair.receiver.test(other), Ok(None), "it has come");
+        if !is_renewed_before {
+            renew(&mut pair);
+        }
+        unplug(&mut pair, 1, false);
+        pair.give_up(1, true);
+        pair.agree();
+        assert_eq!(written(&pair), [1, 2, 1 + u64::from(is_renewed_before)]);
+        lose(&pair, silent, true, false);
+        pair.world.advance(1 << 40);
+        assert_eq!((pair.received(receive), pair.sent(send)), (vec![SIZE], SIZE));
+        pair.flushed();
+        let buffer = pair.target.buffer(SIZE, 0);
+        let Ok(Flushed::Pending(flush)) = pair.receiver.iflush(&[buffer]) else { panic!("rail 2 has brought a part") };
+        assert_eq!((pair.received(flush), pair.flushed()), (Vec::new(), vec![2]));
+    }
+}
+
+#[test]
+fn a_flush_asks_nothing_of_rails_that_have_not_brought_the_data() {
+    for is_tested in [false, true] {
+        let mut pair = split::<true>(Setup::two_rails().gpu());
+        let allowed = RailSet::only(RailId::new(1).expect("it is a rail"));
+        pair.sender.steering().order(&Order { allowed, ..pair.sender.steering().current() });
+        let receive = pair.irecv_of([SIZE]);
+        let other = pair.irecv_of([8]);
+        pair.drive();
+        let send = pair.isend_of(SIZE, 0);
+        pair.drive();
+        assert_eq!(pair.sent(send), SIZE);
+        assert_eq!(pair.receiver.test(other), Ok(None), "the receive is complete");
+        if is_tested {
+            assert_eq!(pair.received(receive), [SIZE]);
+        }
+        bring_down(&mut pair, 1);
+        if !is_tested {
+            assert_eq!(pair.received(receive), [SIZE]);
+        }
+        let buffer = pair.target.buffer(SIZE, 0);
+        assert_eq!(pair.receiver.iflush(&[buffer]), Ok(Flushed::Nothing), "the end of the lanes has shown it");
     }
 }
 
@@ -215,7 +310,7 @@ fn no_place_of_the_ring_is_used_again_before_every_rail_has_carried_what_was_beh
     let mut receive = pair.irecv();
     pair.world.advance(20_000);
     pair.receiver.steering().order(&order);
-    lose_acknowledgements(&pair, false, 2, true);
+    lose(&pair, first_lanes(&pair, false, 2), false, true);
     give_up_at_receiver(&mut pair, receive);
     say_down(&mut pair, Vec::new());
     let irecv = |pair: &mut Pair<true>| -> Option<RecvRequest> {
@@ -234,7 +329,7 @@ fn no_place_of_the_ring_is_used_again_before_every_rail_has_carried_what_was_beh
         assert!(entries <= 512, "the first entry was written again, and rail 2 may still bring the old copy");
     }
     assert_eq!(entries, 512);
-    lose_acknowledgements(&pair, false, 2, false);
+    lose(&pair, first_lanes(&pair, false, 2), false, false);
     pair.world.advance(1 << 40);
     assert!(irecv(&mut pair).is_some(), "rail 2 has carried what was behind its copies");
 }

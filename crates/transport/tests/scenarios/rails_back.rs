@@ -42,7 +42,7 @@ fn silence(pair: &Pair<true>, rail: usize) {
 }
 
 /// Lets both ends of a connection agree that a rail is down. Returns their tasks.
-fn bring_down(pair: &mut Pair<true>, rail: usize) -> Tasks {
+pub(crate) fn bring_down(pair: &mut Pair<true>, rail: usize) -> Tasks {
     pair.give_up(rail, true);
     pair.give_up(rail, false);
     pair.agree()
@@ -57,7 +57,7 @@ pub(crate) fn open(pair: &mut Pair<true>, tasks: &mut Tasks) {
 }
 
 /// Does the same, and lets both ends go on until the lanes can be connected.
-fn offer(pair: &mut Pair<true>, tasks: &mut Tasks) {
+pub(crate) fn offer(pair: &mut Pair<true>, tasks: &mut Tasks) {
     open(pair, tasks);
     pair.work(tasks, false);
     assert!(matches!(pair.hear(tasks, true), RailMessage::Lanes { .. }));

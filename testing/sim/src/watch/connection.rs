@@ -91,6 +91,11 @@ impl Connection {
         buffers.any(|buffer| buffer.is_whole() && buffer.message.is_some_and(|(number, _)| number == message))
     }
 
+    /// Returns true once an end has given a rail up.
+    pub(crate) fn has_lost_rails(&self) -> bool {
+        self.rails.have_failed
+    }
+
     /// Returns true if a message was for a receive with an optional completion, and its receiver has closed, or has
     /// deregistered a buffer.
     pub(super) fn is_left(&self, message: u64) -> bool {
@@ -323,11 +328,7 @@ impl Connection {
                     let is_done = |group: usize| self.groups.get(group).is_none_or(|group| group.done && !group.hinted);
                     let group = self.wire.called_unseen(listed.sequence, said, unseen, is_done, counts);
                     if let Some(group) = group.and_then(|group| self.groups.get_mut(group)) {
-                        // The rail may have brought parts of others too, which no fence has made visible.
-                        let is_own_seen = (listed.unsure & seen.parts).contains(news.rail);
-                        let is_own_there = is_own_seen || listed.placed.contains(news.rail);
-                        let own = if unseen == 0 || is_own_there { 0 } else { 1 << news.rail.index() };
-                        group.lose(unseen | own);
+                        group.is_repaired = true;
                     }
                 }
             }

@@ -10,6 +10,18 @@ pub(super) struct Piece {
     pub(super) end: u64,
 }
 
+/// A write into GPU memory that is not visible there yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Staged {
+    /// The port that it came through.
+    pub(super) port: usize,
+    /// Its number in order of landing.
+    pub(super) landed: u64,
+    /// Its start and its end, counted from the start of the buffer.
+    pub(super) start: u64,
+    pub(super) end: u64,
+}
+
 /// A buffer of a receive.
 #[derive(Debug)]
 pub(crate) struct Buffer {
@@ -21,9 +33,8 @@ pub(crate) struct Buffer {
     pub(crate) landed: u64,
     /// The pieces that have landed.
     pub(super) pieces: Vec<Piece>,
-    /// Writes that are not visible to a GPU yet: the port and the rail that they came through, and their number in
-    /// order of landing.
-    pub(super) staged: Vec<(usize, u8, u64)>,
+    /// The writes that are not visible to the GPU yet. No two of them overlap.
+    pub(super) staged: Vec<Staged>,
 }
 
 impl Buffer {
@@ -42,6 +53,17 @@ impl Buffer {
             self.landed += end.saturating_sub(start.max(until));
             until = until.max(end);
         }
+    }
+
+    /// Adds a write into GPU memory. Writes that it overwrites need not become visible any more: a part that was lost
+    /// comes again, over another port.
+    pub(super) fn stage(&mut self, new: Staged) {
+        for old in std::mem::take(&mut self.staged) {
+            let before = Staged { end: old.end.min(new.start), ..old };
+            let after = Staged { start: old.start.max(new.end), ..old };
+            self.staged.extend([before, after].into_iter().filter(|left| left.start < left.end));
+        }
+        self.staged.push(new);
     }
 
     /// Returns true if all of its message has landed.
@@ -68,14 +90,6 @@ pub(crate) struct Group {
 impl Group {
     pub(crate) fn new(buffers: Vec<Buffer>, hinted: bool) -> Self {
         Self { buffers, hinted, done: false, carriers: 0, is_repaired: false, split: None }
-    }
-
-    /// Notes that parts of it come again, so that what these rails have brought of them does not count.
-    pub(super) fn lose(&mut self, carriers: u8) {
-        self.is_repaired = true;
-        for buffer in &mut self.buffers {
-            buffer.staged.retain(|(_, rail, _)| carriers & 1 << rail == 0);
-        }
     }
 
     /// Returns true if all of its messages have landed.

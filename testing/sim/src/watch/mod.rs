@@ -21,6 +21,7 @@ pub(crate) use wire::Landing;
 use railweave_transport::RailInfo;
 
 use crate::counts::Counts;
+use groups::Staged;
 
 /// All checkers of a seed.
 #[derive(Debug, Default)]
@@ -337,10 +338,10 @@ impl Watch {
     }
 
     /// Adds a rail's write into GPU memory, which is visible to the GPU only after a flush through that port.
-    pub(crate) fn staged(&mut self, connection: usize, address: u64, (port, rail): (usize, u8), landed: u64) {
+    pub(crate) fn staged(&mut self, connection: usize, address: u64, length: u64, port: usize, landed: u64) {
         let Some(watched) = self.connections.get_mut(connection) else { return };
-        if let Some((group, number, _)) = watched.window(address, 0) {
-            watched.groups[group].buffers[number].staged.push((port, rail, landed));
+        if let Some((group, number, start)) = watched.window(address, 0) {
+            watched.groups[group].buffers[number].stage(Staged { port, landed, start, end: start + length });
         }
     }
 
@@ -348,7 +349,7 @@ impl Watch {
     pub(crate) fn flushed(&mut self, connection: usize, port: usize, landed: u64) {
         let Some(watched) = self.connections.get_mut(connection) else { return };
         for buffer in watched.groups.iter_mut().rev().take(4096).flat_map(|group| &mut group.buffers) {
-            buffer.staged.retain(|(through, _, when)| *through != port || *when >= landed);
+            buffer.staged.retain(|staged| staged.port != port || staged.landed >= landed);
         }
     }
 
@@ -358,7 +359,7 @@ impl Watch {
         if let Some(buffer) = buffers.iter().find(|buffer| !buffer.staged.is_empty()) {
             let text = format!(
                 "c{connection}: group {group} was flushed, but data from port {} is not visible",
-                buffer.staged[0].0
+                buffer.staged[0].port
             );
             self.violate(at_ns, Checker::Flush, text);
         }
@@ -422,6 +423,36 @@ mod tests {
         watch.connections[0].sender_failed = true;
         land(&mut watch, 0, 0, 128);
         assert_eq!(found(&mut watch), "");
+    }
+
+    #[test]
+    fn each_byte_needs_a_flush_through_the_port_that_wrote_it_last() {
+        let stages = |watch: &mut Watch| {
+            for (offset, length, port, landed) in [(0, 128, 3, 1), (128, 128, 2, 2)] {
+                watch.staged(0, 0x10000 + offset, length, port, landed);
+            }
+        };
+        // Port 3 is not flushed; a write over another port overwrites what came through it, or not all of it.
+        for (start, length, is_visible) in [(0, 128, true), (0, 256, true), (1, 127, false), (0, 127, false)] {
+            let mut watch = watching(&[256]);
+            stages(&mut watch);
+            watch.staged(0, 0x10000 + start, length, 2, 3);
+            watch.flushed(0, 2, 4);
+            watch.look(0, 0, 0);
+            assert_eq!(found(&mut watch).is_empty(), is_visible, "{start} {length}");
+        }
+        // A write that lands after the flush is posted needs another; each side of one that is overwritten does too.
+        let mut watch = watching(&[256]);
+        stages(&mut watch);
+        watch.staged(0, 0x10000 + 8, 8, 2, 3);
+        watch.flushed(0, 2, 3);
+        let left = |watch: &Watch| -> Vec<_> {
+            let staged = &watch.connections[0].groups[0].buffers[0].staged;
+            staged.iter().map(|it| (it.port, it.start, it.end)).collect()
+        };
+        assert_eq!(left(&watch), [(3, 0, 8), (3, 16, 128), (2, 8, 16)]);
+        watch.flushed(0, 3, 4);
+        assert_eq!(left(&watch), [(2, 8, 16)]);
     }
 
     #[test]

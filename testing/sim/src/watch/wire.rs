@@ -24,8 +24,8 @@ struct Use {
     missing: u8,
     /// The parts that it has ever called unseen in this use.
     lost: u8,
-    /// True if it has called parts seen although they have not come: its application has no use for them.
-    is_taken: bool,
+    /// The parts that it has called seen although they had not come, because its application has no use for them.
+    taken: u8,
 }
 
 /// The fields of an immediate.
@@ -183,14 +183,16 @@ impl Wire {
         let mut expected = [0; 8];
         expected[..sizes.len()].copy_from_slice(&sizes);
         match done.record.filter(|_| in_record) {
-            // A part that an early receive has no use for may have had it.
-            None if in_record && !done.is_taken => return wrong("no record came with it".into()),
+            // The first part has it, and the early receive may have no use for that one.
+            None if in_record && done.taken & 1 << mask.trailing_zeros() == 0 => {
+                return wrong("no record came with it".into());
+            }
             Some(record) if record != expected => {
                 return Err((Checker::Size, format!("the record of slot {slot} says {record:?}, not {expected:?}")));
             }
             _ => {}
         }
-        if let Some(short) = receive.buffers.iter().find(|buffer| !buffer.is_whole() && !done.is_taken) {
+        if let Some(short) = receive.buffers.iter().find(|buffer| !buffer.is_whole() && done.taken == 0) {
             let (message, landed) = (short.message, short.landed);
             let text = format!(
                 "all of group {group} is said to be there, but message {message:?} (number and size) is not: {landed} \
@@ -198,7 +200,7 @@ impl Wire {
             );
             return Err((Checker::Delivery, text));
         }
-        if done.lost == 0 && !done.is_taken && receive.carriers != mask && sizes.iter().any(|size| *size > 0) {
+        if done.lost == 0 && done.taken == 0 && receive.carriers != mask && sizes.iter().any(|size| *size > 0) {
             return wrong(format!("the rails that carried bytes are {:#b}", receive.carriers));
         }
         if done.lost == 0 {
@@ -302,7 +304,9 @@ impl Wire {
         let size_q = self.size_q(size);
         let found = &mut self.uses[slot];
         (found.mask, found.size_q) = (mask, size_q);
-        found.is_taken |= seen & mask & !found.reported != 0 && is_early(group);
+        if is_early(group) {
+            found.taken |= seen & mask & !found.reported;
+        }
         found.reported |= seen & mask;
         if found.reported == mask {
             self.end_use(slot);
