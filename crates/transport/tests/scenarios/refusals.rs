@@ -15,8 +15,17 @@ const MAX_WRITE: u32 = 2048;
 /// Returns a pair whose sender has such a message on its way that the receiver's adapter has refused, if it
 /// `is_refused`; otherwise its rail has failed. No poll has seen that.
 fn failed(is_refused: bool) -> (Pair<true>, SendRequest, u8) {
+    fail(short_writes(), is_refused)
+}
+
+/// Returns a pair whose rails take several writes for such a message.
+fn short_writes() -> Pair<true> {
     let max_writes = vec![MAX_WRITE; 2];
-    let mut pair = split::<true>(Setup { from: max_writes.clone(), to: max_writes, ..Setup::default() });
+    split::<true>(Setup { from: max_writes.clone(), to: max_writes, ..Setup::default() })
+}
+
+/// Sends such a message, which the receiver's adapter refuses, or whose rail fails. Returns its rail as well.
+fn fail(mut pair: Pair<true>, is_refused: bool) -> (Pair<true>, SendRequest, u8) {
     pair.irecv_of([LONG]);
     pair.drive();
     if is_refused {
@@ -81,6 +90,36 @@ fn a_refused_part_is_sent_again_after_a_pause_and_any_other_at_once() {
         assert_eq!(again.is_empty(), !is_refused);
         assert!(again.iter().all(|(place, _)| place.rail == 1 - rail), "{again:?}");
     }
+}
+
+#[test]
+fn a_part_that_is_refused_when_it_comes_again_is_named_too() {
+    let mut pair = short_writes();
+    let receive = pair.irecv();
+    pair.drive();
+    let first = pair.isend();
+    assert_eq!((pair.received(receive), pair.sent(first)), (vec![8], 8));
+    let (mut pair, send, rail) = fail(pair, false);
+    assert_eq!(pair.sender.test(send), Ok(None), "a rail is left");
+    let (mut tasks, now_ns) = (Tasks::default(), pair.now_ns());
+    pair.sender.recover(now_ns);
+    tasks.take(&mut pair.sender, true);
+    pair.work(&mut tasks, true);
+    let RailMessage::Down(listed) = tasks.to_receiver.pop_front().expect("it asks").message else { panic!("it asks") };
+    let seen = listed.iter().filter(|listed| !listed.unsure.is_empty());
+    let seen = seen.map(|listed| Seen { sequence: listed.sequence, parts: RailSet::EMPTY }).collect();
+    pair.target.deregister();
+    pair.posted(true);
+    pair.sender.handle_rail_news(news(rail, RailMessage::State(seen)), now_ns);
+    assert!(pair.posted(true).len() > 1, "the first of its writes is refused");
+    pair.drive();
+    assert_eq!(pair.sender.test(send), Ok(None), "it waits for a rail");
+    pair.sender.recover(now_ns);
+    tasks.take(&mut pair.sender, true);
+    pair.work(&mut tasks, true);
+    let Some(RailMessage::Down(listed)) = tasks.to_receiver.pop_front().map(|news| news.message) else { panic!() };
+    let unsure = listed.iter().find(|listed| !listed.unsure.is_empty()).expect("the part is lost again");
+    assert_eq!((unsure.sequence, unsure.is_refused), (1, true));
 }
 
 #[test]
