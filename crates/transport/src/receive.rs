@@ -115,7 +115,7 @@ fn cts_weights(order: &Order) -> [u32; MAX_RAILS] {
 /// 2. Call `test` with that request until it returns the sizes. The request has ended then, and another receive may get
 ///    its index; testing it again is an error. Requests end in any order. There are [`RecvRequest::COUNT`] of them.
 /// 3. If one of the buffers is GPU memory, call `iflush` with the same buffers, and `test` with the request that it
-///    returns, before anybody reads them.
+///    returns, before anybody reads them. A receive that was reported early needs none: its data was read before.
 /// 4. Before a time without calls, ask `owes`. If it returns true, call `acknowledge` until it returns true, and soon:
 ///    on a fabric that is not one-sided, a call may leave the peer waiting for an acknowledgement, or for a CTS for
 ///    which there was no room.
