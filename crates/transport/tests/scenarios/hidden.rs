@@ -89,7 +89,7 @@ fn a_part_that_a_rail_has_brought_and_that_cannot_be_made_visible_comes_again() 
         pair.drive();
         // The sender does not hear that the part of rail 1 was placed, and that of rail 0 takes long.
         lose(&pair, first_lanes(&pair, true, 1), false, true);
-        let end = pair.world.lock().connected_end(0, true, 0).expect("the rail is up");
+        let end = first_lanes(&pair, true, 0);
         pair.world.lock().set_rate(end, 1000);
         let send = pair.isend_of(SIZE, 0);
         pair.world.advance(20_000);
@@ -118,7 +118,7 @@ fn what_a_rail_had_brought_before_its_lanes_ended_stays_if_its_device_fails_late
         let mut pair = split::<true>(persistent(2).gpu());
         let (receive, other) = (pair.irecv_of([SIZE]), pair.irecv_of([8]));
         pair.drive();
-        let end = pair.world.lock().connected_end(0, true, 0).expect("the rail is up");
+        let end = first_lanes(&pair, true, 0);
         pair.world.lock().set_rate(end, [100_000, 1000, 1][comes]);
         let send = pair.isend_of(SIZE, 0);
         pair.world.advance(20_000);

@@ -117,7 +117,9 @@ fn a_part_that_is_refused_when_it_comes_again_is_named_too() {
     pair.sender.recover(now_ns);
     tasks.take(&mut pair.sender, true);
     pair.work(&mut tasks, true);
-    let Some(RailMessage::Down(listed)) = tasks.to_receiver.pop_front().map(|news| news.message) else { panic!() };
+    let RailMessage::Down(listed) = tasks.to_receiver.pop_front().expect("it asks again").message else {
+        panic!("it asks")
+    };
     let unsure = listed.iter().find(|listed| !listed.unsure.is_empty()).expect("the part is lost again");
     assert_eq!((unsure.sequence, unsure.is_refused), (1, true));
 }
