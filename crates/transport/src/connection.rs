@@ -349,7 +349,7 @@ impl<F: Fabric> Core<F> {
         let rails = if self.recovers { postable } else { recent.map_or(RailSet::EMPTY, RailSet::only) };
         if rails.is_empty() {
             // Without a rail nothing can carry it, whoever would answer it.
-            self.fate.set_probe_posted(probe, true);
+            self.fate.set_probe_blocked(probe, true);
             (self.probe, self.probed) = (probe, RailSet::EMPTY);
             return Ok(true);
         }

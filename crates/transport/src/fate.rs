@@ -56,8 +56,8 @@ pub enum Probe {
         /// True if an adapter answers it, even while the peer's process stands still; false if that process must.
         by_adapter: bool,
     },
-    /// No rail has had room for it, and the rails have reported nothing up to now: they are full of work that does not
-    /// end. It is posted once there is room.
+    /// No rail can carry it, and the rails have reported nothing up to now: they are full of work that does not end, or
+    /// none is left. It is posted once there is room, or a rail is back.
     Blocked {
         /// As for a probe that is on its way.
         by_adapter: bool,
@@ -173,7 +173,7 @@ impl Fate {
         self.looked.store(look, Ordering::Release);
     }
 
-    /// Notes that no rail has room for a probe.
+    /// Notes that no rail has room for a probe, or that none is left.
     pub(crate) fn set_probe_blocked(&self, probe: u32, by_adapter: bool) {
         self.is_blocked.store(true, Ordering::Relaxed);
         self.posted.store(probe << 1 | u32::from(by_adapter), Ordering::Release);
@@ -190,7 +190,8 @@ impl Fate {
         self.posted.store(probe << 1 | u32::from(by_adapter), Ordering::Release);
     }
 
-    /// Notes that the rail on which a probe was posted is given up: it is to be posted again, and has its whole time.
+    /// Notes that a probe is not on its way any more, and that a rail can carry it: it is to be posted again, and has
+    /// its whole time.
     pub(crate) fn set_probe_lost(&self, probe: u32) {
         if self.carried.load(Ordering::Relaxed) != probe {
             self.posted.store(probe.wrapping_sub(1) << 1, Ordering::Release);

@@ -27,8 +27,11 @@ impl<F: Fabric> Core<F> {
         self.quiet.remove(rail);
         if self.probed.contains(rail) {
             self.probed.remove(rail);
-            if self.probed.is_empty() {
-                self.lose_probe();
+            match (self.probed.is_empty(), self.postable().is_empty()) {
+                (true, false) => self.lose_probe(),
+                // Nothing has been carried since it was posted, and nothing can be.
+                (true, true) => self.fate.set_probe_blocked(self.probe, true),
+                _ => {}
             }
         }
         if self.recent == rail {

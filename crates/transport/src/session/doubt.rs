@@ -33,8 +33,10 @@ pub(super) struct Probing {
     pub(super) is_due: bool,
     /// The time at which the probe was first seen on its way.
     out_since_ns: Option<u64>,
-    /// True if no rail had room for it then.
+    /// True if no rail could carry it at the last look.
     was_blocked: bool,
+    /// True if an adapter was to answer it then.
+    was_by_adapter: bool,
     /// The number of looks at an application that made no calls.
     vain_looks: u32,
     /// The last look at which all links of the connection were down on this host: silence before it says nothing.
@@ -43,7 +45,14 @@ pub(super) struct Probing {
 
 impl Default for Probing {
     fn default() -> Self {
-        Self { is_due: true, out_since_ns: None, was_blocked: false, vain_looks: 0, cut_off_ns: 0 }
+        Self {
+            is_due: true,
+            out_since_ns: None,
+            was_blocked: false,
+            was_by_adapter: false,
+            vain_looks: 0,
+            cut_off_ns: 0,
+        }
     }
 }
 
@@ -116,9 +125,12 @@ impl Probing {
                     _ => true,
                 };
                 self.vain_looks = 0;
-                let is_blocked = matches!(probe, Probe::Blocked { .. });
-                if std::mem::replace(&mut self.was_blocked, is_blocked) && !is_blocked {
-                    // It was posted only since: the look that found nothing may have come at once.
+                let is_blocked = !matches!(probe, Probe::Outstanding { .. });
+                let was_posted = std::mem::replace(&mut self.was_blocked, is_blocked) && !is_blocked;
+                let has_lost_process = !std::mem::replace(&mut self.was_by_adapter, by_adapter) && by_adapter;
+                if was_posted || has_lost_process {
+                    // If it was posted only since, the look that found nothing may have come at once. A process that
+                    // is busy says nothing of rails that have failed since.
                     self.out_since_ns = None;
                 }
                 let since_ns = *self.out_since_ns.get_or_insert(now_ns);
@@ -183,6 +195,24 @@ mod tests {
         let mut full = Probing::default();
         assert_eq!(full.judge(blocked, Some("refused"), at(0)), Verdict::Again(10));
         assert!(matches!(full.judge(blocked, Some("refused"), at(80)), Verdict::Lost(_)), "nothing ends");
+    }
+
+    #[test]
+    fn a_probe_whose_rails_fail_keeps_its_time_only_if_an_adapter_was_to_answer_it() {
+        let no_rail = Probe::Blocked { by_adapter: true };
+        for left in [no_rail, Probe::CutOff] {
+            for (probe, lost_ns) in [(BY_ADAPTER, 80), (BY_PROCESS, 150)] {
+                let mut probing = Probing::default();
+                assert_eq!(probing.judge(probe, Some("refused"), at(0)), Verdict::Again(10));
+                assert_eq!(probing.judge(left, Some("refused"), at(70)), Verdict::Again(80), "the rails have failed");
+                assert_eq!(probing.judge(left, Some("refused"), at(lost_ns - 1)), Verdict::Again(lost_ns + 9));
+                assert!(matches!(probing.judge(left, Some("refused"), at(lost_ns)), Verdict::Lost(_)), "{probe:?}");
+            }
+            let mut back = Probing::default();
+            assert_eq!(back.judge(left, Some("refused"), at(0)), Verdict::Again(10));
+            assert_eq!(back.judge(BY_ADAPTER, Some("refused"), at(70)), Verdict::Again(80), "on a rail that is back");
+            assert_eq!(back.judge(BY_ADAPTER, Some("refused"), at(149)), Verdict::Again(159));
+        }
     }
 
     #[test]

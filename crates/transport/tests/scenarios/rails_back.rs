@@ -169,7 +169,7 @@ fn a_receiver_writes_its_cts_and_its_probe_again_as_soon_as_its_only_rail_is_bac
     let judge = |pair: &Pair<true>, is_due| pair.receiver.fate().judge(is_due, false);
     assert_eq!(judge(&pair, true), Probe::Unposted);
     assert_eq!(pair.receiver.test(receive), Ok(None), "it waits for the rail");
-    assert_eq!(judge(&pair, false), Probe::Outstanding { by_adapter: true });
+    assert_eq!(judge(&pair, false), Probe::Blocked { by_adapter: true });
     offer(&mut pair, &mut tasks);
     pair.work(&mut tasks, true);
     pair.posted(false);
