@@ -50,8 +50,14 @@ impl Session {
         let is_path_gone =
             matches!(why, Ended::Silent { .. }) || matches!(kind, SocketEndKind::NoAnswer | SocketEndKind::NoRoute);
         let why = Arc::new(why);
-        self.away =
-            Some(Away { why: Arc::clone(&why), since_ns: now_ns, sign: None, sign_at: None, is_judging: false });
+        self.away = Some(Away {
+            why: Arc::clone(&why),
+            since_ns: now_ns,
+            sign: None,
+            sign_since_ns: now_ns,
+            sign_at: None,
+            is_judging: false,
+        });
         self.actions.push_back(SessionAction::Away(why));
         match self.side {
             Side::Opener => {
@@ -205,6 +211,7 @@ impl Session {
         };
         away.sign_at = Some(at);
         if away.sign.replace(sign).is_none() {
+            away.sign_since_ns = now_ns;
             self.begin_judging(now_ns);
         }
     }
@@ -292,6 +299,11 @@ impl Session {
                 || away.sign.is_some() && !self.connections.has_open())
         {
             let why = (*away.why).clone();
+            if away.sign.is_some() {
+                // What is still on its way to a process that has ended is never acknowledged.
+                let until_ns = away.sign_since_ns.saturating_add(self.config.proof_ns);
+                self.linger_until(until_ns, now_ns);
+            }
             if !matches!(self.stage, Stage::Waiting { .. } | Stage::Pausing { .. }) {
                 self.actions.push_back(SessionAction::HangUp { flush: false });
             }

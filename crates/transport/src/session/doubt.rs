@@ -20,6 +20,8 @@ pub(super) struct Away {
     pub(super) since_ns: u64,
     /// The sign that the peer's process has ended, if there is one. An answer on a rail overrules it.
     pub(super) sign: Option<String>,
+    /// The time at which it came.
+    pub(super) sign_since_ns: u64,
     /// The address that the sign came from.
     pub(super) sign_at: Option<IpAddr>,
     /// True once the connections are asked if their rails carry anything.

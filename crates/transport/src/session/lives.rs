@@ -162,6 +162,16 @@ impl Session {
         self.connections.set(connection, Some(Connection { state, due_ns }));
     }
 
+    /// Lets closed connections linger until this time at the latest.
+    pub(super) fn linger_until(&mut self, at_ns: u64, now_ns: u64) {
+        for number in self.connections.numbers() {
+            if let Some(State::Closed { peer_left, pause_ns, until_ns }) = self.connections.state(number).cloned() {
+                let state = State::Closed { peer_left, pause_ns, until_ns: until_ns.min(at_ns) };
+                self.connections.set(number, Some(Connection { state, due_ns: Some(now_ns) }));
+            }
+        }
+    }
+
     pub(super) fn handle_offer(&mut self, connection: u32, offer: Offer) {
         if let Some(State::Closed { peer_left: true, .. }) = self.connections.state(connection) {
             // Both ends have closed the connection that had this number: nobody needs it to linger on.

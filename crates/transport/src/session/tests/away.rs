@@ -214,6 +214,26 @@ fn a_process_that_has_ended_is_believed_once_no_rail_carries_anything() {
 }
 
 #[test]
+fn a_connection_that_is_closed_lingers_for_a_process_that_seems_to_have_ended_until_that_is_shown() {
+    for (closed_ns, until_ns) in [(0, SECOND), (SECOND / 2, SECOND), (2 * SECOND, 2 * SECOND)] {
+        let (mut pair, number) = Pair::connected();
+        pair.cut();
+        let end = &mut pair.opener;
+        end.handle_lost(end_of_socket(SocketEndKind::Refused), 0);
+        assert!(end.close(number, None, closed_ns));
+        let over_ns = (0..30).map(|step| closed_ns + step * SECOND / 8).find(|now_ns| {
+            end.handle_timeout(*now_ns);
+            if actions(end).contains(&SessionAction::Linger(number)) {
+                end.handle_lingered(number, false, *now_ns);
+            }
+            actions(end).contains(&SessionAction::Over(number))
+        });
+        let over_ns = over_ns.expect("it lingers no longer than three seconds");
+        assert!((until_ns..until_ns + SECOND / 4).contains(&over_ns), "closed at {closed_ns}: {over_ns}");
+    }
+}
+
+#[test]
 fn silence_condemns_only_connections_whose_adapters_get_no_answer() {
     for (probe, is_lost) in [(OUT, true), (Probe::Outstanding { by_adapter: false }, false), (Probe::Carried, false)] {
         let (mut pair, number) = Pair::connected();
