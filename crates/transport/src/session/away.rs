@@ -300,7 +300,7 @@ impl Session {
         {
             let why = (*away.why).clone();
             if away.sign.is_some() {
-                // What is still on its way to a process that has ended is never acknowledged.
+                // A process that has ended acknowledges nothing that is still on its way.
                 let until_ns = away.sign_since_ns.saturating_add(self.config.proof_ns);
                 self.linger_until(until_ns, now_ns);
             }
