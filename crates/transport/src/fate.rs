@@ -23,7 +23,7 @@ pub struct Fate {
     asked: AtomicU32,
     /// The number of the last probe that was posted, times 2, and 1 more if an adapter answers it.
     posted: AtomicU32,
-    /// True if no rail had room for it.
+    /// True if no rail had room for it, or none was left.
     is_blocked: AtomicBool,
     /// The number of the last probe that a rail has carried.
     carried: AtomicU32,
@@ -179,7 +179,7 @@ impl Fate {
         self.posted.store(probe << 1 | u32::from(by_adapter), Ordering::Release);
     }
 
-    /// Returns the number of the probe for which no rail has room, if there is one.
+    /// Returns the number of the probe that no rail can carry, if there is one.
     pub(crate) fn blocked_probe(&self) -> Option<u32> {
         self.is_blocked.load(Ordering::Relaxed).then(|| self.posted.load(Ordering::Relaxed) >> 1)
     }

@@ -33,13 +33,14 @@ const SOCKET_ENDS: [SocketEndKind; 5] = [
     SocketEndKind::NoAnswer,
 ];
 
-const PROBES: [Probe; 8] = [
+const PROBES: [Probe; 9] = [
     Probe::Unposted,
     Probe::Unseen,
     Probe::Outstanding { by_adapter: true },
     Probe::Outstanding { by_adapter: false },
     Probe::Blocked { by_adapter: true },
     Probe::Blocked { by_adapter: false },
+    Probe::CutOff,
     Probe::Carried,
     Probe::Broken,
 ];

@@ -217,6 +217,7 @@ pub(super) mod tests {
         pub(in crate::control) thread: ControlLoop,
         /// The peer's, which answers nothing.
         listener: TcpListener,
+        peer: Arc<SessionConfig>,
     }
 
     impl Site {
@@ -229,14 +230,22 @@ pub(super) mod tests {
             let mut thread = control_loop();
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             let address = listener.local_addr().unwrap();
-            let [opener, acceptor] = up(&thread, address);
+            let peer = Arc::new(SessionConfig { hello: hello(1, 1, false), ..(*thread.sessions).clone() });
+            let [opener, acceptor] = up(&thread, address, &peer);
             let protocol = if side == Side::Opener { opener } else { acceptor };
-            let mut stream = Stream::dial(None, address).unwrap();
-            stream.register(thread.registry(), Token(ROUTE.session)).unwrap();
-            let mut session = Session::new(protocol, None);
-            session.take_socket(stream, side == Side::Opener);
+            let session = with_socket(&thread, protocol, address, side);
             open_on(&mut thread, session);
-            Self { thread, listener }
+            Self { thread, listener, peer }
+        }
+
+        /// Adds another session with the same peer, and a connection on it. Returns its route.
+        pub(in crate::control) fn add_session(&mut self) -> Route {
+            let address = self.listener.local_addr().unwrap();
+            let [opener, _] = up(&self.thread, address, &self.peer);
+            let session = with_socket(&self.thread, opener, address, Side::Opener);
+            let route = Route { session: ROUTE.session + 1, ..ROUTE };
+            self.thread.entries.insert(route.session, Entry::Session(Box::new(session)));
+            route
         }
 
         /// Has the thread take an event of a port.
@@ -271,11 +280,10 @@ pub(super) mod tests {
     }
 
     /// Returns the ends of a session with a connection, the opener's first, as they are after its set-up.
-    fn up(thread: &ControlLoop, address: SocketAddr) -> [Protocol; 2] {
+    fn up(thread: &ControlLoop, address: SocketAddr, peer: &Arc<SessionConfig>) -> [Protocol; 2] {
         let now = thread.now_ns();
-        let peers = Arc::new(SessionConfig { hello: hello(1, 1, false), ..(*thread.sessions).clone() });
-        let mut ours = Protocol::open(Arc::clone(&thread.sessions), peers.hello.process, [address], now);
-        let mut theirs = Protocol::accept(peers, random(), address, now);
+        let mut ours = Protocol::open(Arc::clone(&thread.sessions), peer.hello.process, [address], now);
+        let mut theirs = Protocol::accept(Arc::clone(peer), random(), address, now);
         ours.handle_connected(random(), now);
         exchange(&mut ours, &mut theirs, now);
         let connection = ours.begin(now).expect("it is up");
@@ -286,6 +294,15 @@ pub(super) mod tests {
         exchange(&mut ours, &mut theirs, now);
         assert!(ours.opened(connection, now) && theirs.opened(connection, now));
         [ours, theirs]
+    }
+
+    /// Returns a session with this state machine and a socket that is dialled.
+    fn with_socket(thread: &ControlLoop, protocol: Protocol, address: SocketAddr, side: Side) -> Session {
+        let mut stream = Stream::dial(None, address).unwrap();
+        stream.register(thread.registry(), Token(ROUTE.session)).unwrap();
+        let mut session = Session::new(protocol, None);
+        session.take_socket(stream, side == Side::Opener);
+        session
     }
 
     /// Carries frames both ways until there are none.

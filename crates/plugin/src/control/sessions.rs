@@ -9,8 +9,8 @@ use mio::Token as PollToken;
 use railweave_identity::random;
 use railweave_telemetry::EventKind;
 use railweave_transport::{
-    Cause, Ended, Error, Event, Fate, Frame, Hello, Limit, Lost, Preface, Session as Protocol, SessionAction,
-    SocketEnd, SocketEndKind, Unwelcome,
+    Cause, Ended, Error, Event, Fate, Frame, Hello, Limit, Lost, LostCause, Preface, Session as Protocol,
+    SessionAction, SocketEnd, SocketEndKind, Unwelcome,
 };
 
 use super::connection::{Connection, Target};
@@ -393,6 +393,25 @@ impl ControlLoop {
         if let Some(fate) = self.fate(route) {
             fate.set_lost(lost.clone().into());
         }
+        if matches!(lost.cause, LostCause::Gone(_)) {
+            self.peer_is_gone(route.session);
+        }
+    }
+
+    /// Tells all sessions with the process of this session's peer that it is gone.
+    fn peer_is_gone(&mut self, token: usize) {
+        let Some(process) = self.session(token).and_then(|session| session.protocol.peer()).map(|peer| peer.process)
+        else {
+            return;
+        };
+        let is_with_it = |entry: &Entry| match entry {
+            Entry::Session(session) => session.protocol.peer().is_some_and(|peer| peer.process == process),
+            _ => false,
+        };
+        let sessions = self.entries.iter().filter(|(_, entry)| is_with_it(entry));
+        for token in sessions.map(|(token, _)| *token).collect::<Vec<_>>() {
+            self.with_session(token, Protocol::peer_is_gone);
+        }
     }
 
     /// Handles an expired deadline of a session, or of a connection that is set up on it.
@@ -459,7 +478,30 @@ fn is_no_way(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use railweave_transport::Gone;
+
     use super::*;
+    use crate::control::events::tests::Site;
+    use crate::control::recovery::tests::ROUTE;
+
+    #[test]
+    fn a_process_that_is_gone_is_gone_for_all_its_sessions() {
+        let ended = LostCause::Gone(Gone::Ended { sign: "refused".to_owned(), for_ns: 1_000_000_000 });
+        for (cause, is_over) in [(ended, true), (LostCause::Bye, false)] {
+            let mut site = Site::new();
+            let route = site.add_session();
+            for session in [ROUTE.session, route.session] {
+                site.thread.lose_socket(session, &io::Error::other("a test"));
+            }
+            site.thread.mark_connection_lost(ROUTE, &Lost { peer: "host1".to_owned(), cause });
+            let now = site.thread.now_ns();
+            let protocol = &mut site.thread.session(route.session).expect("it is there").protocol;
+            assert!(protocol.close(route.connection, None, now), "from here on it lingers, unless nobody is there");
+            protocol.handle_lingered(route.connection, false, now);
+            let actions: Vec<_> = std::iter::from_fn(|| protocol.poll_action()).collect();
+            assert_eq!(actions.contains(&SessionAction::Over(route.connection)), is_over, "{actions:?}");
+        }
+    }
 
     #[test]
     fn only_a_network_that_is_unreachable_has_no_way() {

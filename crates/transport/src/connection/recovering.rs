@@ -27,11 +27,13 @@ impl<F: Fabric> Core<F> {
         self.quiet.remove(rail);
         if self.probed.contains(rail) {
             self.probed.remove(rail);
-            match (self.probed.is_empty(), self.postable().is_empty()) {
-                (true, false) => self.lose_probe(),
-                // Nothing has been carried since it was posted, and nothing can be.
-                (true, true) => self.fate.set_probe_blocked(self.probe, true),
-                _ => {}
+            if self.probed.is_empty() {
+                match self.postable().is_empty() {
+                    false => self.lose_probe(),
+                    // Nothing can carry it: the time that it has been out goes on.
+                    true if self.fate.asked_probe() == self.probe => self.fate.set_probe_blocked(self.probe, true),
+                    true => {}
+                }
             }
         }
         if self.recent == rail {

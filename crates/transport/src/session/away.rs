@@ -54,9 +54,9 @@ impl Session {
             why: Arc::clone(&why),
             since_ns: now_ns,
             sign: None,
-            sign_since_ns: now_ns,
             sign_at: None,
             is_judging: false,
+            is_gone: false,
         });
         self.actions.push_back(SessionAction::Away(why));
         match self.side {
@@ -211,7 +211,6 @@ impl Session {
         };
         away.sign_at = Some(at);
         if away.sign.replace(sign).is_none() {
-            away.sign_since_ns = now_ns;
             self.begin_judging(now_ns);
         }
     }
@@ -279,6 +278,22 @@ impl Session {
         self.connections.set(connection, Some(Connection { state, due_ns }));
     }
 
+    /// Notes that a connection with the peer's process, on this session or another, is lost because the process is
+    /// gone: closed connections linger for it no longer, unless this session still has its socket.
+    pub fn peer_is_gone(&mut self, now_ns: u64) {
+        match &mut self.away {
+            Some(away) => away.is_gone = true,
+            None if matches!(self.stage, Stage::Over(_)) => {}
+            None => return,
+        }
+        for number in self.connections.numbers() {
+            if let Some(State::Closed { peer_left, pause_ns, .. }) = self.connections.state(number).cloned() {
+                let state = State::Closed { peer_left, pause_ns, until_ns: now_ns };
+                self.connections.set(number, Some(Connection { state, due_ns: Some(now_ns) }));
+            }
+        }
+    }
+
     /// Returns when a session that is away and has no open connection any more gives up what is left.
     pub(super) fn give_up_ns(&self) -> Option<u64> {
         let away = self.away.as_ref().filter(|_| !self.connections.has_open() || self.numbered.lacks_some())?;
@@ -299,11 +314,6 @@ impl Session {
                 || away.sign.is_some() && !self.connections.has_open())
         {
             let why = (*away.why).clone();
-            if away.sign.is_some() {
-                // A process that has ended acknowledges nothing that is still on its way.
-                let until_ns = away.sign_since_ns.saturating_add(self.config.proof_ns);
-                self.linger_until(until_ns, now_ns);
-            }
             if !matches!(self.stage, Stage::Waiting { .. } | Stage::Pausing { .. }) {
                 self.actions.push_back(SessionAction::HangUp { flush: false });
             }

@@ -20,12 +20,12 @@ pub(super) struct Away {
     pub(super) since_ns: u64,
     /// The sign that the peer's process has ended, if there is one. An answer on a rail overrules it.
     pub(super) sign: Option<String>,
-    /// The time at which it came.
-    pub(super) sign_since_ns: u64,
     /// The address that the sign came from.
     pub(super) sign_at: Option<IpAddr>,
     /// True once the connections are asked if their rails carry anything.
     pub(super) is_judging: bool,
+    /// True once a connection with the peer's process has been lost because that process is gone.
+    pub(super) is_gone: bool,
 }
 
 /// The state of a connection's probe, as its session sees it.
@@ -33,7 +33,7 @@ pub(super) struct Away {
 pub(super) struct Probing {
     /// True if another probe is to be asked for.
     pub(super) is_due: bool,
-    /// The time at which the probe was first seen on its way.
+    /// The time at which the probe was first seen on its way, or blocked.
     out_since_ns: Option<u64>,
     /// True if no rail could carry it at the last look.
     was_blocked: bool,

@@ -130,7 +130,8 @@ impl Session {
             return false;
         };
         // A peer that is gone takes nothing any more.
-        let linger_ns = if matches!(peer_left, Some(LostCause::Gone(_))) { 0 } else { self.config.linger_ns };
+        let is_gone = matches!(peer_left, Some(LostCause::Gone(_))) || self.away.as_ref().is_some_and(|it| it.is_gone);
+        let linger_ns = if is_gone { 0 } else { self.config.linger_ns };
         let state = State::Closed {
             // The end of the session is one way in which the peer leaves.
             peer_left: peer_left.is_some(),
@@ -160,16 +161,6 @@ impl Session {
         let pause_ns = (pause_ns * 2).min(self.config.linger_pause_ns.1);
         let state = State::Closed { peer_left, pause_ns, until_ns };
         self.connections.set(connection, Some(Connection { state, due_ns }));
-    }
-
-    /// Lets closed connections linger until this time at the latest.
-    pub(super) fn linger_until(&mut self, at_ns: u64, now_ns: u64) {
-        for number in self.connections.numbers() {
-            if let Some(State::Closed { peer_left, pause_ns, until_ns }) = self.connections.state(number).cloned() {
-                let state = State::Closed { peer_left, pause_ns, until_ns: until_ns.min(at_ns) };
-                self.connections.set(number, Some(Connection { state, due_ns: Some(now_ns) }));
-            }
-        }
     }
 
     pub(super) fn handle_offer(&mut self, connection: u32, offer: Offer) {

@@ -74,6 +74,27 @@ fn a_probe_is_out_until_one_rail_has_carried_it_or_none_is_left() {
 }
 
 #[test]
+fn a_probe_that_the_peers_process_was_to_answer_needs_nobody_once_no_rail_is_left() {
+    let mut pair = TwoSidedPair::new(Setup::default().recovers());
+    let receive = pair.irecv();
+    pair.drive();
+    pair.posted(false);
+    let judge = |pair: &TwoSidedPair, is_due| pair.receiver.fate().judge(is_due, true);
+    assert_eq!(judge(&pair, true), Probe::Unposted);
+    assert_eq!(pair.receiver.test(receive), Ok(None));
+    assert_eq!(judge(&pair, false), Probe::Outstanding { by_adapter: false });
+    {
+        let mut state = pair.world.lock();
+        let end = state.connected_end(0, false, 0).expect("the rail is up");
+        state.fail(end);
+    }
+    for probe in [Probe::Unseen, Probe::Blocked { by_adapter: true }] {
+        assert_eq!(pair.receiver.test(receive), Ok(None));
+        assert_eq!(judge(&pair, false), probe);
+    }
+}
+
+#[test]
 fn a_rail_that_fails_is_no_answer_to_the_probe_on_another() {
     let mut pair = OneSidedPair::new(Setup::two_rails().recovers());
     let isend = |pair: &mut OneSidedPair| pair.sender.isend(&pair.source.message(8, 0)).expect("it recovers");
