@@ -22,9 +22,6 @@ const TESTS: [&[&str]; 2] = [
     &["--workspace", "--test", "verbs"],
 ];
 
-/// The number of tests that run at once. They wait for kernels and peers far longer than they work.
-const THREADS: &str = "4";
-
 /// The arguments of the chore.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -96,7 +93,7 @@ fn tally(profile: &str, library: &Path, flaky: &mut Vec<String>) -> Result<Tally
     let mut tally = Tally::default();
     for tests in TESTS {
         let mut command = cargo(&["test", "--no-fail-fast"]);
-        command.args(tests).env(PROFILE, profile).env(suite::LIBRARY, library).env("RUST_TEST_THREADS", THREADS);
+        command.args(tests).env(PROFILE, profile).env(suite::LIBRARY, library).env("RUST_TEST_THREADS", suite::THREADS);
         let mut repeated = Vec::new();
         let output = suite::guarded(command, None, &mut repeated, |mut command: Command| command.output())?;
         let output = output.map_err(|error| format!("cannot run cargo: {error}"))?;

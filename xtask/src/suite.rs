@@ -41,6 +41,9 @@ const SILENCE: Duration = Duration::from_secs(600);
 /// The variable that names the file to which the runner adds tests that passed only when repeated, a line each.
 const FLAKY_FILE: &str = "RAILWEAVE_TEST_FLAKY";
 
+/// The number of tests of one program that run at once. They wait for kernels and peers far longer than they work.
+pub(crate) const THREADS: &str = "4";
+
 /// The start of the line that names the tests of a program that was killed.
 pub(crate) const RAN_WHEN_KILLED: &str = "tests that ran then: ";
 
@@ -62,7 +65,7 @@ const NEVER_REPEATED: [&str; 7] = [
 /// to `flaky`.
 pub(crate) fn run_all(library: &Path, flaky: &mut Vec<String>) -> Outcome {
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast"]);
-    command.env(LIBRARY, library);
+    command.env(LIBRARY, library).env("RUST_TEST_THREADS", THREADS);
     guarded(command, None, flaky, run_command)?
 }
 
