@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use railweave_fabric::{Fault, RailId};
 use railweave_transport::{
-    Frame, Hello, Incarnation, Message, Offer, PROTOCOL_VERSION, Probe, ProcessId, Prover, RailMessage, RailNews,
-    Resume, Session, SessionAction, SessionConfig, Side, SocketEnd, SocketEndKind, Ways,
+    Frame, Hello, Incarnation, LostCause, Message, Offer, PROTOCOL_VERSION, Probe, ProcessId, Prover, RailMessage,
+    RailNews, Resume, Session, SessionAction, SessionConfig, Side, SocketEnd, SocketEndKind, Ways,
 };
 
 use crate::input::Input;
@@ -225,6 +225,9 @@ impl End {
                 }
                 SessionAction::Lost { connection, lost } => {
                     is_sentence(&lost.to_string());
+                    if matches!(lost.cause, LostCause::Gone(_)) {
+                        self.session.peer_is_gone(now_ns);
+                    }
                     let before = self.known.insert(connection, Known::Open { left: true, lost: true });
                     assert_eq!(before, Some(Known::Open { left: true, lost: false }), "it is lost once");
                 }

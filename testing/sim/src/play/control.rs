@@ -220,6 +220,10 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                 }
             }
             SessionAction::Lost { connection: number, lost } => {
+                if matches!(lost.cause, LostCause::Gone(_)) {
+                    let now_ns = self.now_ns();
+                    self.sessions.ends[end].protocol.peer_is_gone(now_ns);
+                }
                 if let Some(side) = side_of(number, self) {
                     self.lose(side, lost.into());
                 }
