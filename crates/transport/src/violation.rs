@@ -77,6 +77,14 @@ pub enum RailFault {
         /// The size.
         size: Option<u32>,
     },
+    /// RAIL_DOWN says that parts have come for which this end has answered nothing.
+    #[error("RAIL_DOWN says that the parts {placed:#b} of receive {sequence:#x} have come, and they have not")]
+    NotPlaced {
+        /// The number of the receive.
+        sequence: u32,
+        /// The parts, one bit for each rail.
+        placed: u8,
+    },
     /// This end does not recover rails.
     #[error(
         "the peer has lost the rail and wants to go on without it, but recovery is switched off here; set \

@@ -57,6 +57,7 @@ impl Session {
             sign_at: None,
             is_judging: false,
             is_gone: false,
+            carried_ns: 0,
         });
         self.actions.push_back(SessionAction::Away(why));
         match self.side {
@@ -252,12 +253,15 @@ impl Session {
         let Some(State::Open { peer_left: None, mut probing }) = self.connections.state(connection).cloned() else {
             return;
         };
-        let Some(away) = &self.away else {
+        let Some(away) = &mut self.away else {
             return;
         };
+        if probe == Probe::Carried {
+            away.carried_ns = now_ns;
+        }
         let times = Times {
             now_ns,
-            heard_ns: self.heartbeat.heard_ns(),
+            heard_ns: self.heartbeat.heard_ns().max(away.carried_ns),
             peer_timeout_ns: self.config.peer_timeout_ns,
             proof_ns: self.config.proof_ns,
         };

@@ -26,6 +26,8 @@ pub(super) struct Away {
     pub(super) is_judging: bool,
     /// True once a connection with the peer's process has been lost because that process is gone.
     pub(super) is_gone: bool,
+    /// The last time at which a connection's rails have carried something: so the peer's process is there.
+    pub(super) carried_ns: u64,
 }
 
 /// The state of a connection's probe, as its session sees it.
@@ -63,7 +65,7 @@ impl Default for Probing {
 pub(super) struct Times {
     /// The present.
     pub(super) now_ns: u64,
-    /// The time at which the peer was last heard.
+    /// The time at which the peer was last heard, on the session or by what a connection's rails have carried.
     pub(super) heard_ns: u64,
     /// The time for which a peer may be silent.
     pub(super) peer_timeout_ns: u64,
@@ -136,7 +138,8 @@ impl Probing {
                     self.out_since_ns = None;
                 }
                 let since_ns = *self.out_since_ns.get_or_insert(now_ns);
-                let out_ns = now_ns - since_ns;
+                // A process that is there for another connection has not ended.
+                let out_ns = now_ns.saturating_sub(since_ns.max(heard_ns));
                 let silent_ns = now_ns.saturating_sub(heard_ns.max(self.cut_off_ns));
                 // A process may be busy for longer than an adapter.
                 let enough_ns = if by_adapter { proof_ns } else { proof_ns.max(peer_timeout_ns / 2) };
@@ -215,6 +218,16 @@ mod tests {
             assert_eq!(back.judge(BY_ADAPTER, Some("refused"), at(70)), Verdict::Again(80), "on a rail that is back");
             assert_eq!(back.judge(BY_ADAPTER, Some("refused"), at(149)), Verdict::Again(159));
         }
+    }
+
+    #[test]
+    fn what_comes_meanwhile_gives_a_probe_its_time_again() {
+        let mut probing = Probing::default();
+        let heard = |heard_ns, now_ns| Times { heard_ns, ..at(now_ns) };
+        assert_eq!(probing.judge(BY_ADAPTER, Some("refused"), heard(0, 0)), Verdict::Again(10));
+        assert_eq!(probing.judge(BY_ADAPTER, Some("refused"), heard(50, 129)), Verdict::Again(139));
+        let gone = Gone::Ended { sign: "refused".to_owned(), for_ns: 80 };
+        assert_eq!(probing.judge(BY_ADAPTER, Some("refused"), heard(50, 130)), Verdict::Lost(gone));
     }
 
     #[test]

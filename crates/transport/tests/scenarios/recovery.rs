@@ -12,6 +12,7 @@ use railweave_transport::{
 use crate::pair::{Pair, Setup};
 
 on_both_fabrics!(
+    a_part_that_its_sender_calls_placed_and_that_has_not_come_ends_the_connection,
     a_part_that_a_rail_has_lost_goes_again_over_another,
     a_message_of_one_rail_goes_again_over_the_other,
     a_connection_of_one_rail_waits_until_it_is_back,
@@ -410,10 +411,30 @@ pub(crate) fn lose_early(pair: &mut Pair<true>) -> Listed {
 }
 
 /// Lets the receiving end hear that the sender's lanes of rail 1 are gone.
-pub(crate) fn say_down(pair: &mut Pair<true>, listed: Vec<Listed>) {
+pub(crate) fn say_down<const ONE_SIDED: bool>(pair: &mut Pair<ONE_SIDED>, listed: Vec<Listed>) {
     let rail = RailId::new(1).expect("it is a rail");
     let news = RailNews { rail, incarnation: Incarnation(0), message: RailMessage::Down(listed) };
     pair.receiver.handle_rail_news(news, pair.now_ns());
+}
+
+fn a_part_that_its_sender_calls_placed_and_that_has_not_come_ends_the_connection<const ONE_SIDED: bool>() {
+    let mut pair = split::<ONE_SIDED>(Setup::two_rails());
+    let receive = pair.irecv();
+    let placed = RailSet::only(RailId::new(1).expect("it is a rail"));
+    let unsure = RailSet::EMPTY;
+    let listed = Listed { sequence: 0, mask: RailSet::first_of(2), unsure, placed, size: Some(8), is_refused: false };
+    say_down(&mut pair, vec![listed]);
+    let (mut tasks, now_ns) = (Tasks::default(), pair.now_ns());
+    pair.receiver.recover(now_ns);
+    tasks.take(&mut pair.receiver, false);
+    let mut fence = tasks.of_receiver.pop_front().expect("its lanes end");
+    assert_eq!(fence.run(now_ns), None);
+    pair.receiver.handle_worked(fence, now_ns);
+    let error = pair.receiver.test(receive).expect_err("the data are nowhere").to_string();
+    // An adapter acknowledges before its process knows, and may be gone since. A process that reads sockets cannot.
+    let expected =
+        if ONE_SIDED { "its adapter is gone" } else { "parts 0b10 of receive 0x0 have come, and they have not" };
+    assert!(error.contains(expected), "{error}");
 }
 
 #[test]

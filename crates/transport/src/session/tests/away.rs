@@ -523,6 +523,37 @@ fn connections_that_come_up_while_the_session_is_away_are_judged_too() {
 }
 
 #[test]
+fn a_process_that_answers_for_one_connection_has_not_ended_for_another() {
+    let (mut pair, busy) = Pair::connected();
+    let idle = pair.opener.begin(0).expect("it is up");
+    pair.cut();
+    let end = &mut pair.opener;
+    end.handle_lost(end_of_socket(SocketEndKind::Refused), 0);
+    assert!(end.opened(idle, 0));
+    let (mut looks, mut lost) = (0, Vec::new());
+    let ended_ns = 20 * SECOND;
+    for now_ns in (0..120).map(|step| step * SECOND / 4) {
+        end.handle_timeout(now_ns);
+        for action in actions(end) {
+            if let SessionAction::Judge { connection, .. } = action {
+                looks += u32::from(connection == busy);
+                let is_answered = connection == busy && now_ns < ended_ns;
+                end.handle_judged(connection, if is_answered { Probe::Carried } else { OUT }, now_ns);
+            }
+        }
+        for action in actions(end) {
+            if let SessionAction::Lost { connection, .. } = action {
+                lost.push((connection, now_ns));
+            }
+        }
+    }
+    assert!(looks >= 20, "it is asked as long as it answers: {looks}");
+    lost.sort_unstable();
+    assert!(lost.iter().map(|(connection, _)| *connection).eq([busy, idle]), "{lost:?}");
+    assert!(lost.iter().all(|(_, at_ns)| (ended_ns..ended_ns + 3 * SECOND).contains(at_ns)), "{lost:?}");
+}
+
+#[test]
 fn clocks_are_compared_by_every_answer() {
     let (mut pair, _) = Pair::connected();
     assert_eq!(pair.opener.peer_clock(), None);
