@@ -1,6 +1,7 @@
 //! Two ends of a session and a clock, without a network between them.
 
 mod away;
+mod doubting;
 mod redialling;
 mod set_up;
 mod start;

@@ -220,10 +220,7 @@ impl<const ONE_SIDED: bool> Game<ONE_SIDED> {
                 }
             }
             SessionAction::Lost { connection: number, lost } => {
-                if matches!(lost.cause, LostCause::Gone(_)) {
-                    let now_ns = self.now_ns();
-                    self.sessions.ends[end].protocol.peer_is_gone(now_ns);
-                }
+                self.note_gone(end, &lost.cause);
                 if let Some(side) = side_of(number, self) {
                     self.lose(side, lost.into());
                 }

@@ -1,6 +1,7 @@
 //! Deaths in the middle of a game: of a process, a session, a port or a rail.
 
 use railweave_fabric_sim::Place;
+use railweave_transport::LostCause;
 
 use super::game::{Game, Pair, Side};
 use super::stage::Stage;
@@ -27,6 +28,14 @@ impl<const O: bool> Game<O> {
         for sender in ends.iter().copied() {
             let situations = self.situations(Side { connection, sender }, rail);
             self.world.lock().observer.counts.fell(blow, &situations);
+        }
+    }
+
+    /// Tells an end of a session that a connection of it is lost for this reason, as the control thread does.
+    pub(super) fn note_gone(&mut self, end: usize, cause: &LostCause) {
+        let now_ns = self.now_ns();
+        if matches!(cause, LostCause::Gone(_)) {
+            self.sessions.ends[end].protocol.peer_is_gone(now_ns);
         }
     }
 
