@@ -218,8 +218,8 @@ impl<F: Fabric> RecvConnection<F> {
         let is_taken = state == State::Early && (listed.is_refused || self.is_taken_again(sequence));
         let judged = self.inbox.slots.judge(slot, listed, is_taken)?;
         match judged {
-            // Over sockets this process itself says what has come, so it cannot have lost any of that since.
-            Judged::Lost if !F::ONE_SIDED => {
+            // Over sockets this process itself says what has come: only GPU memory may be without it since.
+            Judged::Lost if !F::ONE_SIDED && !self.inbox.slots.get(slot).flushable => {
                 Err(RailFault::NotPlaced { sequence: listed.sequence, placed: listed.placed.bits() })
             }
             Judged::Lost => {
