@@ -257,7 +257,7 @@ impl Session {
             return;
         };
         if probe == Probe::Carried {
-            away.carried_ns = now_ns;
+            (away.carried_ns, away.is_gone) = (now_ns, false);
         }
         let times = Times {
             now_ns,

@@ -24,7 +24,8 @@ pub(super) struct Away {
     pub(super) sign_at: Option<IpAddr>,
     /// True once the connections are asked if their rails carry anything.
     pub(super) is_judging: bool,
-    /// True once a connection with the peer's process has been lost because that process is gone.
+    /// True once a connection with the peer's process has been lost because that process is gone, until the rails of
+    /// another carry something.
     pub(super) is_gone: bool,
     /// The last time at which a connection's rails have carried something: so the peer's process is there.
     pub(super) carried_ns: u64,

@@ -87,6 +87,11 @@ fn closed_connections_linger_no_longer_for_a_process_that_another_connection_has
         pair.cut();
         gone(&mut pair.opener, SECOND);
         assert_eq!(is_cut(&mut pair.opener, number, SECOND), is_gone);
+        let (mut pair, number) = Pair::connected();
+        pair.cut();
+        gone(&mut pair.opener, 0);
+        drop(judged(&mut pair.opener, number, Probe::Carried, SECOND));
+        assert!(!is_cut(&mut pair.opener, number, SECOND), "it answers");
         // A process whose session has a socket is there.
         let (mut pair, number) = Pair::connected();
         gone(&mut pair.opener, 0);
