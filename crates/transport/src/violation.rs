@@ -77,8 +77,8 @@ pub enum RailFault {
         /// The size.
         size: Option<u32>,
     },
-    /// RAIL_DOWN says that parts have come for which this end has answered nothing.
-    #[error("RAIL_DOWN says that the parts {placed:#b} of receive {sequence:#x} have come, and they have not")]
+    /// RAIL_DOWN says that parts have come which this end has not acknowledged.
+    #[error("RAIL_DOWN says that the parts {placed:#b} of receive {sequence:#x} have come, and not all of them have")]
     NotPlaced {
         /// The number of the receive.
         sequence: u32,

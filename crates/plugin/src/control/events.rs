@@ -238,6 +238,11 @@ pub(super) mod tests {
             Self { thread, listener, peer }
         }
 
+        /// Returns the session, which another thread may take over.
+        pub(in crate::control) fn into_session(mut self) -> Entry {
+            self.thread.entries.remove(&ROUTE.session).expect("it is there")
+        }
+
         /// Adds another session with the same peer, and a connection on it. Returns its route.
         pub(in crate::control) fn add_session(&mut self) -> Route {
             let address = self.listener.local_addr().unwrap();

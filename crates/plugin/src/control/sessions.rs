@@ -489,17 +489,21 @@ mod tests {
         let ended = LostCause::Gone(Gone::Ended { sign: "refused".to_owned(), for_ns: 1_000_000_000 });
         for (cause, is_over) in [(ended, true), (LostCause::Bye, false)] {
             let mut site = Site::new();
-            let route = site.add_session();
-            for session in [ROUTE.session, route.session] {
+            let (route, other) = (site.add_session(), Site::new().into_session());
+            let stranger = route.session + 1;
+            site.thread.entries.insert(stranger, other);
+            for session in [ROUTE.session, route.session, stranger] {
                 site.thread.lose_socket(session, &io::Error::other("a test"));
             }
             site.thread.mark_connection_lost(ROUTE, &Lost { peer: "host1".to_owned(), cause });
             let now = site.thread.now_ns();
-            let protocol = &mut site.thread.session(route.session).expect("it is there").protocol;
-            assert!(protocol.close(route.connection, None, now), "from here on it lingers, unless nobody is there");
-            protocol.handle_lingered(route.connection, false, now);
-            let actions: Vec<_> = std::iter::from_fn(|| protocol.poll_action()).collect();
-            assert_eq!(actions.contains(&SessionAction::Over(route.connection)), is_over, "{actions:?}");
+            for (session, is_over) in [(route.session, is_over), (stranger, false)] {
+                let protocol = &mut site.thread.session(session).expect("it is there").protocol;
+                assert!(protocol.close(route.connection, None, now), "from here on it lingers, unless nobody is there");
+                protocol.handle_lingered(route.connection, false, now);
+                let actions: Vec<_> = std::iter::from_fn(|| protocol.poll_action()).collect();
+                assert_eq!(actions.contains(&SessionAction::Over(route.connection)), is_over, "{session}: {actions:?}");
+            }
         }
     }
 

@@ -57,7 +57,7 @@ impl Session {
             sign_at: None,
             is_judging: false,
             is_gone: false,
-            carried_ns: 0,
+            carried_ns: None,
         });
         self.actions.push_back(SessionAction::Away(why));
         match self.side {
@@ -257,11 +257,11 @@ impl Session {
             return;
         };
         if probe == Probe::Carried {
-            (away.carried_ns, away.is_gone) = (now_ns, false);
+            (away.carried_ns, away.is_gone) = (Some(now_ns), false);
         }
         let times = Times {
             now_ns,
-            heard_ns: self.heartbeat.heard_ns().max(away.carried_ns),
+            heard_ns: self.heartbeat.heard_ns().max(away.carried_ns.unwrap_or(0)),
             peer_timeout_ns: self.config.peer_timeout_ns,
             proof_ns: self.config.proof_ns,
         };
@@ -283,9 +283,12 @@ impl Session {
     }
 
     /// Notes that a connection with the peer's process, on this session or another, is lost because the process is
-    /// gone: closed connections linger for it no longer, unless this session still has its socket.
+    /// gone: closed connections linger for it no longer, unless this session still has its socket, or its own rails
+    /// have carried something within the peer's time.
     pub fn peer_is_gone(&mut self, now_ns: u64) {
+        let timeout_ns = self.config.peer_timeout_ns;
         match &mut self.away {
+            Some(away) if away.carried_ns.is_some_and(|at_ns| now_ns < at_ns.saturating_add(timeout_ns)) => return,
             Some(away) => away.is_gone = true,
             None if matches!(self.stage, Stage::Over(_)) => {}
             None => return,

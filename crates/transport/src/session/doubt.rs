@@ -27,8 +27,8 @@ pub(super) struct Away {
     /// True once a connection with the peer's process has been lost because that process is gone, until the rails of
     /// another carry something.
     pub(super) is_gone: bool,
-    /// The last time at which a connection's rails have carried something: so the peer's process is there.
-    pub(super) carried_ns: u64,
+    /// The last time at which a connection's rails have carried something, so that the peer's process was there.
+    pub(super) carried_ns: Option<u64>,
 }
 
 /// The state of a connection's probe, as its session sees it.

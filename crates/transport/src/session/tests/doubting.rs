@@ -92,6 +92,12 @@ fn closed_connections_linger_no_longer_for_a_process_that_another_connection_has
         gone(&mut pair.opener, 0);
         drop(judged(&mut pair.opener, number, Probe::Carried, SECOND));
         assert!(!is_cut(&mut pair.opener, number, SECOND), "it answers");
+        let (mut pair, number) = Pair::connected();
+        pair.cut();
+        pair.opener.handle_lost(end_of_socket(SocketEndKind::Refused), 0);
+        drop(judged(&mut pair.opener, number, Probe::Carried, SECOND));
+        gone(&mut pair.opener, 4 * SECOND);
+        assert!(!is_cut(&mut pair.opener, number, 4 * SECOND), "it has answered here");
         // A process whose session has a socket is there.
         let (mut pair, number) = Pair::connected();
         gone(&mut pair.opener, 0);
