@@ -28,11 +28,11 @@ impl<F: Fabric> Core<F> {
         if self.probed.contains(rail) {
             self.probed.remove(rail);
             if self.probed.is_empty() {
-                match self.postable().is_empty() {
-                    false => self.lose_probe(),
+                if !self.postable().is_empty() {
+                    self.lose_probe();
+                } else if self.fate.asked_probe() == self.probe {
                     // Nothing can carry it: the time that it has been out goes on.
-                    true if self.fate.asked_probe() == self.probe => self.fate.set_probe_blocked(self.probe, true),
-                    true => {}
+                    self.fate.set_probe_blocked(self.probe, true);
                 }
             }
         }
