@@ -388,6 +388,11 @@ pub(crate) fn give_up_at_receiver(pair: &mut Pair<true>, seen_by: RecvRequest) {
     state.fail(end);
     drop(state);
     assert_eq!(pair.receiver.test(seen_by), Ok(None));
+    end_lanes(pair);
+}
+
+/// Ends the lanes of the rail that the receiving end has given up.
+fn end_lanes<const ONE_SIDED: bool>(pair: &mut Pair<ONE_SIDED>) {
     let (mut tasks, now_ns) = (Tasks::default(), pair.now_ns());
     pair.receiver.recover(now_ns);
     tasks.take(&mut pair.receiver, false);
@@ -424,12 +429,7 @@ fn a_part_that_its_sender_calls_placed_and_that_has_not_come_ends_the_connection
     let unsure = RailSet::EMPTY;
     let listed = Listed { sequence: 0, mask: RailSet::first_of(2), unsure, placed, size: Some(8), is_refused: false };
     say_down(&mut pair, vec![listed]);
-    let (mut tasks, now_ns) = (Tasks::default(), pair.now_ns());
-    pair.receiver.recover(now_ns);
-    tasks.take(&mut pair.receiver, false);
-    let mut fence = tasks.of_receiver.pop_front().expect("its lanes end");
-    assert_eq!(fence.run(now_ns), None);
-    pair.receiver.handle_worked(fence, now_ns);
+    end_lanes(&mut pair);
     let error = pair.receiver.test(receive).expect_err("the data are nowhere").to_string();
     // An adapter acknowledges before its process knows, and may be gone since. A process that reads sockets cannot.
     let expected = if ONE_SIDED { "its adapter is gone" } else { "parts 0b10 of receive 0x0 have come, and not all" };
