@@ -150,6 +150,8 @@ mod tests {
     /// Makes a named pipe without a writer.
     fn fifo(name: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("railweave-key-{}-{name}", std::process::id()));
+        // An earlier process of this number may have left one.
+        let _ = fs::remove_file(&path);
         let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
         // SAFETY: the name is a C string, which the call only reads.
         assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0, "{}", std::io::Error::last_os_error());

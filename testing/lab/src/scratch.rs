@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A folder for sockets, whose names must be short, and for a copy of this program, which a build may replace
 /// meanwhile. Dropping it removes it.
 pub(crate) struct Scratch(PathBuf);
 
-/// The start of these folders' names; a process number follows.
+/// The start of these folders' names; the number of the process follows, a point, and a number of its own.
 const SCRATCH: &str = "railweave-lab-";
 
 impl Scratch {
@@ -17,13 +18,16 @@ impl Scratch {
         // Removes the folders of labs that were killed.
         for entry in fs::read_dir(&parent).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let pid = name.strip_prefix(SCRATCH).filter(|pid| pid.parse::<u32>().is_ok());
-            if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            let owner = name.strip_prefix(SCRATCH).and_then(|numbers| numbers.split('.').next());
+            let owner = owner.filter(|pid| pid.parse::<u32>().is_ok());
+            if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
                 // Another user's folder stays.
                 let _ = fs::remove_dir_all(entry.path());
             }
         }
-        let folder = parent.join(format!("{SCRATCH}{}", std::process::id()));
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = parent.join(format!("{SCRATCH}{}.{count}", std::process::id()));
         let name = folder.display().to_string();
         if name.len() > 60 || name.contains(|c: char| c.is_whitespace() || c == ',') {
             return Err(format!(
@@ -63,8 +67,20 @@ mod tests {
     fn a_folder_for_sockets_goes_with_its_lab() {
         let scratch = Scratch::new().unwrap();
         let folder = scratch.0.clone();
-        assert!(scratch.program().unwrap().is_file());
+        let other = Scratch::new().unwrap();
+        drop(other);
+        assert!(scratch.program().unwrap().is_file(), "another folder of this process went, not this one");
         drop(scratch);
         assert!(!folder.exists());
+    }
+
+    #[test]
+    fn the_folder_of_a_lab_that_was_killed_goes_with_the_next_lab() {
+        let mut gone = std::process::Command::new("true").spawn().unwrap();
+        gone.wait().unwrap();
+        let left = std::env::temp_dir().join(format!("{SCRATCH}{}.0", gone.id()));
+        fs::create_dir(&left).unwrap();
+        drop(Scratch::new().unwrap());
+        assert!(!left.exists());
     }
 }
