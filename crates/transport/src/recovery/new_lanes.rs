@@ -92,8 +92,9 @@ pub(crate) struct NewLanes<F: Fabric> {
     receives: u32,
     state: State<F>,
     endpoints: Vec<LaneEndpoint>,
-    /// The time that they have to be connected and to carry a first write: the next attempt follows soon.
+    /// The time that they have to be connected, and then to carry a first write: the next attempt follows soon.
     timeout_ns: u64,
+    proof_ns: u64,
     until_ns: Option<u64>,
 }
 
@@ -101,8 +102,9 @@ pub(crate) struct NewLanes<F: Fabric> {
 #[derive(Clone, Copy)]
 pub(crate) struct Attempt {
     pub(crate) rail: RailId,
-    /// The time that it has.
+    /// The time that it has until the lanes are connected, and then until they have carried a first write.
     pub(crate) timeout_ns: u64,
+    pub(crate) proof_ns: u64,
 }
 
 enum State<F: Fabric> {
@@ -142,6 +144,7 @@ impl<F: Fabric> NewLanes<F> {
         Self {
             rail: attempt.rail,
             timeout_ns: attempt.timeout_ns,
+            proof_ns: attempt.proof_ns,
             remake: Arc::clone(remake),
             peer,
             proof: None,
@@ -210,7 +213,8 @@ impl<F: Fabric> NewLanes<F> {
                 if let Err(error) = probe.send() {
                     return Err(Unmade::connected(error, probe.rail));
                 }
-                let repeat_at_ns = now_ns.saturating_add(repeat_ns(self.timeout_ns));
+                self.until_ns = Some(now_ns.saturating_add(self.proof_ns));
+                let repeat_at_ns = now_ns.saturating_add(repeat_ns(self.proof_ns));
                 self.state = State::Proving { probe, repeat_at_ns };
                 Ok(Some(Duration::ZERO))
             }
@@ -232,7 +236,7 @@ impl<F: Fabric> NewLanes<F> {
                     if let Err(error) = probe.send() {
                         return Err(Unmade::connected(error, probe.rail));
                     }
-                    repeat_at_ns = now_ns.saturating_add(repeat_ns(self.timeout_ns));
+                    repeat_at_ns = now_ns.saturating_add(repeat_ns(self.proof_ns));
                 }
                 self.state = State::Proving { probe, repeat_at_ns };
                 Ok(Some(LOOK_PAUSE))

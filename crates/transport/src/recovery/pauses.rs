@@ -3,6 +3,10 @@
 
 use std::time::Duration;
 
+use railweave_fabric::RailId;
+
+use super::Attempt;
+
 /// The longest pause while the rail has been down for less than [`EARLY`], and later: a second in the first minute, ten
 /// later.
 const MOST_EARLY: u64 = 10;
@@ -21,8 +25,12 @@ pub(crate) fn flap_time(first: Duration) -> Duration {
 /// The time after which a rail that does not come back is worth a word. Most cables are away for less.
 const LATE: u64 = 100;
 
-/// The time that an attempt has.
+/// The time that an attempt has until its lanes are connected, and then until they have carried a first write. The
+/// latter is short. The peer's adapter asks only once for a packet that it misses. If that request is lost too, which
+/// happens where one direction of a path comes back before the other, the sending adapter's own timer, of seconds, is
+/// all that repeats the packet; new lanes are faster.
 const ATTEMPT: u64 = 30;
+const PROOF: u64 = 10;
 
 /// The most offers of a peer in [`WINDOW`]: one for each first pause, and others for link events.
 const MOST_OFFERS: u32 = 256;
@@ -41,6 +49,8 @@ pub(crate) struct Pauses {
     down_since_ns: u64,
     flaps: u32,
     attempts: u32,
+    /// The time at which the last attempt began.
+    began_ns: u64,
     /// The offers of the peer since this time.
     offers: (u64, u32),
     /// True once somebody was told why the rail does not come back.
@@ -51,12 +61,26 @@ impl Pauses {
     /// Returns the pauses of a rail that is up, with this first one.
     pub(crate) fn new(first: Duration) -> Self {
         let first_ns = u64::try_from(first.as_nanos()).unwrap_or(u64::MAX).clamp(1, 1 << 40);
-        Self { first_ns, up_since_ns: None, down_since_ns: 0, flaps: 0, attempts: 0, offers: (0, 0), is_told: false }
+        Self {
+            first_ns,
+            up_since_ns: None,
+            down_since_ns: 0,
+            flaps: 0,
+            attempts: 0,
+            began_ns: 0,
+            offers: (0, 0),
+            is_told: false,
+        }
     }
 
-    /// Returns the time that an attempt has.
-    pub(crate) fn attempt_ns(&self) -> u64 {
-        self.first_ns * ATTEMPT
+    /// Returns the limits of an attempt to bring this rail up.
+    pub(crate) fn attempt(&self, rail: RailId) -> Attempt {
+        Attempt { rail, timeout_ns: self.first_ns * ATTEMPT, proof_ns: self.first_ns * PROOF }
+    }
+
+    /// Notes that an attempt begins.
+    pub(crate) fn begin(&mut self, now_ns: u64) {
+        self.began_ns = now_ns;
     }
 
     /// Notes that the peer offers new lanes. Returns false if it does so too often: each offer makes work here.
@@ -80,7 +104,7 @@ impl Pauses {
                 self.flaps = 0;
             }
         }
-        (self.down_since_ns, self.attempts, self.is_told) = (now_ns, 0, false);
+        (self.down_since_ns, self.began_ns, self.attempts, self.is_told) = (now_ns, now_ns, 0, false);
     }
 
     /// Notes that the rail has come up again. Returns the time for which it was down, in nanoseconds.
@@ -103,14 +127,15 @@ impl Pauses {
         is_due.then_some(down_ns)
     }
 
-    /// Returns the time of the next attempt, if the last one ended now. `is_alone`: no other rail carries anything.
+    /// Returns the time of the next attempt, if the last one ended now: a pause after that began, or now if it took
+    /// longer. `is_alone`: no other rail carries anything.
     pub(crate) fn next_ns(&mut self, is_alone: bool, now_ns: u64) -> u64 {
         let flaps = if is_alone { self.flaps.min(FLAPS_ALONE) } else { self.flaps };
         let is_early = now_ns.saturating_sub(self.down_since_ns) < self.first_ns * EARLY;
         let most = if is_early && (is_alone || flaps == 0) { MOST_EARLY } else { MOST };
         let pause_ns = self.pause_ns(self.attempts + flaps, most);
         self.attempts += 1;
-        now_ns.saturating_add(pause_ns)
+        now_ns.max(self.began_ns.saturating_add(pause_ns))
     }
 
     /// Returns the latest time of the next attempt, now that no other rail carries anything.
@@ -144,6 +169,7 @@ mod tests {
     /// Returns the pauses, in milliseconds, of attempts that fail at once.
     fn pauses(pauses: &mut Pauses, mut now_ns: u64, count: usize) -> Vec<u64> {
         let next = |_| {
+            pauses.begin(now_ns);
             let next_ns = pauses.next_ns(false, now_ns);
             let pause_ns = next_ns - now_ns;
             now_ns = next_ns;
@@ -158,7 +184,21 @@ mod tests {
         rail.went_down(false, MINUTE_NS);
         assert_eq!(pauses(&mut rail, MINUTE_NS, 6), [100, 200, 400, 800, 1000, 1000]);
         assert_eq!(pauses(&mut rail, 2 * MINUTE_NS, 2), [6400, 10_000]);
-        assert_eq!(rail.attempt_ns(), 3_000_000_000);
+        let attempt = rail.attempt(RailId::new(0).unwrap());
+        assert_eq!((attempt.timeout_ns, attempt.proof_ns), (30 * FIRST_NS, 10 * FIRST_NS));
+    }
+
+    #[test]
+    fn a_pause_begins_with_the_attempt_before_it() {
+        let mut rail = Pauses::new(FIRST);
+        rail.went_down(false, MINUTE_NS);
+        rail.begin(MINUTE_NS + FIRST_NS);
+        assert_eq!(rail.next_ns(false, MINUTE_NS + FIRST_NS + 1), MINUTE_NS + 2 * FIRST_NS);
+        rail.begin(MINUTE_NS + 2 * FIRST_NS);
+        let late_ns = MINUTE_NS + 2 * FIRST_NS + 2 * FIRST_NS + 1;
+        assert_eq!(rail.next_ns(false, late_ns), late_ns, "it took longer than its pause");
+        rail.went_down(false, 2 * MINUTE_NS);
+        assert_eq!(rail.next_ns(false, 2 * MINUTE_NS), 2 * MINUTE_NS + FIRST_NS, "it is the first one");
     }
 
     #[test]

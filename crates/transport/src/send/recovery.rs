@@ -17,9 +17,7 @@ use crate::connection::Outstanding;
 use crate::handshake::LaneRefused;
 use crate::message::{Listed, RailMessage, RailNews, Seen};
 use crate::rails::TakenRail;
-use crate::recovery::{
-    Attempt, Fence, Fenced, FirstPacket, GivenUp, Made, NewLanes, RecoveryAction, Remake, Unmade, port_of,
-};
+use crate::recovery::{Fence, Fenced, FirstPacket, GivenUp, Made, NewLanes, RecoveryAction, Remake, Unmade, port_of};
 use crate::sequence::Sequence;
 use crate::violation::{CtsViolation, RailFault};
 use crate::work::WorkKind;
@@ -37,8 +35,9 @@ impl<F: Fabric> SendConnection<F> {
             {
                 let one = &mut self.recovery.rails[rail];
                 one.stage = Stage::Opening;
-                let timeout_ns = one.pauses.attempt_ns();
-                self.recovery.work(NewLanes::open(Attempt { rail, timeout_ns }, &remake));
+                one.pauses.begin(now_ns);
+                let attempt = one.pauses.attempt(rail);
+                self.recovery.work(NewLanes::open(attempt, &remake));
             }
         }
         self.post_repairs(now_ns);
@@ -352,7 +351,7 @@ impl<F: Fabric> SendConnection<F> {
         match F::JOINING {
             Joining::ByExchange { .. } => {
                 one.stage = Stage::Connecting { is_wanted: true };
-                let attempt = Attempt { rail, timeout_ns: one.pauses.attempt_ns() };
+                let attempt = one.pauses.attempt(rail);
                 let address = self.records.region.address() + record::PACKET_OFFSET;
                 let packet = FirstPacket {
                     local: LocalSlice { address, length: remake.packet_bytes, key: self.record_keys[rail] },
