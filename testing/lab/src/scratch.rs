@@ -1,8 +1,8 @@
 //! The folder of one lab.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A folder for sockets, whose names must be short, and for a copy of this program, which a build may replace
 /// meanwhile. Dropping it removes it.
@@ -25,18 +25,23 @@ impl Scratch {
                 let _ = fs::remove_dir_all(entry.path());
             }
         }
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = parent.join(format!("{SCRATCH}{}.{count}", std::process::id()));
-        let name = folder.display().to_string();
-        if name.len() > 60 || name.contains(|c: char| c.is_whitespace() || c == ',') {
-            return Err(format!(
-                "the lab cannot put its sockets into {name}: QEMU wants a short path without blanks and commas; \
-                 set TMPDIR to one"
-            ));
+        for count in 0_u32.. {
+            let folder = parent.join(format!("{SCRATCH}{}.{count}", std::process::id()));
+            let name = folder.display().to_string();
+            if name.len() > 60 || name.contains(|c: char| c.is_whitespace() || c == ',') {
+                return Err(format!(
+                    "the lab cannot put its sockets into {name}: QEMU wants a short path without blanks and commas; \
+                     set TMPDIR to one"
+                ));
+            }
+            match fs::create_dir(&folder) {
+                Ok(()) => return Ok(Self(folder)),
+                // Another of this process, or one left by an earlier process of this number.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(format!("cannot make {name}: {error}")),
+            }
         }
-        fs::create_dir_all(&folder).map_err(|error| format!("cannot make {name}: {error}"))?;
-        Ok(Self(folder))
+        Err(format!("{} has no room for one more folder of the lab", parent.display()))
     }
 
     /// Returns the folder's path.
@@ -67,9 +72,9 @@ mod tests {
     fn a_folder_for_sockets_goes_with_its_lab() {
         let scratch = Scratch::new().unwrap();
         let folder = scratch.0.clone();
-        let other = Scratch::new().unwrap();
-        drop(other);
-        assert!(scratch.program().unwrap().is_file(), "another folder of this process went, not this one");
+        drop(Scratch::new().unwrap());
+        assert!(folder.is_dir(), "another folder of this process went, not this one");
+        assert!(scratch.program().unwrap().is_file());
         drop(scratch);
         assert!(!folder.exists());
     }
@@ -79,7 +84,7 @@ mod tests {
         let mut gone = std::process::Command::new("true").spawn().unwrap();
         gone.wait().unwrap();
         let left = std::env::temp_dir().join(format!("{SCRATCH}{}.0", gone.id()));
-        fs::create_dir(&left).unwrap();
+        fs::create_dir_all(&left).unwrap();
         drop(Scratch::new().unwrap());
         assert!(!left.exists());
     }

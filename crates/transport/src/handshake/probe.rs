@@ -11,8 +11,8 @@ use railweave_fabric::{LaneId, LocalSlice, PostError, Rail, RailError, RemoteSli
 use crate::record::LONGEST_PACKET;
 
 /// A write that has not come through is followed by another after this time, unless the user has set a long time for
-/// all of them. A later packet makes the peer ask for a lost one at once, where the adapter alone might wait for
-/// seconds.
+/// all of them. The first packet after a lost one makes the peer ask for that at once, and once only, where the adapter
+/// alone might wait for seconds.
 const REPEAT_NS: u64 = 200_000_000;
 
 /// The most writes of a lane.

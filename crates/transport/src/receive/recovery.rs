@@ -14,7 +14,7 @@ use crate::connection::Outstanding;
 use crate::handshake::LaneRefused;
 use crate::message::{Incarnation, Listed, RailMessage, RailNews, Seen};
 use crate::rails::{ConnectedRail, TakenRail};
-use crate::recovery::{Fence, Fenced, GivenUp, Made, NewLanes, RecoveryAction, Unmade};
+use crate::recovery::{Attempt, Fence, Fenced, GivenUp, Made, NewLanes, RecoveryAction, Unmade};
 use crate::sequence::Sequence;
 use crate::slots::{Judged, Receive, State};
 use crate::violation::RailFault;
@@ -414,7 +414,7 @@ impl<F: Fabric> RecvConnection<F> {
             self.recovery.give_up_new(rail);
             return Ok(());
         }
-        let attempt = one.pauses.attempt(rail);
+        let attempt = Attempt { rail, timeout_ns: one.pauses.attempt_ns() };
         self.recovery.work(NewLanes::answer(attempt, &remake, peer, receives));
         Ok(())
     }

@@ -44,11 +44,14 @@ pub(crate) fn port_of(endpoints: &[LaneEndpoint]) -> Result<Option<IpAddr>, Rail
     }
 }
 
-/// The places from and to which the first packet of a rail's new lanes is written.
+/// The first packet of a rail's new lanes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FirstPacket {
+    /// The places from and to which it is written.
     pub(crate) local: LocalSlice,
     pub(crate) remote: RemoteSlice,
+    /// The time in which it must come through once the lanes are connected.
+    pub(crate) timeout_ns: u64,
 }
 
 /// Lanes as far as they were made.
@@ -92,9 +95,9 @@ pub(crate) struct NewLanes<F: Fabric> {
     receives: u32,
     state: State<F>,
     endpoints: Vec<LaneEndpoint>,
-    /// The time that they have to be connected, and then to carry a first write: the next attempt follows soon.
+    /// The time in which they must be connected.
     timeout_ns: u64,
-    proof_ns: u64,
+    /// The end of that time, once it has begun.
     until_ns: Option<u64>,
 }
 
@@ -102,16 +105,21 @@ pub(crate) struct NewLanes<F: Fabric> {
 #[derive(Clone, Copy)]
 pub(crate) struct Attempt {
     pub(crate) rail: RailId,
-    /// The time that it has until the lanes are connected, and then until they have carried a first write.
+    /// The time in which they must be connected.
     pub(crate) timeout_ns: u64,
-    pub(crate) proof_ns: u64,
 }
 
 enum State<F: Fabric> {
     Begun,
     Pending(F::PendingRail),
     Filling(F::Rail),
-    Proving { probe: Probe<F::Rail>, repeat_at_ns: u64 },
+    /// They are connected, and must carry a first packet in this time, which ends at `until_ns`.
+    Proving {
+        probe: Probe<F::Rail>,
+        timeout_ns: u64,
+        until_ns: u64,
+        repeat_at_ns: u64,
+    },
     Done(Made<F>),
 }
 
@@ -144,7 +152,6 @@ impl<F: Fabric> NewLanes<F> {
         Self {
             rail: attempt.rail,
             timeout_ns: attempt.timeout_ns,
-            proof_ns: attempt.proof_ns,
             remake: Arc::clone(remake),
             peer,
             proof: None,
@@ -205,7 +212,7 @@ impl<F: Fabric> NewLanes<F> {
                     self.state = State::Filling(rail);
                     return Ok(Some(LOOK_PAUSE));
                 }
-                let Some(FirstPacket { local, remote }) = self.proof else {
+                let Some(FirstPacket { local, remote, timeout_ns }) = self.proof else {
                     self.state = State::Done(Made::Ready(rail, std::mem::take(&mut self.endpoints)));
                     return Ok(None);
                 };
@@ -213,12 +220,12 @@ impl<F: Fabric> NewLanes<F> {
                 if let Err(error) = probe.send() {
                     return Err(Unmade::connected(error, probe.rail));
                 }
-                self.until_ns = Some(now_ns.saturating_add(self.proof_ns));
-                let repeat_at_ns = now_ns.saturating_add(repeat_ns(self.proof_ns));
-                self.state = State::Proving { probe, repeat_at_ns };
+                let [until_ns, repeat_at_ns] =
+                    [timeout_ns, repeat_ns(timeout_ns)].map(|pause_ns| now_ns.saturating_add(pause_ns));
+                self.state = State::Proving { probe, timeout_ns, until_ns, repeat_at_ns };
                 Ok(Some(Duration::ZERO))
             }
-            State::Proving { mut probe, mut repeat_at_ns } => {
+            State::Proving { mut probe, timeout_ns, until_ns, mut repeat_at_ns } => {
                 match probe.has_carried() {
                     Ok(true) => {
                         self.state = State::Done(Made::Ready(probe.rail, Vec::new()));
@@ -229,16 +236,18 @@ impl<F: Fabric> NewLanes<F> {
                 }
                 if now_ns >= until_ns {
                     let bytes = self.remake.packet_bytes;
-                    let reason = format!("its lanes are connected, but no packet of {bytes} bytes comes through");
+                    let seconds = Duration::from_nanos(timeout_ns).as_secs_f64();
+                    let reason =
+                        format!("its lanes are connected, but no packet of {bytes} bytes came through in {seconds} s");
                     return Err(Unmade::connected(reason, probe.rail));
                 }
                 if now_ns >= repeat_at_ns {
                     if let Err(error) = probe.send() {
                         return Err(Unmade::connected(error, probe.rail));
                     }
-                    repeat_at_ns = now_ns.saturating_add(repeat_ns(self.proof_ns));
+                    repeat_at_ns = now_ns.saturating_add(repeat_ns(timeout_ns));
                 }
-                self.state = State::Proving { probe, repeat_at_ns };
+                self.state = State::Proving { probe, timeout_ns, until_ns, repeat_at_ns };
                 Ok(Some(LOOK_PAUSE))
             }
             done @ State::Done(_) => {

@@ -3,10 +3,6 @@
 
 use std::time::Duration;
 
-use railweave_fabric::RailId;
-
-use super::Attempt;
-
 /// The longest pause while the rail has been down for less than [`EARLY`], and later: a second in the first minute, ten
 /// later.
 const MOST_EARLY: u64 = 10;
@@ -25,12 +21,16 @@ pub(crate) fn flap_time(first: Duration) -> Duration {
 /// The time after which a rail that does not come back is worth a word. Most cables are away for less.
 const LATE: u64 = 100;
 
-/// The time that an attempt has until its lanes are connected, and then until they have carried a first write. The
-/// latter is short. The peer's adapter asks only once for a packet that it misses. If that request is lost too, which
-/// happens where one direction of a path comes back before the other, the sending adapter's own timer, of seconds, is
-/// all that repeats the packet; new lanes are faster.
+/// The time that an attempt has at each end until its lanes are connected.
 const ATTEMPT: u64 = 30;
-const PROOF: u64 = 10;
+
+/// The least and the most time that connected lanes have for their first packets. It is as long as the pause before the
+/// next attempt, because the peer's adapter asks only once for a packet that it misses. If that request is lost too,
+/// which happens where one direction of a path comes back before the other, the packet comes again when the sending
+/// adapter's own timer is up (RAILWEAVE_ACK_TIMEOUT); new lanes are faster. Where the next attempt is far, slow paths
+/// get their time.
+const LEAST_PROOF: u64 = MOST_EARLY;
+const MOST_PROOF: u64 = ATTEMPT;
 
 /// The most offers of a peer in [`WINDOW`]: one for each first pause, and others for link events.
 const MOST_OFFERS: u32 = 256;
@@ -73,9 +73,15 @@ impl Pauses {
         }
     }
 
-    /// Returns the limits of an attempt to bring this rail up.
-    pub(crate) fn attempt(&self, rail: RailId) -> Attempt {
-        Attempt { rail, timeout_ns: self.first_ns * ATTEMPT, proof_ns: self.first_ns * PROOF }
+    /// Returns the time that an attempt has at each end until its lanes are connected.
+    pub(crate) fn attempt_ns(&self) -> u64 {
+        self.first_ns * ATTEMPT
+    }
+
+    /// Returns the time that lanes have for their first packets if they are connected now. `is_alone`: no other rail
+    /// carries anything.
+    pub(crate) fn proof_ns(&self, is_alone: bool, now_ns: u64) -> u64 {
+        self.coming_ns(is_alone, now_ns).clamp(self.first_ns * LEAST_PROOF, self.first_ns * MOST_PROOF)
     }
 
     /// Notes that an attempt begins.
@@ -130,12 +136,17 @@ impl Pauses {
     /// Returns the time of the next attempt, if the last one ended now: a pause after that began, or now if it took
     /// longer. `is_alone`: no other rail carries anything.
     pub(crate) fn next_ns(&mut self, is_alone: bool, now_ns: u64) -> u64 {
+        let pause_ns = self.coming_ns(is_alone, now_ns);
+        self.attempts += 1;
+        now_ns.max(self.began_ns.saturating_add(pause_ns))
+    }
+
+    /// Returns the pause before the next attempt.
+    fn coming_ns(&self, is_alone: bool, now_ns: u64) -> u64 {
         let flaps = if is_alone { self.flaps.min(FLAPS_ALONE) } else { self.flaps };
         let is_early = now_ns.saturating_sub(self.down_since_ns) < self.first_ns * EARLY;
         let most = if is_early && (is_alone || flaps == 0) { MOST_EARLY } else { MOST };
-        let pause_ns = self.pause_ns(self.attempts + flaps, most);
-        self.attempts += 1;
-        now_ns.max(self.began_ns.saturating_add(pause_ns))
+        self.pause_ns(self.attempts + flaps, most)
     }
 
     /// Returns the latest time of the next attempt, now that no other rail carries anything.
@@ -184,8 +195,24 @@ mod tests {
         rail.went_down(false, MINUTE_NS);
         assert_eq!(pauses(&mut rail, MINUTE_NS, 6), [100, 200, 400, 800, 1000, 1000]);
         assert_eq!(pauses(&mut rail, 2 * MINUTE_NS, 2), [6400, 10_000]);
-        let attempt = rail.attempt(RailId::new(0).unwrap());
-        assert_eq!((attempt.timeout_ns, attempt.proof_ns), (30 * FIRST_NS, 10 * FIRST_NS));
+        assert_eq!(rail.attempt_ns(), 3_000_000_000);
+    }
+
+    #[test]
+    fn first_packets_have_as_long_as_the_next_attempt_is_away_and_one_to_three_seconds() {
+        let mut rail = Pauses::new(FIRST);
+        rail.went_down(false, MINUTE_NS);
+        let proofs = |rail: &Pauses, now_ns| [false, true].map(|is_alone| rail.proof_ns(is_alone, now_ns) / 1_000_000);
+        assert_eq!(proofs(&rail, MINUTE_NS), [1000, 1000]);
+        pauses(&mut rail, MINUTE_NS, 6);
+        assert_eq!(proofs(&rail, 2 * MINUTE_NS - 1), [1000, 1000]);
+        assert_eq!(proofs(&rail, 2 * MINUTE_NS), [3000, 3000], "the pause is 10 s");
+        for _ in 0..5 {
+            rail.came_up(2 * MINUTE_NS);
+            rail.went_down(false, 2 * MINUTE_NS);
+        }
+        pauses(&mut rail, 2 * MINUTE_NS, 1);
+        assert_eq!(proofs(&rail, 2 * MINUTE_NS), [3000, 1000], "it flaps");
     }
 
     #[test]
@@ -194,8 +221,9 @@ mod tests {
         rail.went_down(false, MINUTE_NS);
         rail.begin(MINUTE_NS + FIRST_NS);
         assert_eq!(rail.next_ns(false, MINUTE_NS + FIRST_NS + 1), MINUTE_NS + 2 * FIRST_NS);
-        rail.begin(MINUTE_NS + 2 * FIRST_NS);
-        let late_ns = MINUTE_NS + 2 * FIRST_NS + 2 * FIRST_NS + 1;
+        let second_ns = MINUTE_NS + 2 * FIRST_NS;
+        rail.begin(second_ns);
+        let late_ns = second_ns + 2 * FIRST_NS + 1;
         assert_eq!(rail.next_ns(false, late_ns), late_ns, "it took longer than its pause");
         rail.went_down(false, 2 * MINUTE_NS);
         assert_eq!(rail.next_ns(false, 2 * MINUTE_NS), 2 * MINUTE_NS + FIRST_NS, "it is the first one");

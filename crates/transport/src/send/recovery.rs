@@ -17,7 +17,9 @@ use crate::connection::Outstanding;
 use crate::handshake::LaneRefused;
 use crate::message::{Listed, RailMessage, RailNews, Seen};
 use crate::rails::TakenRail;
-use crate::recovery::{Fence, Fenced, FirstPacket, GivenUp, Made, NewLanes, RecoveryAction, Remake, Unmade, port_of};
+use crate::recovery::{
+    Attempt, Fence, Fenced, FirstPacket, GivenUp, Made, NewLanes, RecoveryAction, Remake, Unmade, port_of,
+};
 use crate::sequence::Sequence;
 use crate::violation::{CtsViolation, RailFault};
 use crate::work::WorkKind;
@@ -36,8 +38,8 @@ impl<F: Fabric> SendConnection<F> {
                 let one = &mut self.recovery.rails[rail];
                 one.stage = Stage::Opening;
                 one.pauses.begin(now_ns);
-                let attempt = one.pauses.attempt(rail);
-                self.recovery.work(NewLanes::open(attempt, &remake));
+                let timeout_ns = one.pauses.attempt_ns();
+                self.recovery.work(NewLanes::open(Attempt { rail, timeout_ns }, &remake));
             }
         }
         self.post_repairs(now_ns);
@@ -351,7 +353,7 @@ impl<F: Fabric> SendConnection<F> {
         match F::JOINING {
             Joining::ByExchange { .. } => {
                 one.stage = Stage::Connecting { is_wanted: true };
-                let attempt = one.pauses.attempt(rail);
+                let attempt = Attempt { rail, timeout_ns: one.pauses.attempt_ns() };
                 let address = self.records.region.address() + record::PACKET_OFFSET;
                 let packet = FirstPacket {
                     local: LocalSlice { address, length: remake.packet_bytes, key: self.record_keys[rail] },
@@ -359,6 +361,7 @@ impl<F: Fabric> SendConnection<F> {
                         address: self.peer_records.wrapping_add(record::PACKET_OFFSET),
                         key: self.peer_record_keys[rail],
                     },
+                    timeout_ns: one.pauses.proof_ns(self.core.rails.usable().is_empty(), now_ns),
                 };
                 self.recovery.work(NewLanes::connect(attempt, &remake, pending, peer, packet));
             }

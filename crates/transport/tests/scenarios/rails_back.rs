@@ -240,8 +240,8 @@ fn lanes_that_carry_no_packet_and_report_nothing_are_given_up_at_the_end_of_thei
     assert!(tasks.to_receiver.is_empty() && tasks.of_sender.len() == 1, "their fence comes first");
 }
 
-/// The lanes of an attempt do not notice that their port carries packets again: the peer's only request for those that
-/// it missed was lost, and the adapter's own timer is long. The next attempt does.
+/// New lanes may carry nothing even when their port does again: the peer's only request for the packets that it missed
+/// was lost, and the adapter's own timer is long. The next attempt carries.
 #[test]
 fn an_attempt_that_took_longer_than_its_pause_is_followed_by_the_next_at_once() {
     let mut pair = split::<true>(patient());
@@ -250,9 +250,13 @@ fn an_attempt_that_took_longer_than_its_pause_is_followed_by_the_next_at_once() 
     silence(&pair, 1);
     offer(&mut pair, &mut tasks);
     let began_ns = pair.now_ns();
+    for _ in 0..10 {
+        let pause = tasks.of_sender[0].run(pair.now_ns()).expect("no packet comes through");
+        pair.world.advance(pause.as_nanos() as u64);
+    }
+    pair.world.lock().heal_port(port);
     // The lanes, and their fence.
     pair.work(&mut tasks, true);
-    pair.world.lock().heal_port(port);
     pair.work(&mut tasks, true);
     assert_eq!(pair.hear(&mut tasks, false), RailMessage::Down(Vec::new()));
     pair.work(&mut tasks, false);
@@ -266,6 +270,24 @@ fn an_attempt_that_took_longer_than_its_pause_is_followed_by_the_next_at_once() 
     pair.work(&mut tasks, true);
     assert_eq!(pair.hear(&mut tasks, false), RailMessage::Up);
     assert!(pair.now_ns() - began_ns < 11 * pause_ns());
+}
+
+#[test]
+fn first_packets_have_their_time_from_when_the_lanes_are_connected() {
+    let mut pair = split::<true>(patient());
+    let mut tasks = bring_down(&mut pair, 1);
+    offer(&mut pair, &mut tasks);
+    let mut state = pair.world.lock();
+    (state.faults.connect_later_permille, state.faults.connect_later_ns) = (1000, 25 * pause_ns());
+    drop(state);
+    let began_ns = pair.now_ns();
+    let pause = tasks.of_sender[0].run(began_ns).expect("it cannot be connected yet");
+    assert!(pause.as_nanos() as u64 > 0);
+    pair.world.advance(25 * pause_ns());
+    pair.world.lock().faults.connect_later_permille = 0;
+    silence(&pair, 1);
+    let took_ns = time_work(&mut pair, &mut tasks, true);
+    assert!(proof_ns().contains(&took_ns), "{took_ns}");
 }
 
 #[test]
