@@ -32,9 +32,11 @@ const ATTEMPT: u64 = 30;
 const LEAST_PROOF: u64 = MOST_EARLY;
 const MOST_PROOF: u64 = ATTEMPT;
 
-/// The most offers of a peer in [`WINDOW`]: one for each first pause, and others for link events.
+/// The most offers of a peer in [`WINDOW`]: twice as many as link events without end cause, since no attempt begins
+/// earlier than this part of the first pause after the one before it.
 const MOST_OFFERS: u32 = 256;
 const WINDOW: u64 = 64;
+const LEAST_PART: u64 = 2;
 
 /// The flaps that count, and those that count while no other rail carries anything: one that fails as soon as it is
 /// back must not keep both hosts busy, and nothing moves until one is back.
@@ -49,8 +51,8 @@ pub(crate) struct Pauses {
     down_since_ns: u64,
     flaps: u32,
     attempts: u32,
-    /// The time at which the last attempt began.
-    began_ns: u64,
+    /// The time at which the last attempt began, if there was one.
+    began_ns: Option<u64>,
     /// The offers of the peer since this time.
     offers: (u64, u32),
     /// True once somebody was told why the rail does not come back.
@@ -67,7 +69,7 @@ impl Pauses {
             down_since_ns: 0,
             flaps: 0,
             attempts: 0,
-            began_ns: 0,
+            began_ns: None,
             offers: (0, 0),
             is_told: false,
         }
@@ -86,7 +88,7 @@ impl Pauses {
 
     /// Notes that an attempt begins.
     pub(crate) fn begin(&mut self, now_ns: u64) {
-        self.began_ns = now_ns;
+        self.began_ns = Some(now_ns);
     }
 
     /// Notes that the peer offers new lanes. Returns false if it does so too often: each offer makes work here.
@@ -110,7 +112,7 @@ impl Pauses {
                 self.flaps = 0;
             }
         }
-        (self.down_since_ns, self.began_ns, self.attempts, self.is_told) = (now_ns, now_ns, 0, false);
+        (self.down_since_ns, self.attempts, self.is_told) = (now_ns, 0, false);
     }
 
     /// Notes that the rail has come up again. Returns the time for which it was down, in nanoseconds.
@@ -138,7 +140,8 @@ impl Pauses {
     pub(crate) fn next_ns(&mut self, is_alone: bool, now_ns: u64) -> u64 {
         let pause_ns = self.coming_ns(is_alone, now_ns);
         self.attempts += 1;
-        now_ns.max(self.began_ns.saturating_add(pause_ns))
+        let since_ns = self.began_ns.unwrap_or(0).max(self.down_since_ns);
+        now_ns.max(since_ns.saturating_add(pause_ns))
     }
 
     /// Returns the pause before the next attempt.
@@ -154,13 +157,16 @@ impl Pauses {
         now_ns.saturating_add(self.pause_ns(self.attempts, MOST_EARLY))
     }
 
-    /// Returns the earliest time of an attempt after an event that says that the rail may be back. A rail that flaps
-    /// waits all the same, unless no other carries anything.
+    /// Returns the earliest time of an attempt after an event that says that the rail may be back: a short time after
+    /// the last one began, because a port may have such events without end. A rail that flaps waits all the same,
+    /// unless no other carries anything.
     pub(crate) fn soonest_ns(&self, is_alone: bool, now_ns: u64) -> u64 {
+        let least_ns = self.began_ns.map_or(0, |began_ns| began_ns.saturating_add(self.first_ns / LEAST_PART));
+        let least_ns = now_ns.max(least_ns);
         if self.flaps == 0 || is_alone {
-            return now_ns;
+            return least_ns;
         }
-        now_ns.max(self.down_since_ns.saturating_add(self.pause_ns(self.flaps, MOST)))
+        least_ns.max(self.down_since_ns.saturating_add(self.pause_ns(self.flaps, MOST)))
     }
 
     /// Returns the first pause, doubled this many times, up to `most` times the first.
@@ -249,15 +255,29 @@ mod tests {
     }
 
     #[test]
+    fn link_events_without_end_make_no_more_offers_than_a_peer_takes() {
+        let (mut rail, mut peer) = (Pauses::new(FIRST), Pauses::new(FIRST));
+        let mut now_ns = MINUTE_NS;
+        rail.went_down(false, now_ns);
+        assert_eq!(rail.soonest_ns(false, now_ns), now_ns, "it is the first attempt");
+        for _ in 0..1000 {
+            // Each attempt fails at once, and an event comes at once.
+            now_ns = rail.soonest_ns(false, now_ns);
+            rail.begin(now_ns);
+            assert!(peer.may_be_offered(now_ns));
+        }
+    }
+
+    #[test]
     fn a_rail_that_flaps_waits_longer_each_time_and_one_that_is_steady_does_not() {
         let mut rail = Pauses::new(FIRST);
         let mut now_ns = MINUTE_NS;
         rail.went_down(false, now_ns);
         for first in [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000] {
             assert_eq!(pauses(&mut rail, now_ns, 1), [first]);
-            let soonest = if first == 100 { 0 } else { first };
+            let soonest = if first == 100 { 50 } else { first };
             assert_eq!((rail.soonest_ns(false, now_ns) - now_ns) / 1_000_000, soonest);
-            assert_eq!(rail.soonest_ns(true, now_ns), now_ns);
+            assert_eq!(rail.soonest_ns(true, now_ns), now_ns + FIRST_NS / 2);
             assert_eq!(rail.came_up(now_ns + 7), 7);
             now_ns += 100 * FIRST_NS - 1;
             rail.went_down(false, now_ns);
