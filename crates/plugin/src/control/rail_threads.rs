@@ -2,6 +2,7 @@
 //! that this waits for nobody.
 #![allow(clippy::disallowed_types, reason = "the control thread and these threads exchange jobs here")]
 
+use std::collections::BTreeSet;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -26,6 +27,10 @@ pub(super) const MOST_FENCES: usize = 8;
 /// steps, which are short, wait for no port that does not answer.
 pub(super) const MOST_MAKERS: usize = 8;
 const MOST_SEEKERS: usize = MOST_MAKERS - 1;
+
+/// The time from which on a look for a peer's port is long: the kernel asks for a neighbour in vain for a second, and one
+/// that answers is found in milliseconds.
+const LONG_LOOK: Duration = Duration::from_millis(100);
 
 /// The age at which a fence that is not done is worth a line: milliseconds are usual.
 const SLOW_FENCE_NS: u64 = 5_000_000_000;
@@ -63,6 +68,8 @@ pub(super) struct RailDone {
     pub(super) rail: RailId,
     pub(super) work: Option<Box<dyn RailWork>>,
     pub(super) pause: Option<Duration>,
+    /// The time that it ran.
+    took: Duration,
 }
 
 /// A fence that is not done.
@@ -81,37 +88,52 @@ impl Fencing {
     }
 }
 
-/// The turns of new lanes that look for their peers' ports: one at a time of each session, so that a peer whose ports
-/// do not answer, or that names ports which nobody has, holds no more than one thread.
+/// The turns of new lanes that look for their peers' ports: one at a time of each rail of a session, and none beside
+/// others of its session if the rail's last look took long. So a peer whose ports do not answer, or that names ports
+/// which nobody has, soon holds no more than one thread, and a rail that can be connected waits for no other.
 #[derive(Default)]
 struct Turns {
     /// Those that have their turn.
     taken: Vec<(RailOwner, RailId)>,
     waiting: Vec<RailJob>,
+    /// The sessions and rails whose last look took long.
+    slow: BTreeSet<(usize, usize)>,
 }
 
 impl Turns {
-    fn has(&self, session: usize) -> bool {
-        self.taken.iter().any(|(owner, _)| owner.route.session == session)
+    /// Returns true if work on a rail of this session may begin.
+    fn has_room(&self, session: usize, rail: RailId) -> bool {
+        let is_slow = self.slow.contains(&(session, rail.index()));
+        let in_its_way =
+            |owner: &RailOwner, other: RailId| owner.route.session == session && (is_slow || other == rail);
+        self.taken.len() < MOST_SEEKERS && !self.taken.iter().any(|(owner, other)| in_its_way(owner, *other))
     }
 
     /// Returns work that may begin; `None` if it waits for its turn.
     fn begin(&mut self, job: RailJob) -> Option<RailJob> {
-        if self.taken.len() >= MOST_SEEKERS || self.has(job.owner.route.session) {
+        let rail = job.work.rail();
+        if !self.has_room(job.owner.route.session, rail) {
             self.waiting.push(job);
             return None;
         }
-        self.taken.push((job.owner.clone(), job.work.rail()));
+        self.taken.push((job.owner.clone(), rail));
         Some(job)
     }
 
-    /// Ends the turn of work that is back, if it had one. Returns the oldest work that may begin instead.
-    fn end(&mut self, done: &RailDone) -> Option<RailJob> {
-        let place = self.taken.iter().position(|(owner, rail)| *rail == done.rail && owner.is(&done.owner))?;
+    /// Ends the turn of work that is back, if it had one. Returns the work that may begin then, in its order.
+    fn end(&mut self, done: &RailDone) -> Vec<RailJob> {
+        let Some(place) = self.taken.iter().position(|(owner, rail)| *rail == done.rail && owner.is(&done.owner))
+        else {
+            return Vec::new();
+        };
         self.taken.swap_remove(place);
-        let next = self.waiting.iter().position(|job| !self.has(job.owner.route.session))?;
-        let job = self.waiting.remove(next);
-        self.begin(job)
+        let of_session = (done.owner.route.session, done.rail.index());
+        if done.took >= LONG_LOOK {
+            self.slow.insert(of_session);
+        } else {
+            self.slow.remove(&of_session);
+        }
+        std::mem::take(&mut self.waiting).into_iter().filter_map(|job| self.begin(job)).collect()
     }
 }
 
@@ -179,7 +201,7 @@ impl RailThreads {
         let done = self.done.try_recv().ok()?;
         self.away = self.away.saturating_sub(1);
         self.fencing.retain(|one| one.rail != done.rail || !one.owner.is(&done.owner));
-        if let Some(next) = self.turns.end(&done) {
+        for next in self.turns.end(&done) {
             self.lanes.give(next);
         }
         Some(done)
@@ -240,16 +262,18 @@ impl RailJob {
         let rail = work.rail();
         if !owner.is_open() {
             // The control thread has its lanes freed.
-            return RailDone { owner, rail, work: Some(work), pause: None };
+            return RailDone { owner, rail, work: Some(work), pause: None, took: Duration::ZERO };
         }
+        let began = Instant::now();
         let ran = catch_unwind(AssertUnwindSafe(|| {
             let _placed = Placed::on(owner.node);
             let pause = work.run(nanoseconds(epoch.elapsed()));
             (work, pause)
         }));
+        let took = began.elapsed();
         match ran {
-            Ok((work, pause)) => RailDone { owner, rail, work: Some(work), pause },
-            Err(_) => RailDone { owner, rail, work: None, pause: None },
+            Ok((work, pause)) => RailDone { owner, rail, work: Some(work), pause, took },
+            Err(_) => RailDone { owner, rail, work: None, pause: None, took },
         }
     }
 }
@@ -259,26 +283,63 @@ mod tests {
     use super::*;
     use crate::control::test_errands::Errand;
 
+    fn owner(session: usize, connection: u32) -> RailOwner {
+        let is_open = Arc::new(AtomicBool::new(true));
+        RailOwner { route: Route { session, connection }, is_open, node: None }
+    }
+
+    fn rail(number: usize) -> RailId {
+        RailId::new(number).unwrap()
+    }
+
+    fn job(owner: &RailOwner, number: usize) -> RailJob {
+        RailJob { owner: owner.clone(), work: Errand::on(rail(number)) }
+    }
+
+    fn done(owner: &RailOwner, number: usize, took: Duration) -> RailDone {
+        RailDone { owner: owner.clone(), rail: rail(number), work: None, pause: None, took }
+    }
+
     #[test]
-    fn only_the_new_lanes_that_have_the_turn_of_their_session_end_it() {
-        let owner = |connection| {
-            let is_open = Arc::new(AtomicBool::new(true));
-            RailOwner { route: Route { session: 2, connection }, is_open, node: None }
-        };
-        let [first, second] = [1, 2].map(owner);
-        let job = |owner: &RailOwner| RailJob { owner: owner.clone(), work: Errand::idle().0 };
-        let done = |owner: &RailOwner, rail| {
-            let rail = RailId::new(rail).unwrap();
-            RailDone { owner: owner.clone(), rail, work: None, pause: None }
-        };
+    fn only_the_new_lanes_that_have_the_turn_of_their_rail_end_it() {
+        let [first, second] = [1, 2].map(|connection| owner(2, connection));
         let mut turns = Turns::default();
-        assert!(turns.begin(job(&first)).is_some());
-        assert!(turns.begin(job(&second)).is_none(), "it waits");
-        for other in [done(&first, 1), done(&second, 0), done(&owner(1), 0)] {
-            assert!(turns.end(&other).is_none() && turns.has(2), "rail {} is not theirs", other.rail);
+        assert!(turns.begin(job(&first, 0)).is_some());
+        assert!(turns.begin(job(&second, 0)).is_none(), "it waits");
+        for other in [done(&first, 1, LONG_LOOK), done(&second, 0, LONG_LOOK), done(&owner(2, 1), 0, LONG_LOOK)] {
+            assert!(turns.end(&other).is_empty() && turns.slow.is_empty(), "rail {} is not theirs", other.rail);
         }
-        let next = turns.end(&done(&first, 0)).expect("the other has its turn");
-        assert!(next.owner.is(&second));
-        assert!(turns.end(&done(&second, 0)).is_none() && !turns.has(2));
+        let next = turns.end(&done(&first, 0, Duration::ZERO));
+        assert!(next.len() == 1 && next[0].owner.is(&second));
+        assert!(turns.end(&done(&second, 0, Duration::ZERO)).is_empty() && turns.taken.is_empty());
+    }
+
+    #[test]
+    fn a_rail_that_can_be_connected_waits_for_no_port_that_does_not_answer() {
+        let [first, second] = [1, 2].map(|connection| owner(2, connection));
+        let mut turns = Turns::default();
+        assert!(turns.begin(job(&first, 1)).is_some());
+        assert!(turns.begin(job(&second, 1)).is_none());
+        assert!(turns.begin(job(&first, 0)).is_some(), "it is another rail");
+        assert!(turns.end(&done(&first, 0, LONG_LOOK - Duration::from_nanos(1))).is_empty());
+        assert_eq!(turns.end(&done(&first, 1, LONG_LOOK)).len(), 1, "the other connection's look at that rail");
+        assert!(turns.begin(job(&first, 1)).is_none());
+        assert!(turns.begin(job(&first, 0)).is_some() && turns.begin(job(&second, 0)).is_none());
+        assert_eq!(turns.end(&done(&second, 1, LONG_LOOK)).len(), 0, "a slow rail waits for the others of its session");
+        let next = turns.end(&done(&first, 0, Duration::ZERO));
+        let rails: Vec<_> = next.iter().map(|job| job.work.rail().index()).collect();
+        assert_eq!(rails, [1, 0], "both may begin");
+        assert_eq!(turns.end(&done(&first, 1, Duration::ZERO)).len(), 0);
+        assert!(turns.slow.is_empty(), "its port answers again");
+    }
+
+    #[test]
+    fn ports_that_do_not_answer_leave_a_thread_to_the_other_steps() {
+        let owners: Vec<_> = (0..=MOST_SEEKERS).map(|session| owner(session, 0)).collect();
+        let mut turns = Turns::default();
+        assert!(owners[1..].iter().all(|owner| turns.begin(job(owner, 0)).is_some()));
+        assert!(turns.begin(job(&owners[0], 0)).is_none());
+        assert_eq!(turns.end(&done(&owners[1], 0, LONG_LOOK)).len(), 1);
+        assert_eq!(turns.taken.len(), MOST_SEEKERS);
     }
 }

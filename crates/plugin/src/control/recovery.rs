@@ -46,7 +46,7 @@ impl ControlLoop {
         for route in self.called.take() {
             self.recover(route, Input::Due);
         }
-        while let Some(RailDone { owner, rail: _, work, pause }) = self.workers.take_rail_done() {
+        while let Some(RailDone { owner, work, pause, .. }) = self.workers.take_rail_done() {
             let route = owner.route;
             match (work, pause) {
                 // Its route may be another connection's by now.

@@ -24,6 +24,7 @@ const HEAD_START: Duration = Duration::from_millis(100);
 
 /// Work on a rail that lasts until its [`Hold`] lets it go on.
 pub(super) struct Errand {
+    rail: RailId,
     may_wait: bool,
     seeks_peer: bool,
     pause: Option<Duration>,
@@ -44,8 +45,16 @@ impl Errand {
     pub(super) fn new(may_wait: bool, pause: Option<Duration>) -> (Box<Self>, Hold) {
         let ((begun, has_begun), (go_on, goes_on), (freed, freed_on)) =
             (mpsc::channel(), mpsc::channel(), mpsc::channel());
-        let work = Box::new(Self { may_wait, seeks_peer: may_wait, pause, begun, goes_on, freed });
+        let rail = RailId::new(0).unwrap();
+        let work = Box::new(Self { rail, may_wait, seeks_peer: may_wait, pause, begun, goes_on, freed });
         (work, Hold { begun: has_begun, go_on, freed: freed_on })
+    }
+
+    /// Returns new lanes of a rail, never begun.
+    pub(super) fn on(rail: RailId) -> Box<Self> {
+        let (mut work, _) = Self::idle();
+        work.rail = rail;
+        work
     }
 
     /// Returns such work that is done, or never begun.
@@ -98,7 +107,7 @@ impl RailWork for Errand {
     }
 
     fn rail(&self) -> RailId {
-        RailId::new(0).unwrap()
+        self.rail
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
