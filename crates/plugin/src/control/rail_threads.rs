@@ -28,8 +28,8 @@ pub(super) const MOST_FENCES: usize = 8;
 pub(super) const MOST_MAKERS: usize = 8;
 const MOST_SEEKERS: usize = MOST_MAKERS - 1;
 
-/// The time from which on a look for a peer's port is long: the kernel asks for a neighbour in vain for a second, and one
-/// that answers is found in milliseconds.
+/// The time from which on a look for a peer's port is long: the kernel asks for a neighbour in vain for a second, and
+/// finds one that answers in milliseconds.
 const LONG_LOOK: Duration = Duration::from_millis(100);
 
 /// The age at which a fence that is not done is worth a line: milliseconds are usual.
