@@ -17,6 +17,7 @@ macro_rules! on_both_fabrics {
     )+};
 }
 
+mod back_again;
 mod breaches;
 mod debts;
 mod empty;

@@ -10,7 +10,7 @@ use crate::pair::{Pair, Setup};
 use crate::recovery::{SIZE, Tasks, split, ups_and_downs};
 
 /// The first pause before a rail is brought up again, in nanoseconds.
-fn pause_ns() -> u64 {
+pub(crate) fn pause_ns() -> u64 {
     ConnectionConfig::default().rail_pause.as_nanos() as u64
 }
 
@@ -26,7 +26,7 @@ fn proof_ns() -> RangeInclusive<u64> {
 }
 
 /// The pause between two looks at new lanes, in nanoseconds.
-const LOOK_NS: u64 = 1_000_000;
+pub(crate) const LOOK_NS: u64 = 1_000_000;
 
 /// Returns a setup of two rails whose lanes never fail by themselves.
 fn patient() -> Setup {
@@ -34,7 +34,7 @@ fn patient() -> Setup {
 }
 
 /// Lets the oldest work of an end be done. Returns the time that it took, in nanoseconds.
-fn time_work(pair: &mut Pair<true>, tasks: &mut Tasks, is_sender: bool) -> u64 {
+pub(crate) fn time_work(pair: &mut Pair<true>, tasks: &mut Tasks, is_sender: bool) -> u64 {
     let began_ns = pair.now_ns();
     pair.work(tasks, is_sender);
     pair.now_ns() - began_ns
@@ -47,7 +47,7 @@ fn port(pair: &Pair<true>, rail: usize) -> usize {
 }
 
 /// Makes the receiver's port of a rail silent: nothing comes through there any more.
-fn silence(pair: &Pair<true>, rail: usize) {
+pub(crate) fn silence(pair: &Pair<true>, rail: usize) {
     let port = port(pair, rail);
     pair.world.lock().silence_port(port);
 }
@@ -379,7 +379,7 @@ fn new_lanes_of_a_device_that_has_failed_meanwhile_are_not_used() {
 }
 
 /// Returns a connection whose rail 1 has failed four times soon after it came up, and is up.
-fn flapping() -> Pair<true> {
+pub(crate) fn flapping() -> Pair<true> {
     let mut pair = split::<true>(Setup::two_rails());
     for _ in 0..4 {
         let mut tasks = bring_down(&mut pair, 1);

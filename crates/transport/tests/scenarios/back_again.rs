@@ -1,0 +1,256 @@
+//! The effects of a return of a rail, of one that does not count, and of parts and CTS that go over other rails.
+
+use std::time::Duration;
+
+use railweave_fabric::{Part, Piece, PolicyName, RailId, RailSet};
+use railweave_fabric_sim::{Faults, Outage};
+use railweave_transport::{
+    ConnectionConfig, ConnectionEnd, Event, Incarnation, Order, Probe, RailMessage, RailNews, Recovers, Seen,
+};
+
+use crate::pair::{Pair, Setup};
+use crate::rails_back::{LOOK_NS, bring_down, flapping, offer, pause_ns, silence, time_work};
+use crate::recovery::{Tasks, split, ups_and_downs};
+
+/// The state of a probe that is on its way.
+const OUT: Probe = Probe::Outstanding { by_adapter: true };
+
+/// Lets both ends use new lanes of a rail that is down.
+fn bring_up(pair: &mut Pair<true>, tasks: &mut Tasks) {
+    offer(pair, tasks);
+    pair.work(tasks, true);
+    assert_eq!(pair.hear(tasks, false), RailMessage::Up);
+}
+
+/// Returns a setup of this many rails of one lane.
+fn rails(count: usize) -> Setup {
+    let max_writes = vec![1 << 30; count];
+    Setup { from: max_writes.clone(), to: max_writes, lanes: vec![1], ..Setup::default() }
+}
+
+/// Has the sender use only these of its rails.
+fn allow(pair: &Pair<true>, allowed: RailSet) {
+    pair.sender.steering().order(&Order { allowed, ..pair.sender.steering().current() });
+}
+
+/// Returns the rails of the writes that the sender has posted.
+fn rails_posted(pair: &Pair<true>) -> Vec<u8> {
+    pair.posted(true).iter().map(|(place, _)| place.rail).collect()
+}
+
+/// Sends 8 bytes that find no receive yet.
+fn isend_early(pair: &mut Pair<true>) {
+    assert_eq!(pair.sender.isend(&pair.source.message(8, 0)), Ok(None));
+}
+
+#[test]
+fn a_senders_outage_ends_and_its_probe_goes_out_as_soon_as_its_only_rail_is_back() {
+    let mut pair = split::<true>(Setup::default());
+    let mut tasks = bring_down(&mut pair, 0);
+    let judge = |pair: &Pair<true>, is_due| pair.sender.fate().judge(is_due, false);
+    assert_eq!(judge(&pair, true), Probe::Unposted);
+    isend_early(&mut pair);
+    assert_eq!(judge(&pair, false), Probe::Blocked { by_adapter: true });
+    bring_up(&mut pair, &mut tasks);
+    assert_eq!(pair.sender.recovery_timeout_ns(), None, "its outage is over");
+    assert_eq!(judge(&pair, false), Probe::Unposted, "it has its whole time on the rail");
+    isend_early(&mut pair);
+    assert_eq!(judge(&pair, false), OUT);
+}
+
+#[test]
+fn a_probe_that_a_rail_has_carried_stays_carried_although_the_rail_fails() {
+    let mut pair = split::<true>(Setup::default());
+    let judge = |pair: &Pair<true>, is_due| pair.sender.fate().judge(is_due, false);
+    assert_eq!(judge(&pair, true), Probe::Unposted);
+    isend_early(&mut pair);
+    pair.drive();
+    assert_eq!(judge(&pair, false), OUT);
+    isend_early(&mut pair);
+    assert_eq!(judge(&pair, false), Probe::Carried);
+    let mut tasks = bring_down(&mut pair, 0);
+    assert_eq!(judge(&pair, false), Probe::Carried);
+    bring_up(&mut pair, &mut tasks);
+    assert_eq!(judge(&pair, false), Probe::Carried);
+}
+
+#[test]
+fn a_receivers_outage_begins_again_once_its_only_rail_has_been_back() {
+    let outage = Duration::from_secs(1);
+    let setup = Setup::default();
+    let config = ConnectionConfig { outage, ..setup.config };
+    let mut pair = split::<true>(Setup { config, ..setup });
+    let mut tasks = bring_down(&mut pair, 0);
+    bring_up(&mut pair, &mut tasks);
+    pair.world.advance(pause_ns());
+    pair.give_up(0, false);
+    let now_ns = pair.now_ns();
+    pair.receiver.recover(now_ns);
+    assert_eq!(pair.receiver.recovery_timeout_ns(), Some(now_ns + outage.as_nanos() as u64));
+}
+
+#[test]
+fn a_receivers_rail_is_down_from_its_first_failure_until_the_sender_uses_it_again() {
+    let mut pair = split::<true>(Setup::two_rails());
+    let down_ns = pair.now_ns();
+    let mut tasks = bring_down(&mut pair, 1);
+    // These lanes fail before the sender has connected its own.
+    offer(&mut pair, &mut tasks);
+    pair.give_up(1, false);
+    pair.take_due(&mut tasks);
+    assert_eq!(pair.hear(&mut tasks, true), RailMessage::Suspect);
+    for is_sender in [true, true, false] {
+        pair.work(&mut tasks, is_sender);
+    }
+    assert_eq!(pair.hear(&mut tasks, false), RailMessage::Down(Vec::new()));
+    assert_eq!(pair.hear(&mut tasks, true), RailMessage::State(Vec::new()));
+    pair.world.advance(pause_ns());
+    bring_up(&mut pair, &mut tasks);
+    assert_eq!(ups_and_downs(&tasks.events), "-1-1+1+1");
+    for event in &tasks.events[2..] {
+        let Event::RailUp { after_ns, .. } = *event else { panic!("{event:?}") };
+        assert!(after_ns >= 3 * pause_ns() && after_ns <= pair.now_ns() - down_ns, "{after_ns}");
+    }
+}
+
+#[test]
+fn a_rail_whose_new_lanes_have_failed_at_the_receiver_is_not_said_to_be_back() {
+    let mut pair = split::<true>(Setup::two_rails());
+    let mut tasks = bring_down(&mut pair, 1);
+    offer(&mut pair, &mut tasks);
+    pair.work(&mut tasks, true);
+    tasks.events.clear();
+    // Its fence has not begun when RAIL_UP comes.
+    pair.give_up(1, false);
+    assert_eq!(pair.hear(&mut tasks, false), RailMessage::Up);
+    assert_eq!(ups_and_downs(&tasks.events), "");
+}
+
+#[test]
+fn a_rail_that_is_back_alone_is_not_measured() {
+    let setup = rails(2);
+    let config = ConnectionConfig { policy: PolicyName::Adaptive, ..setup.config };
+    let mut pair = split::<true>(Setup { config, ..setup });
+    let device = Part { piece: Piece::Device, ..pair.sender.parts()[1].clone() };
+    assert!(pair.sender.handle_part_failed(&device, "it was unplugged"));
+    pair.give_up(1, false);
+    pair.agree();
+    let mut tasks = bring_down(&mut pair, 0);
+    bring_up(&mut pair, &mut tasks);
+    pair.posted(true);
+    isend_early(&mut pair);
+    // All new lanes count as the receiver's.
+    assert_eq!(pair.posted(false), [], "there is nothing to choose");
+}
+
+#[test]
+fn first_packets_of_a_rail_that_flaps_have_no_longer_than_others_while_it_is_alone() {
+    for (is_alone, time) in [(false, 30), (true, 10)] {
+        let mut pair = flapping();
+        pair.world.lock().faults.retry_ns = 1 << 40;
+        let mut tasks = bring_down(&mut pair, 1);
+        if is_alone {
+            pair.give_up(0, true);
+            pair.take_due(&mut tasks);
+            tasks.of_sender.clear();
+        }
+        pair.world.advance(20 * pause_ns());
+        offer(&mut pair, &mut tasks);
+        silence(&pair, 1);
+        let took_ns = time_work(&mut pair, &mut tasks, true);
+        assert!((0..2 * LOOK_NS).contains(&(took_ns - time * pause_ns())), "{is_alone} {took_ns}");
+    }
+}
+
+#[test]
+fn parts_that_a_rail_has_lost_take_turns_on_the_others() {
+    let mut pair = split::<true>(rails(3));
+    let receives = [0; 4].map(|_| pair.irecv());
+    pair.drive();
+    allow(&pair, RailSet::first_of(1));
+    let sends = [0; 4].map(|_| pair.isend());
+    assert_eq!(rails_posted(&pair), [0; 4]);
+    bring_down(&mut pair, 0);
+    assert_eq!(rails_posted(&pair), [1, 2, 1, 2]);
+    receives.into_iter().for_each(|receive| assert_eq!(pair.received(receive), [8]));
+    sends.into_iter().for_each(|send| assert_eq!(pair.sent(send), 8));
+}
+
+#[test]
+fn cts_are_written_again_once_every_rail_has_room_for_what_follows_them() {
+    let faults = Faults { retry_ns: 1 << 40, ..Faults::none() };
+    let mut pair = split::<true>(Setup { faults, ..rails(3) });
+    // Rail 2 carries CTS, and brings no acknowledgement, until its queue is full.
+    let end = pair.world.lock().connected_end(0, false, 2).expect("the rail is up");
+    let lose = |pair: &Pair<true>, until_ns| {
+        let mut state = pair.world.lock();
+        let from_ns = state.now_ns;
+        let outage = Outage { writes: false, acknowledgements: true, from_ns, until_ns, is_long: true };
+        state.begin_outage(end, outage);
+    };
+    lose(&pair, u64::MAX);
+    let allowed = RailSet::only(RailId::new(2).expect("it is a rail"));
+    pair.receiver.steering().order(&Order { allowed, ..pair.receiver.steering().current() });
+    let receive = pair.irecv();
+    let buffer = pair.target.buffer(8, 0);
+    while pair.receiver.irecv(&[buffer], false).expect("it is open").is_some() {}
+    pair.give_up(1, false);
+    pair.posted(false);
+    let rewritten = |pair: &mut Pair<true>| -> Vec<u8> {
+        let now_ns = pair.now_ns();
+        pair.receiver.recover(now_ns);
+        pair.posted(false).iter().map(|(place, _)| place.rail).collect()
+    };
+    assert_eq!(rewritten(&mut pair), [0; 0]);
+    let now_ns = pair.now_ns();
+    lose(&pair, now_ns);
+    pair.world.advance(1 << 41);
+    assert_eq!(pair.receiver.test(receive), Ok(None));
+    let mut rails = rewritten(&mut pair);
+    rails.dedup();
+    assert_eq!(rails, [0, 2]);
+}
+
+/// Has the sender give up a rail, whose work was refused, and hear that these parts of messages have come.
+fn refuse(pair: &mut Pair<true>, tasks: &mut Tasks, rail: u8, parts: &[(u32, RailSet)]) {
+    pair.sender.recover(pair.now_ns());
+    tasks.take(&mut pair.sender, true);
+    pair.work(tasks, true);
+    assert!(matches!(tasks.to_receiver.pop_back(), Some(RailNews { message: RailMessage::Down(_), .. })));
+    let seen = parts.iter().map(|(sequence, parts)| Seen { sequence: *sequence, parts: *parts }).collect();
+    let rail = RailId::new(rail.into()).expect("it is a rail");
+    let news = RailNews { rail, incarnation: Incarnation(0), message: RailMessage::State(seen) };
+    pair.sender.handle_rail_news(news, pair.now_ns());
+}
+
+#[test]
+fn refusals_count_for_the_oldest_of_several_messages_that_are_unseen() {
+    let mut pair = split::<true>(rails(4));
+    for _ in 0..2 {
+        pair.irecv();
+    }
+    pair.drive();
+    pair.target.deregister();
+    allow(&pair, RailSet::first_of(1));
+    let sends = [0; 2].map(|_| pair.isend());
+    let none = RailSet::EMPTY;
+    // Both are sent again, each over another rail, and refused there too.
+    let mut tasks = Tasks::default();
+    for (rail, unseen, pauses) in [(0, &[(0, none), (1, none)][..], 2), (1, &[(0, none)][..], 4)] {
+        pair.drive();
+        // The first call looks at one of two rails that have failed.
+        for _ in 0..2 {
+            assert_eq!(pair.sender.test(sends[0]), Ok(None), "a rail is left");
+        }
+        pair.posted(true);
+        refuse(&mut pair, &mut tasks, rail, unseen);
+        for (after_ns, posted) in [(pauses * pause_ns() - 1, 0), (1, unseen.len())] {
+            pair.world.advance(after_ns);
+            pair.sender.recover(pair.now_ns());
+            assert_eq!(rails_posted(&pair).len(), posted, "rail {rail}");
+        }
+        // No rail comes back.
+        tasks.take(&mut pair.sender, true);
+        tasks.of_sender.clear();
+    }
+}
