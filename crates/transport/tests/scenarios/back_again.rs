@@ -5,12 +5,12 @@ use std::time::Duration;
 use railweave_fabric::{Part, Piece, PolicyName, RailId, RailSet};
 use railweave_fabric_sim::{Faults, Outage};
 use railweave_transport::{
-    ConnectionConfig, ConnectionEnd, Event, Incarnation, Order, Probe, RailMessage, RailNews, Recovers, Seen,
+    ConnectionConfig, ConnectionEnd, Event, Flushed, Incarnation, Order, Probe, RailMessage, RailNews, Recovers, Seen,
 };
 
 use crate::pair::{Pair, Setup};
-use crate::rails_back::{LOOK_NS, bring_down, flapping, offer, pause_ns, silence, time_work};
-use crate::recovery::{Tasks, split, ups_and_downs};
+use crate::rails_back::{LOOK_NS, bring_down, flapping, offer, pause_ns, port, silence, time_work};
+use crate::recovery::{SIZE, Tasks, split, ups_and_downs};
 
 /// The state of a probe that is on its way.
 const OUT: Probe = Probe::Outstanding { by_adapter: true };
@@ -252,5 +252,29 @@ fn refusals_count_for_the_oldest_of_several_messages_that_are_unseen() {
         // No rail comes back.
         tasks.take(&mut pair.sender, true);
         tasks.of_sender.clear();
+    }
+}
+
+#[test]
+fn a_fence_reads_the_last_tested_receive_back_if_none_is_in_use() {
+    for is_gone in [false, true] {
+        let mut pair = split::<true>(Setup::two_rails().gpu());
+        let receive = pair.irecv_of([SIZE]);
+        pair.drive();
+        let send = pair.isend_of(SIZE, 0);
+        assert_eq!((pair.received(receive), pair.sent(send)), (vec![SIZE], SIZE));
+        pair.give_up(1, false);
+        if is_gone {
+            let port = port(&pair, 1);
+            pair.world.lock().fail_device(port);
+        }
+        let mut tasks = Tasks::default();
+        pair.take_due(&mut tasks);
+        pair.work(&mut tasks, false);
+        // It had not been flushed.
+        let buffer = pair.target.buffer(SIZE, 0);
+        let Ok(Flushed::Pending(flush)) = pair.receiver.iflush(&[buffer]) else { panic!("a rail is left") };
+        pair.drive();
+        assert_eq!(pair.receiver.test(flush).is_err(), is_gone);
     }
 }

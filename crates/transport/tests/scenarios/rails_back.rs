@@ -41,7 +41,7 @@ pub(crate) fn time_work(pair: &mut Pair<true>, tasks: &mut Tasks, is_sender: boo
 }
 
 /// Returns the number of the receiver's port of a rail.
-fn port(pair: &Pair<true>, rail: usize) -> usize {
+pub(crate) fn port(pair: &Pair<true>, rail: usize) -> usize {
     let name = pair.receiver.parts()[rail].device.clone();
     name.strip_prefix("port ").and_then(|port| port.parse().ok()).expect("it has a number")
 }
