@@ -32,6 +32,9 @@ const MOST_SEEKERS: usize = MOST_MAKERS - 1;
 /// finds one that answers in milliseconds.
 const LONG_LOOK: Duration = Duration::from_millis(100);
 
+/// The most rails whose long looks are kept in mind.
+const MOST_SLOW: usize = 1024;
+
 /// The age at which a fence that is not done is worth a line: milliseconds are usual.
 const SLOW_FENCE_NS: u64 = 5_000_000_000;
 
@@ -72,6 +75,13 @@ pub(super) struct RailDone {
     took: Duration,
 }
 
+impl RailDone {
+    /// Returns true if the work has found its peer's port: it goes on, and looks for nobody any more.
+    fn has_found(&self) -> bool {
+        self.pause.is_some() && self.work.as_ref().is_some_and(|work| !work.seeks_peer())
+    }
+}
+
 /// A fence that is not done.
 struct Fencing {
     owner: RailOwner,
@@ -89,14 +99,15 @@ impl Fencing {
 }
 
 /// The turns of new lanes that look for their peers' ports: one at a time of each rail of a session, and none beside
-/// others of its session if the rail's last look took long. So a peer whose ports do not answer, or that names ports
-/// which nobody has, soon holds no more than one thread, and a rail that can be connected waits for no other.
+/// others of its session if the rail's last long look was in vain. So a peer whose ports do not answer, or that names
+/// ports which nobody has, holds no more than one thread after the first look at each, and a rail whose port was found
+/// last time waits for no other.
 #[derive(Default)]
 struct Turns {
     /// Those that have their turn.
     taken: Vec<(RailOwner, RailId)>,
     waiting: Vec<RailJob>,
-    /// The sessions and rails whose last look took long.
+    /// The sessions and rails that were looked for for long, and not found since.
     slow: BTreeSet<(usize, usize)>,
 }
 
@@ -127,13 +138,20 @@ impl Turns {
             return Vec::new();
         };
         self.taken.swap_remove(place);
-        let of_session = (done.owner.route.session, done.rail.index());
-        if done.took >= LONG_LOOK {
-            self.slow.insert(of_session);
-        } else {
-            self.slow.remove(&of_session);
+        let ended = (done.owner.route.session, done.rail.index());
+        if done.has_found() {
+            self.slow.remove(&ended);
+        } else if done.took >= LONG_LOOK {
+            // Sessions that are over leave theirs.
+            if self.slow.len() >= MOST_SLOW {
+                self.slow.clear();
+            }
+            self.slow.insert(ended);
         }
-        std::mem::take(&mut self.waiting).into_iter().filter_map(|job| self.begin(job)).collect()
+        // Other rails come first: one whose port answers again shows it by its first look.
+        let is_other = |job: &RailJob| (job.owner.route.session, job.work.rail().index()) != ended;
+        let (others, same): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting).into_iter().partition(is_other);
+        others.into_iter().chain(same).filter_map(|job| self.begin(job)).collect()
     }
 }
 
@@ -296,8 +314,21 @@ mod tests {
         RailJob { owner: owner.clone(), work: Errand::on(rail(number)) }
     }
 
-    fn done(owner: &RailOwner, number: usize, took: Duration) -> RailDone {
-        RailDone { owner: owner.clone(), rail: rail(number), work: None, pause: None, took }
+    /// Returns new lanes that still look for their port after a look of this time.
+    fn in_vain(owner: &RailOwner, number: usize, took: Duration) -> RailDone {
+        let RailJob { owner, work } = job(owner, number);
+        RailDone { owner, rail: rail(number), work: Some(work), pause: Some(Duration::ZERO), took }
+    }
+
+    /// Returns new lanes that have found their port.
+    fn found(owner: &RailOwner, number: usize) -> RailDone {
+        let work: Box<dyn RailWork> = Errand::that_found(rail(number));
+        RailDone { work: Some(work), ..in_vain(owner, number, Duration::ZERO) }
+    }
+
+    /// Returns the rails of work.
+    fn rails(jobs: &[RailJob]) -> Vec<usize> {
+        jobs.iter().map(|job| job.work.rail().index()).collect()
     }
 
     #[test]
@@ -306,12 +337,13 @@ mod tests {
         let mut turns = Turns::default();
         assert!(turns.begin(job(&first, 0)).is_some());
         assert!(turns.begin(job(&second, 0)).is_none(), "it waits");
-        for other in [done(&first, 1, LONG_LOOK), done(&second, 0, LONG_LOOK), done(&owner(2, 1), 0, LONG_LOOK)] {
+        for (other, number) in [(&first, 1), (&second, 0), (&owner(2, 1), 0)] {
+            let other = in_vain(other, number, LONG_LOOK);
             assert!(turns.end(&other).is_empty() && turns.slow.is_empty(), "rail {} is not theirs", other.rail);
         }
-        let next = turns.end(&done(&first, 0, Duration::ZERO));
+        let next = turns.end(&found(&first, 0));
         assert!(next.len() == 1 && next[0].owner.is(&second));
-        assert!(turns.end(&done(&second, 0, Duration::ZERO)).is_empty() && turns.taken.is_empty());
+        assert!(turns.end(&found(&second, 0)).is_empty() && turns.taken.is_empty());
     }
 
     #[test]
@@ -321,16 +353,41 @@ mod tests {
         assert!(turns.begin(job(&first, 1)).is_some());
         assert!(turns.begin(job(&second, 1)).is_none());
         assert!(turns.begin(job(&first, 0)).is_some(), "it is another rail");
-        assert!(turns.end(&done(&first, 0, LONG_LOOK - Duration::from_nanos(1))).is_empty());
-        assert_eq!(turns.end(&done(&first, 1, LONG_LOOK)).len(), 1, "the other connection's look at that rail");
+        assert!(turns.end(&found(&first, 0)).is_empty());
+        assert_eq!(rails(&turns.end(&in_vain(&first, 1, LONG_LOOK))), [1], "the other connection's look");
         assert!(turns.begin(job(&first, 1)).is_none());
         assert!(turns.begin(job(&first, 0)).is_some() && turns.begin(job(&second, 0)).is_none());
-        assert_eq!(turns.end(&done(&second, 1, LONG_LOOK)).len(), 0, "a slow rail waits for the others of its session");
-        let next = turns.end(&done(&first, 0, Duration::ZERO));
-        let rails: Vec<_> = next.iter().map(|job| job.work.rail().index()).collect();
-        assert_eq!(rails, [1, 0], "both may begin");
-        assert_eq!(turns.end(&done(&first, 1, Duration::ZERO)).len(), 0);
+        assert_eq!(rails(&turns.end(&in_vain(&second, 1, Duration::ZERO))), [0; 0], "its port was not found");
+        assert_eq!(rails(&turns.end(&found(&first, 0))), [1, 0], "both may begin");
+        assert_eq!(rails(&turns.end(&found(&first, 1))), [0; 0]);
         assert!(turns.slow.is_empty(), "its port answers again");
+    }
+
+    #[test]
+    fn a_rail_that_is_back_waits_for_one_look_at_each_rail_that_is_not() {
+        let [first, second] = [1, 2].map(|connection| owner(2, connection));
+        let mut turns = Turns::default();
+        turns.slow.extend([(2, 0), (2, 1)]);
+        assert!(turns.begin(job(&first, 1)).is_some());
+        assert!(
+            [(&second, 1), (&first, 0), (&second, 0)]
+                .map(|(owner, rail)| turns.begin(job(owner, rail)))
+                .iter()
+                .all(Option::is_none)
+        );
+        assert_eq!(rails(&turns.end(&in_vain(&first, 1, LONG_LOOK))), [0]);
+        assert_eq!(rails(&turns.end(&found(&first, 0))), [1, 0]);
+    }
+
+    #[test]
+    fn rails_of_sessions_that_are_over_do_not_pile_up() {
+        let mut turns = Turns::default();
+        for session in 0..MOST_SLOW + 10 {
+            let owner = owner(session, 0);
+            assert!(turns.begin(job(&owner, 0)).is_some());
+            turns.end(&in_vain(&owner, 0, LONG_LOOK));
+            assert!((1..=MOST_SLOW).contains(&turns.slow.len()));
+        }
     }
 
     #[test]
@@ -339,7 +396,7 @@ mod tests {
         let mut turns = Turns::default();
         assert!(owners[1..].iter().all(|owner| turns.begin(job(owner, 0)).is_some()));
         assert!(turns.begin(job(&owners[0], 0)).is_none());
-        assert_eq!(turns.end(&done(&owners[1], 0, LONG_LOOK)).len(), 1);
+        assert_eq!(turns.end(&in_vain(&owners[1], 0, LONG_LOOK)).len(), 1);
         assert_eq!(turns.taken.len(), MOST_SEEKERS);
     }
 }

@@ -50,6 +50,13 @@ impl Errand {
         (work, Hold { begun: has_begun, go_on, freed: freed_on })
     }
 
+    /// Returns new lanes of a rail that have found their peer's port.
+    pub(super) fn that_found(rail: RailId) -> Box<Self> {
+        let mut work = Self::on(rail);
+        work.seeks_peer = false;
+        work
+    }
+
     /// Returns new lanes of a rail, never begun.
     pub(super) fn on(rail: RailId) -> Box<Self> {
         let (mut work, _) = Self::idle();
