@@ -107,7 +107,7 @@ struct Turns {
     /// Those that have their turn.
     taken: Vec<(RailOwner, RailId)>,
     waiting: Vec<RailJob>,
-    /// The sessions and rails that were looked for for long, and not found since.
+    /// The sessions and rails whose ports took a long look in vain, and were not found since.
     slow: BTreeSet<(usize, usize)>,
 }
 
@@ -131,7 +131,8 @@ impl Turns {
         Some(job)
     }
 
-    /// Ends the turn of work that is back, if it had one. Returns the work that may begin then, in its order.
+    /// Ends the turn of work that is back, if it had one. Returns the work that may begin then, that of
+    /// other rails first.
     fn end(&mut self, done: &RailDone) -> Vec<RailJob> {
         let Some(place) = self.taken.iter().position(|(owner, rail)| *rail == done.rail && owner.is(&done.owner))
         else {
