@@ -23,6 +23,7 @@ use super::lane_socket::{Inbound, LaneDial, LaneRedial};
 use super::left_queue::LeftQueue;
 use super::pending::UnclaimedConnect;
 use super::port::ControlPort;
+use super::port_lines::PortLines;
 use super::rail_inbox::Called;
 use super::rail_lines::RailLines;
 use super::resting_sessions::RestingSessions;
@@ -159,6 +160,7 @@ pub(super) struct ControlLoop {
     pub(super) recovers: bool,
     pub(super) log_lanes: bool,
     pub(super) listening: Listening,
+    pub(super) port_lines: PortLines,
     pub(super) rail_lines: RailLines,
     pub(super) failures: Failures,
     pub(super) making_failures: MakingFailures,
@@ -239,6 +241,7 @@ impl ControlLoop {
             return_events: config.return_events,
             recovers: config.recovers,
             log_lanes: config.log_lanes,
+            port_lines: PortLines::default(),
             rail_lines: RailLines::default(),
             listening: Listening::new(if config.recovers { nanoseconds(config.rail_timeout) } else { 0 }),
             failures: Failures::default(),
@@ -323,6 +326,7 @@ impl ControlLoop {
         self.look_after_rails();
         self.listen_to_peers();
         self.sum_up_rails();
+        self.sum_up_ports();
         self.handle_deadlines();
         self.begin_waiting_setups();
         self.look_at_telemetry();
@@ -502,7 +506,8 @@ impl ControlLoop {
         let again = again.chain(self.sources_behind.first().map(|(at, _)| at));
         let unclaimed = unclaimed.into_iter().chain(self.left_queue.next_ns());
         let again = again.chain(self.recoveries.first().map(|(at, _)| at)).chain(self.workers.next_rail_ns());
-        let again = again.chain(self.listening.due_ns()).chain(self.rail_lines.next_ns());
+        let again =
+            again.chain(self.listening.due_ns()).chain(self.rail_lines.next_ns()).chain(self.port_lines.next_ns());
         let again = again.chain(self.publish.as_ref().map(Publish::next_ns));
         unclaimed.chain(entries).chain(stopping).chain(again).min()
     }

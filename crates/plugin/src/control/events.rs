@@ -11,6 +11,7 @@ use railweave_transport::Session as Protocol;
 use super::connection::Connection;
 use super::control_loop::{ControlLoop, Entry};
 use super::failures::{Failure, are_hit};
+use super::port_lines::Sum;
 use super::rail_inbox::Input;
 use crate::comm::Route;
 use crate::log;
@@ -35,12 +36,10 @@ impl ControlLoop {
             };
             let PortEvent { is_fault, effect, message } = event;
             let is_spared = matches!(&effect, Effect::Down(part) if self.is_spared(part));
-            if is_fault && !is_spared {
-                log::warn(&message);
-            } else {
-                log::info(&message);
+            let is_warning = is_fault && !is_spared;
+            if self.port_lines.take(is_warning, &message, self.now_ns()) {
+                self.say_of_port(is_warning, message.clone());
             }
-            self.note(EventKind::PORT, None, || message.clone());
             match effect {
                 // A connection that recovers goes by what its own work tells the peer, which counts refusals.
                 Effect::Refused(_) if self.recovers => {}
@@ -62,6 +61,22 @@ impl ControlLoop {
             }
         }
         self.more_events.push(token);
+    }
+
+    /// Says how many lines about ports were left out.
+    pub(super) fn sum_up_ports(&mut self) {
+        for Sum { is_warning, text } in self.port_lines.sums(self.now_ns()) {
+            self.say_of_port(is_warning, text);
+        }
+    }
+
+    fn say_of_port(&mut self, is_warning: bool, line: String) {
+        if is_warning {
+            log::warn(&line);
+        } else {
+            log::info(&line);
+        }
+        self.note(EventKind::PORT, None, || line);
     }
 
     /// Takes events from the sources that could not find out what has happened, if it is time to.

@@ -4,13 +4,7 @@
 
 use std::collections::BTreeMap;
 
-/// The time for which lines like the first are counted, and the longest one for a rail that goes on like that.
-const WINDOW_NS: u64 = 1_000_000_000;
-const LONGEST_WINDOW_NS: u64 = 64 * WINDOW_NS;
-
-/// The lines about one connection that are said in that time. A rail that an honest peer brings up again does not fail
-/// more often.
-const MOST: u32 = 4;
+use super::repeats::Repeats;
 
 /// The subject of a line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,17 +27,11 @@ pub(super) enum News {
     Back,
 }
 
-/// A line that was said, and the number of those that were not, because they are like it.
+/// A line that was said, and those like it.
 struct Said {
-    /// The time for which the others are counted, and its end.
-    window_ns: u64,
-    until_ns: u64,
-    /// The connection that it was about, and the lines about it.
+    /// The connection that it was about.
     connection: u32,
-    said: u32,
-    /// The lines about any connection that were not said, and true if some were about this one.
-    unsaid: u32,
-    goes_on: bool,
+    repeats: Repeats,
     peer: String,
 }
 
@@ -63,23 +51,18 @@ pub(super) struct RailLines {
 impl RailLines {
     /// Returns true if a line with this subject, about this connection, is to be said now. Otherwise it is counted.
     pub(super) fn take(&mut self, subject: Subject, connection: u32, peer: &str, now_ns: u64) -> bool {
-        let (window_ns, until_ns) = (WINDOW_NS, now_ns.saturating_add(WINDOW_NS));
-        let one = self.said.entry(subject).or_insert_with(|| {
-            let peer = peer.to_owned();
-            Said { window_ns, until_ns, connection, said: 0, unsaid: 0, goes_on: false, peer }
-        });
-        if one.connection == connection && one.said < MOST {
-            one.said += 1;
-            return true;
+        let new = || Said { connection, repeats: Repeats::new(now_ns), peer: peer.to_owned() };
+        let one = self.said.entry(subject).or_insert_with(new);
+        if one.connection == connection {
+            return one.repeats.take();
         }
-        one.goes_on |= one.connection == connection;
-        one.unsaid = one.unsaid.saturating_add(1);
+        one.repeats.count();
         false
     }
 
     /// Returns the next time at which [`Self::sums`] may have something.
     pub(super) fn next_ns(&self) -> Option<u64> {
-        self.said.values().map(|said| said.until_ns).min()
+        self.said.values().map(|said| said.repeats.until_ns).min()
     }
 
     /// Returns the lines that stand for those that were counted, once their time is over. A connection that had too
@@ -87,28 +70,20 @@ impl RailLines {
     pub(super) fn sums(&mut self, now_ns: u64) -> Vec<Sum> {
         let mut sums = Vec::new();
         self.said.retain(|Subject { local, news, .. }, one| {
-            if one.until_ns > now_ns {
+            if one.repeats.until_ns > now_ns {
                 return true;
             }
-            if one.unsaid > 0 {
-                let (unsaid, peer) = (one.unsaid, &one.peer);
+            let (unsaid, goes_on) = one.repeats.end(now_ns);
+            if let Some(unsaid) = unsaid {
                 let went = match news {
                     News::Down => "went down",
                     News::Away => "did not come back",
                     News::Back => "came back",
                 };
-                let times = if unsaid == 1 { "time" } else { "times" };
-                let within = match one.window_ns / WINDOW_NS {
-                    1 => "a second".to_owned(),
-                    seconds => format!("{seconds} s"),
-                };
-                let text = format!("to {peer}: rails from {local} {went} {unsaid} more {times} within {within}");
+                let text = format!("to {}: rails from {local} {went} {unsaid}", one.peer);
                 sums.push(Sum { news: *news, text });
             }
-            one.unsaid = 0;
-            one.window_ns = one.window_ns.saturating_mul(2).min(LONGEST_WINDOW_NS);
-            one.until_ns = now_ns.saturating_add(one.window_ns);
-            std::mem::take(&mut one.goes_on)
+            goes_on
         });
         sums
     }
@@ -117,6 +92,7 @@ impl RailLines {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::repeats::WINDOW_NS;
 
     fn subject(session: usize, local: &str, news: News) -> Subject {
         Subject { session, local: local.to_owned(), news }

@@ -341,3 +341,29 @@ fn many_connections_over_a_rail_have_one_line_each_second() {
         finish(&fake, net);
     });
 }
+
+#[test]
+fn a_rail_whose_new_lanes_hang_does_not_keep_another_one_of_its_peer_from_coming_back() {
+    alone(&with(&[FUSED, EVEN]), || {
+        // Once all lanes are connected, the kernel takes far longer on one port than a rail needs to be back.
+        let (pairs, lanes) = (12, 36);
+        let fake = machine(&format!("faults = ['modify_qp/RTR@mlx5_1:{}-1000:2000ms']\n{ROCE}", lanes + 1));
+        let (_plugin, net) = start();
+        let pairs: Vec<_> = (0..pairs).map(|_| Pair::open(&net, &net, 0)).collect();
+        pairs.iter().for_each(exchange);
+        assert_eq!(fake.queue_pairs().iter().filter(|pair| pair.device == "mlx5_1").count(), lanes);
+        fake.raise("mlx5_1", sys::EVENT_PORT_ERR, 1).unwrap();
+        let hanging = || {
+            let is_it = |lane: &QpReport| lane.device == "mlx5_1" && lane.state == sys::QPS_INIT;
+            fake.queue_pairs().into_iter().find(is_it).map(|lane| lane.number)
+        };
+        let lane = until("new lanes that hang", hanging);
+        fake.raise("mlx5_0", sys::EVENT_PORT_ERR, 1).unwrap();
+        until("the other rail's failure", || (!warnings_with(&["rail 0", "is down"]).is_empty()).then_some(()));
+        fake.raise("mlx5_0", sys::EVENT_PORT_ACTIVE, 1).unwrap();
+        pairs.iter().for_each(exchange);
+        assert_eq!(hanging(), Some(lane), "they have waited for it");
+        pairs.into_iter().for_each(Pair::close);
+        finish(&fake, net);
+    });
+}
