@@ -426,7 +426,7 @@ fn a_flush_fails_once_its_loop_back_has() {
     far.post_flush(target, WorkId(1)).unwrap();
     bench.pass(10_000);
     assert!(matches!(bench.received[..], [Completion::Sent { id: WorkId(1) }]), "{:?}", bench.received);
-    bench.world.lock().fail_loop_back(1);
+    bench.world.lock().set_loop_back(1, false);
     bench.far.as_mut().unwrap().post_flush(target, WorkId(2)).unwrap();
     bench.pass(RETRY_NS / 2);
     assert_eq!(bench.received.len(), 1, "it retries");

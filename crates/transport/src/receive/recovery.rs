@@ -90,8 +90,9 @@ impl<F: Fabric> RecvConnection<F> {
 
     /// Returns pieces of GPU memory to read back, so that everything that a rail has placed there becomes visible. They
     /// are those of receives and flushes in progress, which stay registered: these do not end before the fence does.
-    /// Only if there are none, it is the last receive that was tested, if any: it may have to be flushed yet, or its
-    /// memory may be gone by now. Early receives are never flushed, and their memory may be gone too.
+    /// Only if there are none, it is the last receive that was tested and that these lanes have a part in, if any: it
+    /// may have to be flushed yet, or its memory may be gone by now. Receives that may be reported early are never
+    /// flushed, and their memory may be gone too.
     fn placed_by(&self, rail: RailId) -> Places {
         if !self.core.rails.find(rail).is_some_and(|connected| connected.rail.flushes()) {
             return Places { places: Vec::new(), is_sure: true };
@@ -108,10 +109,12 @@ impl<F: Fabric> RecvConnection<F> {
         let may_need = |receive: &&Receive| receive.flushable && receive.state != State::Early;
         let (tested, used): (Vec<_>, Vec<_>) =
             newest_first.filter(may_need).partition(|receive| receive.state == State::Free);
+        let may_be_flushed = |receive: &&Receive| !receive.optional && receive.expected.contains(rail);
+        let tested = tested.into_iter().filter(may_be_flushed);
         let in_use = used.into_iter().flat_map(pieces).chain(self.inbox.flushes.targets(rail));
         let mut placed: Vec<RemoteSlice> = in_use.collect();
         if placed.is_empty() {
-            let places = tested.into_iter().flat_map(pieces).take(1).collect();
+            let places = tested.flat_map(pieces).take(1).collect();
             return Places { places, is_sure: false };
         }
         placed.sort_unstable_by_key(|slice: &RemoteSlice| slice.address);
@@ -156,6 +159,7 @@ impl<F: Fabric> RecvConnection<F> {
         self.inbox.checked.remove(rail);
         self.recovery.holds_receives.remove(rail);
         self.inbox.flushes.handle_fenced(rail, fenced.is_visible);
+        self.inbox.slots.forget_tested(rail);
         if fenced.is_visible {
             self.inbox.slots.show(rail);
         } else {

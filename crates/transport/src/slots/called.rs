@@ -58,6 +58,14 @@ impl Slots {
         }
     }
 
+    /// Notes that the lanes of a rail that have brought parts of receives which were tested since are gone: new lanes
+    /// have nothing to do with them.
+    pub(crate) fn forget_tested(&mut self, rail: RailId) {
+        for receive in self.slots.iter_mut().filter(|receive| receive.state == State::Free) {
+            receive.expected.remove(rail);
+        }
+    }
+
     /// Returns the parts of an open receive into GPU memory that a rail has brought, without those that are known to be
     /// visible.
     fn brought_by(&self, rail: RailId, slot: Slot) -> RailSet {

@@ -278,3 +278,43 @@ fn a_fence_reads_the_last_tested_receive_back_if_none_is_in_use() {
         assert_eq!(pair.receiver.test(flush).is_err(), is_gone);
     }
 }
+
+/// Ends the receiver's lanes of rail 1. Returns true if their fence has read memory back.
+fn reads_back(pair: &mut Pair<true>, tasks: &mut Tasks) -> bool {
+    pair.give_up(1, false);
+    pair.take_due(tasks);
+    pair.work(tasks, false);
+    !pair.read_back().is_empty()
+}
+
+#[test]
+fn a_fence_reads_a_tested_receive_back_only_if_these_lanes_have_a_part_in_it() {
+    // The fence of the first lanes has read it back, or could not.
+    for is_sure in [true, false] {
+        let mut pair = split::<true>(Setup::two_rails().gpu());
+        let port = port(&pair, 1);
+        let receive = pair.irecv_of([SIZE]);
+        pair.drive();
+        let send = pair.isend_of(SIZE, 0);
+        assert_eq!((pair.received(receive), pair.sent(send)), (vec![SIZE], SIZE));
+        pair.world.lock().set_loop_back(port, is_sure);
+        let mut tasks = bring_down(&mut pair, 1);
+        assert_eq!(pair.read_back().len(), usize::from(is_sure));
+        pair.world.lock().set_loop_back(port, true);
+        bring_up(&mut pair, &mut tasks);
+        assert!(!reads_back(&mut pair, &mut tasks), "the new lanes have brought nothing");
+    }
+}
+
+#[test]
+fn a_fence_reads_back_no_tested_receive_that_may_have_been_reported_early_or_came_over_other_rails() {
+    for (size, optional, reads) in [(SIZE, false, true), (SIZE, true, false), (8, false, false)] {
+        let mut pair = split::<true>(Setup::two_rails().gpu());
+        let buffer = pair.target.buffer(size, 0);
+        let receive = pair.receiver.irecv(&[buffer], optional).expect("it is open").expect("there is room");
+        pair.drive();
+        pair.isend_of(size, 0);
+        assert_eq!(pair.received(receive), [size]);
+        assert_eq!(reads_back(&mut pair, &mut Tasks::default()), reads, "{size} bytes, optional: {optional}");
+    }
+}

@@ -5,7 +5,9 @@ use std::convert::Infallible;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
 
-use railweave_fabric::{Access, LinkLayer, MAX_RAILS, MemoryKind, PolicyName, Region, Registration, Step, Write};
+use railweave_fabric::{
+    Access, LinkLayer, MAX_RAILS, MemoryKind, PolicyName, Region, Registration, Step, WorkId, Write,
+};
 use railweave_fabric_sim::{
     Event, Faults, Mishap, Observer, Opening, Place, Sim, SimDomain, SimRegistration, Unobserved,
 };
@@ -93,6 +95,8 @@ impl Setup {
 pub(crate) struct Posts {
     writes: Vec<(Place, Write)>,
     flushes: Vec<Place>,
+    /// The rails whose fences have read memory back.
+    fences: Vec<Place>,
 }
 
 impl Observer for Posts {
@@ -102,6 +106,8 @@ impl Observer for Posts {
         match event {
             Event::Posted { write, .. } => self.writes.push((place, **write)),
             Event::Flush { .. } => self.flushes.push(place),
+            // A flush that an application has asked for has another number.
+            Event::Flushed { id: WorkId(0), .. } => self.fences.push(place),
             Event::Broken(breach) => panic!("{place:?}: {breach:?}"),
             _ => {}
         }
@@ -145,6 +151,11 @@ impl<const ONE_SIDED: bool> Pair<ONE_SIDED> {
     /// Returns the rails over which flushes were posted since the last call.
     pub(crate) fn flushed(&self) -> Vec<u8> {
         std::mem::take(&mut self.world.lock().observer.flushes).into_iter().map(|place| place.rail).collect()
+    }
+
+    /// Returns the rails whose fences have read memory back since the last call.
+    pub(crate) fn read_back(&self) -> Vec<u8> {
+        std::mem::take(&mut self.world.lock().observer.fences).into_iter().map(|place| place.rail).collect()
     }
 
     /// Posts a receive of 8 bytes with tag 0.

@@ -22,7 +22,7 @@ pub(crate) struct Port {
     pub(crate) dead_from_ns: u64,
     /// True once its device has failed: nothing completes on it any more.
     pub(crate) is_gone: bool,
-    /// True once its loop-back carries nothing: flushes fail.
+    /// True while its loop-back carries nothing: flushes fail.
     pub(crate) loops_nothing: bool,
     /// Its wire, if its ends share one.
     pub(crate) line: Option<Box<Line>>,
@@ -209,9 +209,9 @@ impl<O: Observer> State<O> {
         }
     }
 
-    /// Lets the loop-back of a port fail: from this call on flushes through it fail after their retries.
-    pub fn fail_loop_back(&mut self, port: usize) {
-        self.ports[port].loops_nothing = true;
+    /// Lets the loop-back of a port work or fail, from this call on. While it fails, so do flushes after their retries.
+    pub fn set_loop_back(&mut self, port: usize, works: bool) {
+        self.ports[port].loops_nothing = !works;
     }
 
     /// Returns the connected ends of rails, each with its peer, by their numbers in the world.

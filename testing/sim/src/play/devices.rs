@@ -38,7 +38,7 @@ impl<const O: bool> Game<O> {
     pub(super) fn fail_loop_back(&mut self, port: usize) {
         let Some(process) = self.owner_of(port) else { return };
         let mut state = self.world.lock();
-        state.fail_loop_back(port);
+        state.set_loop_back(port, false);
         state.saw(Seen::LoopBackFailed);
         state.record(Kind::Death, Who::Process(process), [6, port as u64, 0, 0]);
         drop(state);
