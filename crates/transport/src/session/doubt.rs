@@ -281,6 +281,8 @@ mod tests {
         }
         probing.hurry();
         assert_eq!(probing.judge(Probe::Unposted, Some("refused"), at(0)), Verdict::Again(10));
+        assert_eq!(probing.judge(BY_ADAPTER, Some("refused"), at(1)), Verdict::Again(11), "it makes calls again");
+        assert_eq!(probing.judge(Probe::Unseen, Some("refused"), at(2)), Verdict::Again(12));
         assert_eq!(probing.judge(Probe::Broken, Some("refused"), at(7)), Verdict::Rest);
     }
 }

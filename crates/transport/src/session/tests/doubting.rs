@@ -165,3 +165,37 @@ fn a_process_that_answers_for_one_connection_has_not_ended_for_another() {
     assert!(lost.iter().map(|(connection, _)| *connection).eq([busy, idle]), "{lost:?}");
     assert!(lost.iter().all(|(_, at_ns)| (ended_ns..ended_ns + 3 * SECOND).contains(at_ns)), "{lost:?}");
 }
+
+/// Lets an end wait until it looks at this connection. Returns when it does.
+fn until_judged(end: &mut Session, number: u32) -> u64 {
+    loop {
+        let at_ns = end.timeout_ns().expect("it looks");
+        end.handle_timeout(at_ns);
+        let is_it =
+            |action: &SessionAction| matches!(action, SessionAction::Judge { connection, .. } if *connection == number);
+        if actions(end).iter().any(is_it) {
+            return at_ns;
+        }
+    }
+}
+
+#[test]
+fn a_sign_is_worth_quick_looks_at_an_application_that_has_made_no_calls_for_long() {
+    let (mut pair, number) = Pair::connected();
+    pair.cut();
+    let end = &mut pair.opener;
+    let (mut at_ns, mut pauses) = (until_judged(end, number), Vec::new());
+    for _ in 0..6 {
+        assert_eq!(judged(end, number, Probe::Unposted, at_ns), []);
+        let next_ns = until_judged(end, number);
+        pauses.push(next_ns - at_ns);
+        at_ns = next_ns;
+    }
+    let first_ns = pauses[0];
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 16].map(|times| times * first_ns));
+    let at_ns = until_dialled(end, address(2));
+    end.handle_lost(end_of_socket(SocketEndKind::Refused), at_ns);
+    assert_eq!(until_judged(end, number), at_ns);
+    assert_eq!(judged(end, number, Probe::Unposted, at_ns), []);
+    assert_eq!(until_judged(end, number), at_ns + first_ns);
+}
