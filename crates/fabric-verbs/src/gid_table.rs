@@ -7,7 +7,7 @@ use std::sync::Arc;
 use railweave_fabric::LinkLayer;
 
 use crate::device::{Device, Gid};
-use crate::gid::{GidRules, PortGid, eligible, reason_for_none};
+use crate::gid::{GidRules, PortGid, eligible, named_again, reason_for_none};
 use crate::sys;
 
 /// The prefix length of an IPv4 address that is on no interface of this host.
@@ -78,10 +78,13 @@ impl GidTable {
     /// substitute: an address may be gone only for a moment, and an entry that the rules or the filter excluded while
     /// the address was there does not take its place.
     pub(crate) fn renewed(&self, length: i32, before: &[PortGid]) -> Vec<PortGid> {
+        if let (LinkLayer::Roce, Some(index), Some(before)) = (self.link_layer, self.rules.index, before.first()) {
+            return vec![named_again(&self.read(length), index, before)];
+        }
         let now = self.eligible(length);
         let is_worse = |excludes: &dyn Fn(&PortGid) -> bool| now.iter().all(excludes) && !before.iter().all(excludes);
-        // A link-local entry is no worse if the user names it or if the port is an InfiniBand port.
-        let by_rules = self.link_layer == LinkLayer::Roce && self.rules.index.is_none();
+        // A link-local entry is no worse if the port is an InfiniBand port.
+        let by_rules = self.link_layer == LinkLayer::Roce;
         let excluded = |gid: &PortGid| self.filter.as_ref().is_some_and(|filter| !filter(gid));
         let keeps = now.is_empty() || by_rules && is_worse(&PortGid::is_link_local) || is_worse(&excluded);
         if keeps { before.to_vec() } else { now }

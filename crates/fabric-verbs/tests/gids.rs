@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use railweave_fabric::{AddressRange, Family, LinkLayer};
-use railweave_fabric_verbs::gid::{GidRules, PortGid, eligible, for_peer, reason_for_none};
+use railweave_fabric_verbs::gid::{GidRules, PortGid, eligible, for_peer, named_again, reason_for_none};
 
 /// An entry as `show_gids` lists it: index, address, version (0 if the machine does not say).
 fn entry(index: u32, text: &str, version: u8) -> PortGid {
@@ -125,6 +125,34 @@ fn an_index_that_is_asked_for_wins_over_all_rules() {
     for part in ["no entry 9", "3 (10.0.0.1)", "set gid_index to"] {
         assert!(reason.contains(part), "{reason}");
     }
+}
+
+#[test]
+fn an_entry_that_is_asked_for_is_followed_to_where_it_is_again() {
+    let before = entry(3, "10.0.0.1", 2);
+    let again = |table: &[PortGid]| {
+        let gid = named_again(table, 3, &before);
+        (gid.index, gid.address().to_string())
+    };
+    let found = |index, address: &str| (index, address.to_owned());
+    assert_eq!(again(&both_families()), found(3, "10.0.0.1"));
+    // Both addresses went and came in the other order, after one of a container.
+    let moved = [
+        entry(0, "fe80::1", 1),
+        entry(1, "fe80::1", 2),
+        entry(2, "10.9.9.9", 1),
+        entry(3, "10.9.9.9", 2),
+        entry(6, "10.0.0.1", 1),
+        entry(7, "10.0.0.1", 2),
+    ];
+    assert_eq!(again(&moved), found(7, "10.0.0.1"));
+    assert_eq!(again(&moved[..4]), found(3, "10.9.9.9"), "the port has another address");
+    assert_eq!(again(&[]), found(3, "10.0.0.1"), "it may be gone for a moment");
+    for other in [entry(3, "fe80::1", 2), entry(3, "10.9.9.9", 1)] {
+        assert_eq!(again(&[other]), found(3, "10.0.0.1"));
+    }
+    let link_local = entry(1, "fe80::1", 2);
+    assert_eq!(named_again(&[entry(1, "fe80::2", 2)], 1, &link_local).bytes, entry(1, "fe80::2", 2).bytes);
 }
 
 #[test]

@@ -284,7 +284,7 @@ options! {
         default: GidIndices::Automatic, "-1, chosen by the next four settings",
         help: "RoCE only: the entry of the GID table that a port uses (`show_gids` lists them). A single number \
                applies to all devices; a list has one for each device that it names, and for other devices the rules \
-               of the next four settings choose.",
+               of the next four settings choose. A port follows its address if that moves in the table later.",
     }
     /// The version of RoCE: 1 or 2.
     roce_version: u8 {
