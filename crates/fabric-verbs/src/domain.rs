@@ -46,6 +46,8 @@ pub struct VerbsDomain {
     told_of_queues: AtomicBool,
     /// True once the driver has refused relaxed ordering; later registrations do not ask for it.
     pub(crate) refuses_relaxed: AtomicBool,
+    /// True while the last fence that read memory back here did so in vain.
+    pub(crate) reads_nothing_back: AtomicBool,
 }
 
 impl VerbsDomain {
@@ -70,6 +72,7 @@ impl VerbsDomain {
             inform,
             told_of_queues: AtomicBool::new(false),
             refuses_relaxed: AtomicBool::new(false),
+            reads_nothing_back: AtomicBool::new(false),
         })
     }
 

@@ -2,6 +2,7 @@
 
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,10 @@ const QUIET: Duration = Duration::from_millis(10);
 /// neither waits for the network: an adapter that takes longer is gone. So a fence takes at most about twice this long,
 /// besides the calls into the kernel.
 const LIMIT: Duration = Duration::from_millis(400);
+
+/// The longest wait for the flushes at a port through which the last fence has read nothing back. It may not loop back
+/// while its cable is out, and then the fences of all its connections wait, a few at a time.
+const SHORT_LIMIT: Duration = Duration::from_millis(20);
 
 /// The parts of a rail that ends.
 pub(crate) struct FenceParts {
@@ -139,11 +144,20 @@ impl<'a, R: Reports> Fence<'a, R> {
     /// One that keeps them, such as soft-RoCE, may take immediates until then: it resets a queue pair only when the
     /// packets in work are through, and is polled empty again. The flushes come last: only the reset of its queue pairs
     /// shows that an adapter places nothing more.
-    pub(crate) fn end(mut self, flushes: &[RemoteSlice], shared: impl Send + 'static) -> Ended {
+    pub(crate) fn end(
+        mut self,
+        flushes: &[RemoteSlice],
+        reads_nothing_back: &AtomicBool,
+        shared: impl Send + 'static,
+    ) -> Ended {
         self.wait_for_lanes();
         let retired: Vec<_> = self.lanes.iter_mut().filter_map(|lane| lane.qp.take()).map(QueuePair::retire).collect();
         while self.poll() {}
-        let is_visible = self.flush_all(flushes);
+        let limit = if reads_nothing_back.load(Ordering::Relaxed) { SHORT_LIMIT } else { LIMIT };
+        let is_visible = self.flush_all(flushes, limit);
+        if !flushes.is_empty() {
+            reads_nothing_back.store(!is_visible, Ordering::Relaxed);
+        }
         let flush = self.flush.map(FlushLane::retire);
         let is_over = retired.iter().all(Result::is_ok) && flush.as_ref().is_none_or(|(is_over, _)| *is_over);
         let remains = Box::new((retired, flush, self.completions, shared));
@@ -173,8 +187,8 @@ impl<'a, R: Reports> Fence<'a, R> {
         }
     }
 
-    /// Reads one byte of each of these places. Returns false if that fails or takes longer than [`LIMIT`].
-    fn flush_all(&mut self, flushes: &[RemoteSlice]) -> bool {
+    /// Reads one byte of each of these places. Returns false if that fails or takes longer than `limit`.
+    fn flush_all(&mut self, flushes: &[RemoteSlice], limit: Duration) -> bool {
         let (begun, mut posted) = (Instant::now(), 0);
         loop {
             let Some(lane) = &mut self.flush else { return true };
@@ -189,7 +203,7 @@ impl<'a, R: Reports> Fence<'a, R> {
             }
             let now = Instant::now();
             let has_any = self.poll();
-            if self.has_flush_failed || self.is_gone || (!has_any && now - begun >= LIMIT) {
+            if self.has_flush_failed || self.is_gone || (!has_any && now - begun >= limit) {
                 return false;
             }
             if !has_any {

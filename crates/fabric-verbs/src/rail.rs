@@ -491,7 +491,7 @@ impl Rail for VerbsRail {
     }
 
     fn end(self, flushes: &[RemoteSlice], reports: &mut impl Reports) -> Ended {
-        let Self { lanes, flush, shared, completions, .. } = self;
+        let Self { lanes, flush, shared, completions, domain, .. } = self;
         // Receives that a single lane holds in its own queue; the other lanes count theirs themselves.
         let plain = self.pool_depth.saturating_sub(self.missing);
         let receives = |lane: &Lane| match (&shared, self.is_plain) {
@@ -501,6 +501,6 @@ impl Rail for VerbsRail {
         };
         let lanes = lanes.into_lanes().map(|lane| (receives(&lane), lane)).collect();
         let parts = FenceParts { lanes, flush, shares_receives: shared.is_some(), completions, depth: self.depth };
-        Fence::new(parts, reports).end(flushes, shared)
+        Fence::new(parts, reports).end(flushes, &domain.reads_nothing_back, shared)
     }
 }

@@ -375,6 +375,26 @@ fn a_flush_that_fails_is_not_waited_for() {
 }
 
 #[test]
+fn only_the_first_fence_waits_long_for_a_port_that_reads_nothing_back() {
+    let machine = Machine::new(&strict(ROCE));
+    let (a, b, wish) = (machine.port("a"), machine.port("b"), wish(1, None));
+    let domain = open(&b, wish.receiver, |_| ()).unwrap();
+    let pairs: Vec<_> = (0..7).map(|_| Pair::open_into(&a, &b, &domain, &wish).unwrap()).collect();
+    let mut took_long = Vec::new();
+    for (number, Pair { near: _near, far }) in pairs.into_iter().enumerate() {
+        let (is_up, block) = (number == 5, far.block(100, Access::DATA));
+        machine.fake.set_port_state("b", 1, if is_up { sys::PORT_ACTIVE } else { sys::PORT_DOWN }).unwrap();
+        let ended = end(far.rail, &[block.place()]);
+        assert_eq!(ended.is_flushed, is_up);
+        took_long.push(ended.time >= LIMIT);
+    }
+    // After the fence that found the port up again, the next one has all of the time.
+    assert_eq!((took_long[0], took_long[6]), (true, true));
+    // A busy machine may hold a thread up.
+    assert!(took_long[1..6].iter().any(|is_long| !is_long), "{took_long:?}");
+}
+
+#[test]
 fn lanes_that_have_failed_end_like_others_and_report_no_failure() {
     let machine = Machine::new(&strict(ROCE));
     for is_reported in [false, true] {

@@ -182,6 +182,16 @@ pub(crate) struct End {
 impl Pair {
     /// A rail with its sender at one port and its receiver at another, in the steps of a handshake.
     pub(crate) fn open(sender: &VerbsPort, receiver: &VerbsPort, wish: &Wish) -> Result<Self, SetupError> {
+        Self::open_into(sender, receiver, &open(receiver, wish.receiver, listen)?, wish)
+    }
+
+    /// The same for a receiver whose port has this domain already.
+    pub(crate) fn open_into(
+        sender: &VerbsPort,
+        receiver: &VerbsPort,
+        far_domain: &Arc<VerbsDomain>,
+        wish: &Wish,
+    ) -> Result<Self, SetupError> {
         let spec = |role, peer: &VerbsPort, receive_depth| RailSpec {
             role,
             lanes: wish.lanes,
@@ -193,14 +203,13 @@ impl Pair {
         };
         let near_domain = open(sender, wish.sender, listen)?;
         let mut near = near_domain.open_rail(&spec(Role::Sender, receiver, 0))?;
-        let far_domain = open(receiver, wish.receiver, listen)?;
         let mut far = far_domain.open_rail(&spec(Role::Receiver, sender, wish.depth))?;
         assert!(!near.is_ready() && !far.is_ready());
         connect(&mut far, &near.endpoints())?;
         connect(&mut near, &far.endpoints())?;
         assert!(near.is_ready() && far.is_ready());
         let end = |domain, rail| End { rail, domain };
-        Ok(Self { near: end(near_domain, near.into_rail()?), far: end(far_domain, far.into_rail()?) })
+        Ok(Self { near: end(near_domain, near.into_rail()?), far: end(Arc::clone(far_domain), far.into_rail()?) })
     }
 
     /// Moves 1,000 bytes with an immediate over each lane, and checks them.
