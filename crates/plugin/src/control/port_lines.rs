@@ -1,9 +1,8 @@
-//! Log lines about the events of ports. A cable that is loose brings the same ones again and again, so those beyond a
-//! few are counted.
+//! Log lines about the events of ports. One that comes again and again, more than a few times a second, is counted.
 
 use std::collections::BTreeMap;
 
-use super::repeats::{Repeats, Unsaid};
+use super::repeats::Repeats;
 
 /// The lines of the last time.
 #[derive(Default)]
@@ -15,6 +14,7 @@ pub(super) struct PortLines {
 struct Said {
     is_warning: bool,
     repeats: Repeats,
+    last_ns: u64,
 }
 
 /// A line that stands for several.
@@ -28,11 +28,11 @@ impl PortLines {
     /// Returns true if a line is to be said now. Otherwise it is counted.
     pub(super) fn take(&mut self, is_warning: bool, message: &str, now_ns: u64) -> bool {
         if let Some(said) = self.said.get_mut(message) {
-            said.is_warning |= is_warning;
+            (said.is_warning, said.last_ns) = (said.is_warning | is_warning, now_ns);
             return said.repeats.take();
         }
-        let repeats = Repeats::new(now_ns);
-        self.said.entry(message.to_owned()).or_insert(Said { is_warning, repeats }).repeats.take()
+        let said = Said { is_warning, repeats: Repeats::new(now_ns), last_ns: now_ns };
+        self.said.entry(message.to_owned()).or_insert(said).repeats.take()
     }
 
     /// Returns the next time at which [`Self::sums`] may have something.
@@ -40,25 +40,22 @@ impl PortLines {
         self.said.values().map(|said| said.repeats.until_ns).min()
     }
 
-    /// Returns the lines that stand for those that were counted, once their time is over. One that came too often is
-    /// not said in the next time, which is longer.
+    /// Returns the lines that stand for those that were counted, once their time is over, in the order in which they
+    /// last came. One that came too often is not said in the next time, which is longer.
     pub(super) fn sums(&mut self, now_ns: u64) -> Vec<Sum> {
         let mut sums = Vec::new();
-        self.said.retain(|message, Said { is_warning, repeats }| {
+        self.said.retain(|message, Said { is_warning, repeats, last_ns }| {
             if repeats.until_ns > now_ns {
                 return true;
             }
             let (unsaid, goes_on) = repeats.end(now_ns);
-            sums.extend(unsaid.map(|unsaid| sum(*is_warning, message, &unsaid)));
+            let sum = |unsaid| Sum { is_warning: *is_warning, text: format!("{message}; {unsaid}") };
+            sums.extend(unsaid.map(|unsaid| (*last_ns, sum(unsaid))));
             goes_on
         });
-        sums
+        sums.sort_by_key(|(last_ns, _)| *last_ns);
+        sums.into_iter().map(|(_, sum)| sum).collect()
     }
-}
-
-/// Returns the line that stands for those that were not said.
-fn sum(is_warning: bool, message: &str, unsaid: &Unsaid) -> Sum {
-    Sum { is_warning, text: format!("{message} ({unsaid})") }
 }
 
 #[cfg(test)]
@@ -75,13 +72,23 @@ mod tests {
         assert!(lines.take(false, "port 2 is down", 6));
         assert_eq!((lines.sums(WINDOW_NS), lines.next_ns()), (Vec::new(), Some(WINDOW_NS + 5)));
         let sum = |is_warning, text: &str| Sum { is_warning, text: text.to_owned() };
-        let expected = [sum(true, "port 1 is down (36 more times within a second)")];
+        let expected = [sum(true, "port 1 is down; 36 more times within a second")];
         assert_eq!(lines.sums(WINDOW_NS + 6), expected);
         assert!(!lines.take(false, "port 1 is down", WINDOW_NS + 7), "it goes on");
         assert!(lines.take(false, "port 2 is down", WINDOW_NS + 7), "it was said once, and forgotten");
         let next_ns = 3 * WINDOW_NS + 6;
-        assert_eq!(lines.sums(next_ns), [sum(true, "port 1 is down (1 more time within 2 s)")]);
+        assert_eq!(lines.sums(next_ns), [sum(true, "port 1 is down; 1 more time within 2 s")]);
         assert_eq!(lines.sums(next_ns + 4 * WINDOW_NS), []);
         assert!(lines.take(false, "port 1 is down", next_ns + 4 * WINDOW_NS), "it has stopped meanwhile");
+    }
+
+    #[test]
+    fn the_last_sum_is_that_of_the_last_event() {
+        let mut lines = PortLines::default();
+        let words = ["it is up", "it is down"];
+        let said = (0..20).filter(|count| lines.take(false, words[*count as usize % 2], *count)).count();
+        assert_eq!(said, 8);
+        let sums: Vec<_> = lines.sums(2 * WINDOW_NS).into_iter().map(|sum| sum.text).collect();
+        assert_eq!(sums, words.map(|words| format!("{words}; 6 more times within a second")));
     }
 }

@@ -131,8 +131,8 @@ impl Turns {
         Some(job)
     }
 
-    /// Ends the turn of work that is back, if it had one. Returns the work that may begin then, that of
-    /// other rails first.
+    /// Ends the turn of work that is back, if it had one. Returns the work that may begin then: that of other rails
+    /// first, and that of slow ones of other sessions last.
     fn end(&mut self, done: &RailDone) -> Vec<RailJob> {
         let Some(place) = self.taken.iter().position(|(owner, rail)| *rail == done.rail && owner.is(&done.owner))
         else {
@@ -149,10 +149,14 @@ impl Turns {
             }
             self.slow.insert(ended);
         }
-        // Other rails come first: one whose port answers again shows it by its first look.
-        let is_other = |job: &RailJob| (job.owner.route.session, job.work.rail().index()) != ended;
-        let (others, same): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting).into_iter().partition(is_other);
-        others.into_iter().chain(same).filter_map(|job| self.begin(job)).collect()
+        // Other rails of the session come first: one whose port answers again shows it by its first look.
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.sort_by_key(|job| {
+            let one = (job.owner.route.session, job.work.rail().index());
+            let waits_last = self.slow.contains(&one) && (one == ended || one.0 != ended.0);
+            (waits_last, one == ended)
+        });
+        waiting.into_iter().filter_map(|job| self.begin(job)).collect()
     }
 }
 
@@ -378,6 +382,20 @@ mod tests {
         );
         assert_eq!(rails(&turns.end(&in_vain(&first, 1, LONG_LOOK))), [0]);
         assert_eq!(rails(&turns.end(&found(&first, 0))), [1, 0]);
+    }
+
+    #[test]
+    fn a_rail_that_was_found_last_time_waits_for_one_look_of_other_sessions() {
+        let owners: Vec<_> = (0..40).map(|session| owner(session, 0)).collect();
+        let mut turns = Turns::default();
+        turns.slow.extend((0..40).map(|session| (session, 0)));
+        owners.iter().for_each(|owner| drop(turns.begin(job(owner, 0))));
+        let [first, second] = [1, 2].map(|connection| owner(50, connection));
+        assert!(turns.begin(job(&first, 0)).is_none() && turns.begin(job(&second, 0)).is_none(), "all turns are taken");
+        let sessions = |jobs: Vec<RailJob>| jobs.iter().map(|job| job.owner.route.session).collect::<Vec<_>>();
+        assert_eq!(sessions(turns.end(&in_vain(&owners[0], 0, LONG_LOOK))), [50]);
+        assert_eq!(sessions(turns.end(&found(&first, 0))), [50], "the next connection over it");
+        assert_eq!(sessions(turns.end(&found(&second, 0))), [MOST_SEEKERS], "the oldest of those that are slow");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 pub(super) const WINDOW_NS: u64 = 1_000_000_000;
 const LONGEST_WINDOW_NS: u64 = 64 * WINDOW_NS;
 
-/// The lines that are said in that time. A rail that an honest peer brings up again does not fail more often.
+/// The lines that are said in that time.
 const MOST: u32 = 4;
 
 /// A line that was said, and the number of those that were not, because they are like it.
