@@ -54,10 +54,11 @@ pub enum Cause {
         /// The breach.
         violation: Violation,
     },
-    /// An adapter of this host has died with data that the peer knows as placed, so that nobody can send it again.
+    /// An adapter of this host has data that the peer knows as placed, so that nobody can send it again, and has died,
+    /// or makes it visible to no GPU any more.
     #[error(
-        "{name} to {peer}: its adapter is gone, and with it data that it had acknowledged to the peer, which cannot be \
-         sent again; look at the kernel log of this host, and at the adapter"
+        "{name} to {peer}: its adapter has acknowledged data to the peer, which cannot be sent again, and does not \
+         place it in memory or make it visible to the GPU; look at the kernel log of this host, and at the adapter"
     )]
     Unrepairable {
         /// The rail.

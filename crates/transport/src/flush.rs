@@ -62,10 +62,10 @@ impl Flushes {
         }
     }
 
-    /// Remembers which rails wrote into the buffer at `address`.
+    /// Remembers which rails wrote into the buffer at `address`, and those whose data nobody can make visible any more.
     #[inline]
-    pub(crate) fn remember(&mut self, address: u64, mask: RailSet) {
-        self.rails_of[remembered(address)] = (address, mask, RailSet::EMPTY);
+    pub(crate) fn remember(&mut self, address: u64, mask: RailSet, gone: RailSet) {
+        self.rails_of[remembered(address)] = (address, mask, gone);
     }
 
     /// Begins a flush of the buffers that need one: those in GPU memory that are not empty. Returns `None` if no buffer
@@ -223,16 +223,16 @@ mod tests {
     fn a_flush_goes_over_the_rails_that_wrote_and_can_flush() {
         let mut flushes = Flushes::new(0);
         let (first, second) = (RailSet::from_bits(0b0011), RailSet::from_bits(0b0110));
-        flushes.remember(0x1000, first);
-        flushes.remember(0x2000, second);
+        flushes.remember(0x1000, first, RailSet::EMPTY);
+        flushes.remember(0x2000, second, RailSet::EMPTY);
         assert_eq!(rails_of(&mut flushes, &[0x1000], RAILS), first);
         assert_eq!(rails_of(&mut flushes, &[0x1000, 0x2000], RAILS), first | second);
         assert_eq!(rails_of(&mut flushes, &[0x2000], RailSet::from_bits(0b1100)), RailSet::from_bits(0b0100));
         assert_eq!(rails_of(&mut flushes, &[0x2000], RailSet::from_bits(0b1000)), RailSet::EMPTY);
         assert_eq!(rails_of(&mut flushes, &[0x3000], RAILS), RAILS, "nobody knows which rails wrote there");
-        flushes.remember(0x1000, second);
+        flushes.remember(0x1000, second, RailSet::EMPTY);
         assert_eq!(rails_of(&mut flushes, &[0x1000], RAILS), second, "the last message counts");
-        flushes.remember(0x1000, RailSet::EMPTY);
+        flushes.remember(0x1000, RailSet::EMPTY, RailSet::EMPTY);
         assert_eq!(rails_of(&mut flushes, &[0x1000], RAILS), RailSet::EMPTY, "the rails have made it visible");
     }
 
@@ -253,7 +253,7 @@ mod tests {
             let mut flushes = Flushes::new(0);
             let address = |number: u64| 0x7f00_0000_0000 + (number << shift);
             let rails = |number: u64| RailSet::from_bits(1 << (number % 4));
-            (0..64).for_each(|number| flushes.remember(address(number), rails(number)));
+            (0..64).for_each(|number| flushes.remember(address(number), rails(number), RailSet::EMPTY));
             let is_known = |number: &u64| rails_of(&mut flushes, &[address(*number)], RAILS) == rails(*number);
             let known = (0..64).filter(is_known).count();
             assert!(known >= 48, "of 64 buffers that are 2^{shift} bytes apart, only {known} are remembered");
@@ -302,7 +302,7 @@ mod tests {
         let begin = |flushes: &mut Flushes, flushing| flushes.begin(&[buffer(0x1000, 1, &gpu)], flushing).unwrap();
         for is_visible in [true, false] {
             let mut flushes = Flushes::new(0);
-            flushes.remember(0x1000, both);
+            flushes.remember(0x1000, both, RailSet::EMPTY);
             let before = begin(&mut flushes, both).expect("it is needed");
             flushes.begin_fence(rail);
             let during = begin(&mut flushes, RailSet::from_bits(0b10)).expect("it is needed");
@@ -317,7 +317,7 @@ mod tests {
             assert_eq!(flushes.requests[after].unposted, RailSet::from_bits(0b10));
             flushes.requests[after].unposted = RailSet::EMPTY;
             assert_eq!(flushes.finish(after), ended);
-            flushes.remember(0x1000, both);
+            flushes.remember(0x1000, both, RailSet::EMPTY);
             let again = begin(&mut flushes, both).expect("it is needed");
             assert_eq!(flushes.requests[again].unposted, both, "it has come over new lanes");
             flushes.requests[again].unposted = RailSet::EMPTY;

@@ -115,7 +115,8 @@ fn cts_weights(order: &Order) -> [u32; MAX_RAILS] {
 /// 2. Call `test` with that request until it returns the sizes. The request has ended then, and another receive may get
 ///    its index; testing it again is an error. Requests end in any order. There are [`RecvRequest::COUNT`] of them.
 /// 3. If one of the buffers is GPU memory, call `iflush` with the same buffers, and `test` with the request that it
-///    returns, before anybody reads them. A receive that was reported early needs none: its data was read before.
+///    returns, before anybody reads them. A receive with `optional` needs none, as its data was read before, and
+///    a flush of it promises nothing.
 /// 4. Before a time without calls, ask `owes`. If it returns true, call `acknowledge` until it returns true, and soon:
 ///    on a fabric that is not one-sided, a call may leave the peer waiting for an acknowledgement, or for a CTS for
 ///    which there was no room.
@@ -546,11 +547,13 @@ impl<F: Fabric> RecvConnection<F> {
 
     /// Remembers which rails wrote into a slot's GPU buffers: NCCL flushes buffers, not requests.
     fn remember_rails(&mut self, slot: Slot) {
+        let hidden = self.inbox.slots.take_hidden(slot);
         let receive = self.inbox.slots.get(slot);
-        for address in &receive.addresses[..usize::from(receive.count)] {
-            if *address != 0 {
-                self.inbox.flushes.remember(*address, receive.expected);
-            }
+        let buffers = receive.addresses.iter().zip(receive.sizes).take(usize::from(receive.count));
+        for (address, size) in buffers.filter(|(address, _)| **address != 0) {
+            // An empty message has placed nothing.
+            let gone = if size > 0 { hidden } else { RailSet::EMPTY };
+            self.inbox.flushes.remember(*address, receive.expected, gone);
         }
     }
 

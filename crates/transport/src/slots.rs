@@ -1,12 +1,13 @@
 //! The slots of a receiving connection: the open receives, and what has arrived for each.
 
 mod called;
+mod hidden;
 mod lost;
 
 use railweave_fabric::{MAX_RAILS, RailId, RailSet};
 
-use self::lost::Called;
 pub(crate) use self::lost::Judged;
+use self::{hidden::Hidden, lost::Called};
 use crate::record::Records;
 use crate::send::stripes;
 use crate::sequence::Sequence;
@@ -85,6 +86,7 @@ pub(crate) struct Slots {
     is_closed: bool,
     /// The receives with parts that a rail has lost, or has brought before it ended; none while no rail fails.
     called: Vec<Called>,
+    hidden: Hidden,
 }
 
 impl Slots {
@@ -101,6 +103,7 @@ impl Slots {
             records,
             is_closed: false,
             called: Vec::new(),
+            hidden: Hidden::default(),
         }
     }
 
@@ -431,8 +434,7 @@ mod tests {
         ] {
             assert_eq!(fault_of(&[2048], immediates), fault);
         }
-        let grouped = fault_of(&[2048, 2048], &[(0, SLOT, 0b01, whole, 1024)]);
-        assert_eq!(grouped, ImmediateFault::GroupWithoutRecord);
+        assert_eq!(fault_of(&[2048, 2048], &[(0, SLOT, 0b01, whole, 1024)]), ImmediateFault::GroupWithoutRecord);
     }
 
     #[test]
@@ -500,8 +502,7 @@ mod tests {
         let mut slots = waiting(&[1024]);
         let bits = bits(&slots, SLOT, 0b11, Some(1024));
         let from = |rail| Source { lane: 2, stripes: 3, ..source(rail) };
-        assert_eq!(slots.handle_part(from(0), bits, 512), Ok(false));
-        assert_eq!(slots.handle_part(from(1), bits, 512), Ok(true));
+        assert_eq!([0, 1].map(|rail| slots.handle_part(from(rail), bits, 512)), [Ok(false), Ok(true)]);
     }
 
     #[test]

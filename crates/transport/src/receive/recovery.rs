@@ -19,7 +19,7 @@ use crate::sequence::Sequence;
 use crate::slots::{Judged, Receive, State};
 use crate::violation::RailFault;
 use crate::work::WorkKind;
-use crate::{Dial, Event, Incoming, SLOTS, Slot};
+use crate::{Dial, Event, Incoming, SLOTS};
 
 /// The most pieces of GPU memory that a fence makes visible: as many as receives may be out.
 const MOST_FLUSHES: usize = SLOTS;
@@ -91,8 +91,7 @@ impl<F: Fabric> RecvConnection<F> {
     /// Returns pieces of GPU memory to read back, so that everything that a rail has placed there becomes visible. They
     /// are those of receives and flushes in progress, which stay registered: these do not end before the fence does.
     /// Only if there are none, it is the last receive that was tested and that these lanes have a part in, if any: it
-    /// may have to be flushed yet, or its memory may be gone by now. Receives that may be reported early are never
-    /// flushed, and their memory may be gone too.
+    /// may have to be flushed yet, or its memory may be gone by now. One with an optional completion is never flushed.
     fn placed_by(&self, rail: RailId) -> Places {
         if !self.core.rails.find(rail).is_some_and(|connected| connected.rail.flushes()) {
             return Places { places: Vec::new(), is_sure: true };
@@ -163,10 +162,6 @@ impl<F: Fabric> RecvConnection<F> {
         if fenced.is_visible {
             self.inbox.slots.show(rail);
         } else {
-            if self.has_hidden(rail) {
-                self.core.fail_unrepairable(rail, &mut self.inbox);
-                return;
-            }
             self.inbox.slots.hide(rail);
         }
         let one = &mut self.recovery.rails[rail];
@@ -174,16 +169,6 @@ impl<F: Fabric> RecvConnection<F> {
         if let Some(question) = one.question.take() {
             self.answer(rail, &question);
         }
-    }
-
-    /// Returns true if a receive is complete that this rail has brought a part of, and whose application has yet to
-    /// flush it: that is impossible once the rail's adapter is gone.
-    fn has_hidden(&self, rail: RailId) -> bool {
-        let receives = (0..=u8::MAX).map(|number| self.inbox.slots.get(Slot::new(number)));
-        let mut complete = receives.filter(|receive| receive.state == State::Complete && receive.flushable);
-        // An empty message has placed nothing.
-        let has_bytes = |receive: &Receive| receive.sizes[..usize::from(receive.count)].iter().any(|size| *size > 0);
-        complete.any(|receive| receive.expected.contains(rail) && has_bytes(receive))
     }
 
     /// Says what has come of the parts that the sender asks about. Nothing of this incarnation can come any more.
@@ -220,7 +205,7 @@ impl<F: Fabric> RecvConnection<F> {
         }
         // An application deregisters the buffer of an early receive only once it has all of its data.
         let is_taken = state == State::Early && (listed.is_refused || self.is_taken_again(sequence));
-        let judged = self.inbox.slots.judge(slot, listed, is_taken)?;
+        let judged = self.inbox.slots.judge(slot, rail, listed, is_taken)?;
         match judged {
             // Over sockets this process itself says what has come: only GPU memory may be without it since.
             Judged::Lost if !F::ONE_SIDED && !self.inbox.slots.get(slot).flushable => {

@@ -24,19 +24,20 @@ const LATE: u64 = 100;
 /// The time that an attempt has at each end until its lanes are connected.
 const ATTEMPT: u64 = 30;
 
-/// The least and the most time that connected lanes have for their first packets. It is as long as the pause before the
-/// next attempt, because the peer's adapter asks only once for a packet that it misses. If that request is lost too,
-/// which happens where one direction of a path comes back before the other, the packet comes again when the sending
-/// adapter's own timer is up (RAILWEAVE_ACK_TIMEOUT); new lanes are faster. Where the next attempt is far, slow paths
-/// get their time.
+/// The least and the most time that connected lanes have for their first packets. The time is as long as the pause
+/// before the next attempt, because the peer's adapter asks only once for a packet that it misses. If that request is
+/// lost too, which happens where one direction of a path comes back before the other, the packet comes again when the
+/// sending adapter's own timer is up (RAILWEAVE_ACK_TIMEOUT); new lanes are faster. Where the next attempt is far, slow
+/// paths get their time.
 const LEAST_PROOF: u64 = MOST_EARLY;
 const MOST_PROOF: u64 = ATTEMPT;
 
-/// The most offers of a peer in [`WINDOW`]: twice as many as link events without end cause, since no attempt begins
-/// earlier than this part of the first pause after the one before it.
+/// An attempt begins no earlier than this part of the first pause after the one before it.
+const LEAST_PART: u64 = 2;
+
+/// The most offers of a peer in [`WINDOW`]: twice as many as link events without end cause.
 const MOST_OFFERS: u32 = 256;
 const WINDOW: u64 = 64;
-const LEAST_PART: u64 = 2;
 
 /// The flaps that count, and those that count while no other rail carries anything: one that fails as soon as it is
 /// back must not keep both hosts busy, and nothing moves until one is back.

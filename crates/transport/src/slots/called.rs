@@ -30,17 +30,38 @@ impl Slots {
     }
 
     /// Forgets the parts of open receives that a rail has brought into GPU memory, because they can no longer be made
-    /// visible there. Those stay that its earlier lanes had brought.
+    /// visible there: the sender may send them again. Those stay that its earlier lanes had brought. Nobody sends a
+    /// complete receive again, so a flush of it has to fail.
     pub(crate) fn hide(&mut self, rail: RailId) {
         for number in 0..=u8::MAX {
             let slot = Slot::new(number);
             let hidden = self.brought_by(rail, slot);
             if !hidden.is_empty() {
-                self.call(slot).lose(hidden);
+                let called = self.call(slot);
+                called.lose(hidden);
+                called.hidden |= hidden;
                 let receive = &mut self.slots[slot];
                 receive.seen = receive.seen.except(hidden);
             }
+            let receive = &mut self.slots[slot];
+            if receive.state == State::Complete && receive.flushable && receive.expected.contains(rail) {
+                receive.expected.remove(rail);
+                self.note_hidden(slot, rail);
+            }
         }
+    }
+
+    /// Notes that nobody can make visible what a rail has brought of a receive.
+    fn note_hidden(&mut self, slot: Slot, rail: RailId) {
+        let Self { slots, hidden, .. } = self;
+        let exists = |first_entry: u64| slots.iter().any(|receive| receive.first_entry == first_entry);
+        hidden.note(slots[slot].first_entry, rail, exists);
+    }
+
+    /// Takes the rails that have brought a part of a complete receive which can never be made visible to the GPU.
+    #[inline]
+    pub(crate) fn take_hidden(&mut self, slot: Slot) -> RailSet {
+        self.hidden.take(self.slots[slot].first_entry)
     }
 
     /// Notes that everything is visible that a rail has brought into GPU memory: its lanes have ended.
@@ -58,8 +79,7 @@ impl Slots {
         }
     }
 
-    /// Notes that the lanes of a rail that have brought parts of receives which were tested since are gone: new lanes
-    /// have nothing to do with them.
+    /// Notes that a rail's lanes have ended: receives that were tested have nothing to do with its next ones.
     pub(crate) fn forget_tested(&mut self, rail: RailId) {
         for receive in self.slots.iter_mut().filter(|receive| receive.state == State::Free) {
             receive.expected.remove(rail);
@@ -94,29 +114,39 @@ impl Slots {
     }
 
     /// Judges the parts of an open receive that a rail was to bring, now that it can bring nothing more. Those that
-    /// have not come will be sent again, unless the receive `is_taken` again: then the application has its data.
+    /// have not come will be sent again, unless the receive `is_taken` again: then the application has its data. Those
+    /// that have come, cannot be made visible and will not be sent again count as come: a flush fails, if there is one.
     ///
     /// # Errors
     /// If the sender contradicts what the immediates have said, or says what cannot be.
-    pub(crate) fn judge(&mut self, slot: Slot, listed: &Listed, is_taken: bool) -> Result<Judged, RailFault> {
+    pub(crate) fn judge(
+        &mut self,
+        slot: Slot,
+        rail: RailId,
+        listed: &Listed,
+        is_taken: bool,
+    ) -> Result<Judged, RailFault> {
         let size_q = listed.size.map_or(self.layout.all_ones(), |size| self.layout.size_q(size.into()));
+        let hidden = self.called(slot).map_or(RailSet::EMPTY, |called| called.hidden);
         let receive = &mut self.slots[slot];
         let is_new = receive.expected.is_empty();
         // The sender knows no size any more of a message that is done for it.
         let fits_size = listed.unsure.is_empty() || receive.size_q == size_q;
         let fits = is_new || receive.expected == listed.mask && fits_size;
-        if !fits || !listed.mask.is_within(self.came_up) {
-            let Listed { sequence, mask, size, .. } = *listed;
-            return Err(RailFault::Contradiction { sequence, mask: mask.bits(), size });
+        let Listed { sequence, mask, size, .. } = *listed;
+        let contradiction = RailFault::Contradiction { sequence, mask: mask.bits(), size };
+        if !fits || !mask.is_within(self.came_up) {
+            return Err(contradiction);
         }
         let mut seen = if is_new { RailSet::EMPTY } else { receive.seen };
-        if !listed.placed.is_within(seen) {
+        if !listed.placed.is_within(seen | hidden) {
             return Ok(Judged::Lost);
         }
-        let missing = listed.unsure.except(seen);
-        if missing.is_empty() {
+        let (missing, kept) = (listed.unsure.except(seen), listed.placed & hidden);
+        if missing.is_empty() && kept.is_empty() {
             return Ok(Judged::Seen { parts: seen, is_last: false });
         }
+        seen |= kept;
         if is_new {
             (receive.expected, receive.size_q) = (listed.mask, size_q);
             (receive.bytes, receive.lanes_seen) = (0, [0; MAX_RAILS]);
@@ -127,13 +157,20 @@ impl Slots {
         receive.seen = seen;
         let is_complete = seen == receive.expected;
         let (size, missing) = (listed.size, if is_taken { RailSet::EMPTY } else { missing });
+        let is_sure = listed.unsure.is_empty();
         let called = self.call(slot);
         called.lose(missing);
-        called.size = size;
+        called.missing = called.missing.except(kept);
+        called.hidden = called.hidden.except(kept | missing);
+        if !is_sure {
+            called.size = size;
+        }
         called.is_taken |= is_taken;
+        if !kept.is_empty() {
+            self.note_hidden(slot, rail);
+        }
         if is_complete {
-            self.forget(slot);
-            self.free_taken(slot);
+            self.complete(slot).map_err(|_| contradiction)?;
         }
         Ok(Judged::Seen { parts: seen, is_last: is_complete })
     }

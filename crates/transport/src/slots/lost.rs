@@ -12,6 +12,8 @@ pub(super) struct Called {
     pub(super) missing: RailSet,
     /// The rail that has brought each lost part; `None` for one that has not come again.
     pub(super) through: [Option<RailId>; MAX_RAILS],
+    /// The lost parts that have come, and cannot be made visible to the GPU.
+    pub(super) hidden: RailSet,
     /// The parts that a rail had brought before its lanes ended, which has made them visible to the GPU.
     pub(super) shown: RailSet,
     /// The exact size of its message, `None` if the completion record has the sizes: once a part was lost, the bytes
@@ -30,6 +32,7 @@ impl Called {
             lost: RailSet::EMPTY,
             missing: RailSet::EMPTY,
             through: [None; MAX_RAILS],
+            hidden: RailSet::EMPTY,
             shown: RailSet::EMPTY,
             size: None,
             is_taken: false,

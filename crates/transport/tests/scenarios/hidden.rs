@@ -3,11 +3,11 @@
 use railweave_fabric::{Part, Piece, RailId, RailSet};
 use railweave_fabric_sim::{Faults, Outage};
 use railweave_transport::{
-    ConnectionEnd, Flushed, Incoming, MemoryKeys, Order, RailMessage, Recovers, RecvRequest, Seen,
+    ConnectionEnd, Error, Flushed, Incoming, MemoryKeys, Order, RailMessage, Recovers, RecvRequest, Seen,
 };
 
 use crate::pair::{Pair, Setup};
-use crate::rails_back::{bring_down, offer, open};
+use crate::rails_back::{bring_down, offer, open, port};
 use crate::recovery::{SIZE, Tasks, give_up_at_receiver, lose_early, say_down, split};
 
 /// Lets the device of an end of a rail fail for good, after which nothing can be flushed there.
@@ -61,23 +61,73 @@ fn persistent(rails: usize) -> Setup {
 }
 
 #[test]
-fn a_complete_receive_whose_data_can_never_be_made_visible_ends_the_connection() {
-    for is_gone in [false, true] {
+fn only_a_flush_of_a_complete_receive_whose_data_can_never_be_made_visible_ends_the_connection() {
+    for (is_gone, is_empty) in [(false, false), (true, false), (true, true)] {
         let mut pair = split::<true>(Setup::two_rails().gpu());
         let (receive, other) = (pair.irecv_of([SIZE]), pair.irecv());
         pair.drive();
-        pair.isend_of(SIZE, 0);
+        let size = if is_empty { 0 } else { SIZE };
+        pair.isend_of(size, 0);
         pair.drive();
         assert_eq!(pair.receiver.test(other), Ok(None), "the first one is complete now, and nobody has asked");
         fail_at_receiver(&mut pair, is_gone);
         let mut tasks = Tasks::default();
         pair.take_due(&mut tasks);
         pair.work(&mut tasks, false);
-        assert_eq!(pair.receiver.test(other).is_err(), is_gone);
-        assert_eq!(pair.receiver.test(receive), Ok(Some(&[SIZE][..])), "it was complete before");
-        let buffer = pair.target.buffer(SIZE, 0);
-        let flushed = pair.receiver.iflush(&[buffer]);
-        assert_eq!(matches!(flushed, Ok(Flushed::Pending(_))), !is_gone, "{flushed:?}");
+        assert_eq!(pair.receiver.test(receive), Ok(Some(&[size][..])));
+        assert_eq!(pair.receiver.test(other), Ok(None), "it goes on, as some applications flush nothing");
+        assert_eq!(flush(&mut pair).is_err(), is_gone && !is_empty);
+    }
+}
+
+/// Flushes the buffer. Returns an error if that ends the connection.
+fn flush(pair: &mut Pair<true>) -> Result<(), Error> {
+    let buffer = pair.target.buffer(SIZE, 0);
+    if let Flushed::Pending(flush) = pair.receiver.iflush(&[buffer])? {
+        pair.drive();
+        assert_eq!(pair.receiver.test(flush)?, Some(&[][..]));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_part_that_its_sender_knows_as_placed_counts_as_come_although_it_cannot_be_made_visible() {
+    // The other part comes before the sender says what it knows, or after; and it is flushed or not.
+    for (comes_first, is_flushed) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut pair = split::<true>(persistent(2).gpu());
+        let receive = pair.irecv_of([SIZE]);
+        pair.drive();
+        let end = first_lanes(&pair, true, 0);
+        pair.world.lock().set_rate(end, 1000);
+        let send = pair.isend_of(SIZE, 0);
+        pair.world.advance(20_000);
+        assert_eq!((pair.receiver.test(receive), pair.sender.test(send)), (Ok(None), Ok(None)), "one part has come");
+        let port = port(&pair, 1);
+        pair.world.lock().set_loop_back(port, false);
+        fail_at_receiver(&mut pair, false);
+        let mut tasks = Tasks::default();
+        pair.take_due(&mut tasks);
+        pair.work(&mut tasks, false);
+        if comes_first {
+            pair.drive();
+            assert_eq!(pair.receiver.test(receive), Ok(None), "the other part may come again");
+        }
+        pair.give_up(1, true);
+        pair.take_due(&mut tasks);
+        pair.work(&mut tasks, true);
+        assert_eq!(pair.hear(&mut tasks, true), RailMessage::Suspect);
+        assert!(matches!(pair.hear(&mut tasks, false), RailMessage::Down(_)));
+        assert_eq!(pair.hear(&mut tasks, true), RailMessage::State(Vec::new()));
+        assert_eq!((pair.received(receive), pair.sent(send)), (vec![SIZE], SIZE));
+        let next = pair.irecv();
+        if is_flushed {
+            assert!(flush(&mut pair).is_err());
+        } else {
+            pair.drive();
+            pair.isend();
+            assert_eq!(pair.received(next), [8]);
+            assert_eq!(flush(&mut pair), Ok(()), "the buffer has other data now");
+        }
     }
 }
 

@@ -436,7 +436,7 @@ fn a_part_that_its_sender_calls_placed_and_that_has_not_come_ends_the_connection
         // An adapter acknowledges before its process knows, and may be gone since, with what it had yet to bring into
         // GPU memory. A process that reads sockets knows what has come into its own.
         let expected = if ONE_SIDED || is_gpu {
-            "its adapter is gone"
+            "its adapter has acknowledged data to the peer"
         } else {
             "parts 0b10 of receive 0x0 have come, and not all"
         };

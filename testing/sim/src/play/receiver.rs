@@ -278,7 +278,7 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         let first = sizes.first().copied().unwrap_or(0);
         state.record(Kind::RecvDone, context.who, [received.group as u64, first, 0, 0]);
         drop(state);
-        // NCCL does not flush every receive, and never one that was reported early.
+        // NCCL does not flush every receive, and never one with an optional completion.
         if !planned.flush || planned.hinted || self.flushing.len() >= FLUSHES {
             self.release(received.group, received.buffers, context);
             return Ok(Step::Moved);
