@@ -36,6 +36,8 @@ pub(crate) struct Flushes {
     requests: Box<[FlushRequest; FLUSHES]>,
     /// The address of a buffer, the rails that last wrote into it, and those of them whose adapter is gone since.
     rails_of: Box<[(u64, RailSet, RailSet); REMEMBERED]>,
+    /// The rails that have brought parts of receives which were tested since the last flush over them began.
+    unflushed: RailSet,
     /// The rails whose lanes are being ended, which makes visible what they have brought.
     fencing: RailSet,
 }
@@ -58,6 +60,7 @@ impl Flushes {
         Self {
             requests: Box::new([none; FLUSHES]),
             rails_of: Box::new([(0, RailSet::EMPTY, RailSet::EMPTY); REMEMBERED]),
+            unflushed: RailSet::EMPTY,
             fencing: RailSet::EMPTY,
         }
     }
@@ -66,6 +69,7 @@ impl Flushes {
     #[inline]
     pub(crate) fn remember(&mut self, address: u64, mask: RailSet, gone: RailSet) {
         self.rails_of[remembered(address)] = (address, mask, gone);
+        self.unflushed |= mask;
     }
 
     /// Begins a flush of the buffers that need one: those in GPU memory that are not empty. Returns `None` if no buffer
@@ -93,6 +97,8 @@ impl Flushes {
         let Some(index) = self.requests.iter().position(|flush| !flush.taken) else {
             return Err(Misuse::Flushes(FLUSHES).into());
         };
+        // It makes everything visible that its rails have brought so far, or the end of their lanes does in its place.
+        self.unflushed = self.unflushed.except(unposted);
         let flush = &mut self.requests[index];
         let generation = flush.generation.wrapping_add(1) & GENERATIONS;
         *flush = FlushRequest { taken: true, generation, unposted, outstanding: RailSet::EMPTY, failed, targets };
@@ -137,6 +143,12 @@ impl Flushes {
         self.requests.iter().filter(on_rail).map(move |flush| flush.targets[rail])
     }
 
+    /// Returns true if a rail has brought a part of a receive that was tested since the last flush over it began. The
+    /// receive may have to be flushed yet.
+    pub(crate) fn has_unflushed(&self, rail: RailId) -> bool {
+        self.unflushed.contains(rail)
+    }
+
     /// Returns true if the lanes of a rail are being ended, which reads memory back.
     pub(crate) fn is_fencing(&self) -> bool {
         !self.fencing.is_empty()
@@ -150,6 +162,7 @@ impl Flushes {
     /// Notes that the lanes of a rail have ended, and if everything that they had brought is visible then.
     pub(crate) fn handle_fenced(&mut self, rail: RailId, is_visible: bool) {
         self.fencing.remove(rail);
+        self.unflushed.remove(rail);
         for (_, mask, gone) in self.rails_of.iter_mut().filter(|(_, mask, _)| mask.contains(rail)) {
             // New lanes of the rail have nothing to do with what these have brought.
             mask.remove(rail);

@@ -346,7 +346,8 @@ mod tests {
             let other = in_vain(other, number, LONG_LOOK);
             assert!(turns.end(&other).is_empty() && turns.slow.is_empty(), "rail {} is not theirs", other.rail);
         }
-        let next = turns.end(&found(&first, 0));
+        let next = turns.end(&in_vain(&first, 0, LONG_LOOK - Duration::from_nanos(1)));
+        assert!(turns.slow.is_empty(), "a look that is refused at once holds nobody up");
         assert!(next.len() == 1 && next[0].owner.is(&second));
         assert!(turns.end(&found(&second, 0)).is_empty() && turns.taken.is_empty());
     }

@@ -61,7 +61,7 @@ fn a_message_of_one_buffer_costs_one_write_on_each_active_rail_and_its_cts() {
         (ROCE, &[FUSED, EVEN], 0, (1, 1, 2)),
         (ROCE, &[FUSED, ("RAILWEAVE_WEIGHTS", "1,0")], 1 << 20, (1, 1, 1)),
         // More lanes carry more messages, not more parts, unless these are striped.
-        (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "4")], 1 << 20, (1, 2, 1)),
+        (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "3")], 1 << 20, (1, 2, 1)),
         (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "4"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")], 1 << 20, (1, 8, 1)),
         (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "4"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")], 65_000, (1, 2, 1)),
         // If the receiver does not learn sizes from its adapter, a record after the data carries them.

@@ -344,9 +344,9 @@ fn many_connections_over_a_rail_have_one_line_each_second() {
 
 #[test]
 fn a_rail_whose_new_lanes_hang_does_not_keep_another_one_of_its_peer_from_coming_back() {
-    alone(&with(&[FUSED, EVEN]), || {
+    alone(&with(&[FUSED, EVEN, ("RAILWEAVE_FLUSH", "0")]), || {
         // Once all lanes are connected, the kernel takes far longer on one port than a rail needs to be back.
-        let (pairs, lanes) = (12, 36);
+        let (pairs, lanes) = (12, 24);
         let fake = machine(&format!("faults = ['modify_qp/RTR@mlx5_1:{}-1000:2000ms']\n{ROCE}", lanes + 1));
         let (_plugin, net) = start();
         let pairs: Vec<_> = (0..pairs).map(|_| Pair::open(&net, &net, 0)).collect();
@@ -356,9 +356,9 @@ fn a_rail_whose_new_lanes_hang_does_not_keep_another_one_of_its_peer_from_coming
         let is_new = |lane: &QpReport| lane.device == "mlx5_1" && Some(lane.number) > last;
         let new = || fake.queue_pairs().into_iter().filter(is_new).collect::<Vec<_>>();
         fake.raise("mlx5_1", sys::EVENT_PORT_ERR, 1).unwrap();
-        until("a lane that hangs, one that waits for it, and a lane for flushes", || {
+        until("a lane that hangs, and one that waits for it", || {
             let made = new().iter().filter(|lane| lane.state == sys::QPS_INIT).count();
-            (made >= 3).then_some(())
+            (made >= 2).then_some(())
         });
         fake.raise("mlx5_0", sys::EVENT_PORT_ERR, 1).unwrap();
         until("the other rail's failure", || (!warnings_with(&["rail 0", "is down"]).is_empty()).then_some(()));

@@ -116,7 +116,7 @@ fn every_kind_of_lane_and_port_carries_every_size() {
     };
     type Settings = &'static [(&'static str, &'static str)];
     let cases: Vec<(String, Settings)> = vec![
-        (ROCE.to_owned(), &[("RAILWEAVE_LANES", "4")]),
+        (ROCE.to_owned(), &[("RAILWEAVE_LANES", "3")]),
         (ROCE.to_owned(), &[("RAILWEAVE_LANES", "1,3"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")]),
         // This many lanes need more completions than one of the known adapters has and, without a shared receive queue,
         // most of what any of them has.
@@ -312,7 +312,7 @@ fn deep_pipelines_move_both_ways_at_once() {
     type Settings = &'static [(&'static str, &'static str)];
     let cases: [(&str, Settings); 4] = [
         (ROCE, &[FUSED]),
-        (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "4"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")]),
+        (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "3"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")]),
         (INFINIBAND, &[FUSED]),
         // No adapter limits messages to so few bytes. The limit needs longer queues than most adapters have.
         (

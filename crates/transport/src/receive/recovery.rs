@@ -90,8 +90,9 @@ impl<F: Fabric> RecvConnection<F> {
 
     /// Returns pieces of GPU memory to read back, so that everything that a rail has placed there becomes visible. They
     /// are those of receives and flushes in progress, which stay registered: these do not end before the fence does.
-    /// Only if there are none, it is the last receive that was tested and that these lanes have a part in, if any: it
-    /// may have to be flushed yet, or its memory may be gone by now. One with an optional completion is never flushed.
+    /// If there are none, and the rail has a part in a tested receive that may have to be flushed yet, it is the last
+    /// receive that was tested, whose memory may be gone by now; but none with an optional completion, which is never
+    /// flushed.
     fn placed_by(&self, rail: RailId) -> Places {
         if !self.core.rails.find(rail).is_some_and(|connected| connected.rail.flushes()) {
             return Places { places: Vec::new(), is_sure: true };
@@ -108,11 +109,11 @@ impl<F: Fabric> RecvConnection<F> {
         let may_need = |receive: &&Receive| receive.flushable && receive.state != State::Early;
         let (tested, used): (Vec<_>, Vec<_>) =
             newest_first.filter(may_need).partition(|receive| receive.state == State::Free);
-        let may_be_flushed = |receive: &&Receive| !receive.optional && receive.expected.contains(rail);
-        let tested = tested.into_iter().filter(may_be_flushed);
         let in_use = used.into_iter().flat_map(pieces).chain(self.inbox.flushes.targets(rail));
         let mut placed: Vec<RemoteSlice> = in_use.collect();
         if placed.is_empty() {
+            let has_unflushed = self.inbox.flushes.has_unflushed(rail);
+            let tested = tested.into_iter().filter(|receive| has_unflushed && !receive.optional);
             let places = tested.flat_map(pieces).take(1).collect();
             return Places { places, is_sure: false };
         }
@@ -158,7 +159,6 @@ impl<F: Fabric> RecvConnection<F> {
         self.inbox.checked.remove(rail);
         self.recovery.holds_receives.remove(rail);
         self.inbox.flushes.handle_fenced(rail, fenced.is_visible);
-        self.inbox.slots.forget_tested(rail);
         if fenced.is_visible {
             self.inbox.slots.show(rail);
         } else {

@@ -79,13 +79,6 @@ impl Slots {
         }
     }
 
-    /// Notes that a rail's lanes have ended: receives that were tested have nothing to do with its next ones.
-    pub(crate) fn forget_tested(&mut self, rail: RailId) {
-        for receive in self.slots.iter_mut().filter(|receive| receive.state == State::Free) {
-            receive.expected.remove(rail);
-        }
-    }
-
     /// Returns the parts of an open receive into GPU memory that a rail has brought, without those that are known to be
     /// visible.
     fn brought_by(&self, rail: RailId, slot: Slot) -> RailSet {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use railweave_fabric::{Part, Piece, PolicyName, RailId, RailSet};
 use railweave_fabric_sim::{Faults, Outage};
 use railweave_transport::{
-    ConnectionConfig, ConnectionEnd, Event, Flushed, Incarnation, Order, Probe, RailMessage, RailNews, Recovers, Seen,
+    ConnectionConfig, ConnectionEnd, Event, Flushed, Incarnation, Order, Probe, RailMessage, RailNews, Recovers,
+    RecvRequest, Seen,
 };
 
 use crate::pair::{Pair, Setup};
@@ -306,15 +307,70 @@ fn a_fence_reads_a_tested_receive_back_only_if_these_lanes_have_a_part_in_it() {
     }
 }
 
+/// Posts a receive into the memory that only `pair.spare` has.
+fn irecv_spare(pair: &mut Pair<true>, size: u64, optional: bool) -> RecvRequest {
+    let buffer = pair.spare.buffer(size, 0);
+    let receive = (0..3).find_map(|_| pair.receiver.irecv(&[buffer], optional).expect("it is open"));
+    pair.drive();
+    receive.expect("there is room")
+}
+
+/// Moves a message into a receive. Tests both ends.
+fn move_into(pair: &mut Pair<true>, receive: RecvRequest, size: u64) {
+    pair.drive();
+    let send = pair.isend_of(size, 0);
+    assert_eq!((pair.received(receive), pair.sent(send)), (vec![size], size));
+}
+
 #[test]
-fn a_fence_reads_back_no_tested_receive_that_may_have_been_reported_early_or_came_over_other_rails() {
-    for (size, optional, reads) in [(SIZE, false, true), (SIZE, true, false), (8, false, false)] {
+fn a_fence_reads_back_no_receive_that_needs_no_flush() {
+    // One of a rail; one of both, that of an application that may have its data before, or one that was flushed.
+    for (size, optional, is_flushed) in [(8, false, false), (SIZE, true, false), (SIZE, false, true)] {
         let mut pair = split::<true>(Setup::two_rails().gpu());
-        let buffer = pair.target.buffer(size, 0);
-        let receive = pair.receiver.irecv(&[buffer], optional).expect("it is open").expect("there is room");
-        pair.drive();
-        pair.isend_of(size, 0);
-        assert_eq!(pair.received(receive), [size]);
-        assert_eq!(reads_back(&mut pair, &mut Tasks::default()), reads, "{size} bytes, optional: {optional}");
+        let receive = irecv_spare(&mut pair, size, optional);
+        move_into(&mut pair, receive, size);
+        if is_flushed {
+            let buffer = pair.spare.buffer(size, 0);
+            let Ok(Flushed::Pending(flush)) = pair.receiver.iflush(&[buffer]) else { panic!("it has been tested") };
+            pair.drive();
+            assert_eq!(pair.receiver.test(flush), Ok(Some(&[][..])));
+        }
+        assert!(!reads_back(&mut pair, &mut Tasks::default()), "{size} bytes, {optional}, {is_flushed}");
+    }
+}
+
+#[test]
+fn a_fence_reads_back_the_last_tested_receive_alone() {
+    // Nothing of a rail has to be registered any more but that.
+    for is_early in [false, true] {
+        let mut pair = split::<true>(Setup::two_rails().gpu());
+        if is_early {
+            let receive = pair.irecv_of([SIZE]);
+            move_into(&mut pair, receive, SIZE);
+            let early = irecv_spare(&mut pair, SIZE, true);
+            assert_eq!(pair.receiver.test(early), Ok(Some(&[SIZE][..])));
+        } else {
+            let older = irecv_spare(&mut pair, SIZE, false);
+            move_into(&mut pair, older, SIZE);
+            let receive = pair.irecv_of([SIZE]);
+            move_into(&mut pair, receive, SIZE);
+        }
+        pair.spare.deregister();
+        assert!(reads_back(&mut pair, &mut Tasks::default()));
+    }
+}
+
+#[test]
+fn a_rail_makes_visible_what_it_has_brought_however_many_receives_were_tested_since() {
+    for count in [255, 256] {
+        let mut pair = split::<true>(Setup::two_rails().gpu());
+        let receive = pair.irecv_of([SIZE]);
+        move_into(&mut pair, receive, SIZE);
+        allow(&pair, RailSet::first_of(1));
+        for _ in 0..count {
+            let receive = irecv_spare(&mut pair, 8, false);
+            move_into(&mut pair, receive, 8);
+        }
+        assert!(reads_back(&mut pair, &mut Tasks::default()), "after {count}");
     }
 }

@@ -125,6 +125,9 @@ pub(crate) struct Pair<const ONE_SIDED: bool> {
     pub(crate) source: Memory,
     /// Memory of the receiver's process.
     pub(crate) target: Memory,
+    /// More of it.
+    #[allow(dead_code, reason = "the examples need none")]
+    pub(crate) spare: Memory,
 }
 
 impl<const ONE_SIDED: bool> Pair<ONE_SIDED> {
@@ -134,7 +137,8 @@ impl<const ONE_SIDED: bool> Pair<ONE_SIDED> {
         let (from, to) = (process(&setup.from), process(&setup.to));
         let (sender, receiver) = connect(&world, &from, &to, &setup.config);
         let (source, target) = (from.memory(MemoryKind::Host, setup.bytes), to.memory(setup.kind, setup.bytes));
-        Self { world, sender, receiver, source, target }
+        let spare = to.memory(setup.kind, setup.bytes);
+        Self { world, sender, receiver, source, target, spare }
     }
 
     /// Steps until nothing is scheduled, and then lets time pass until every completion is visible.

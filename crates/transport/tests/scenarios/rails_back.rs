@@ -333,7 +333,7 @@ fn the_remains_of_lanes_and_offers_that_the_peer_gives_up_are_handed_over_to_be_
 fn the_memory_of_new_lanes_that_are_not_wanted_outlives_them() {
     let (pair, mut tasks) = offer_in_vain();
     let mut fence = tasks.of_sender.pop_front().expect("their lanes end");
-    let Pair { world, sender, receiver: _receiver, source: _source, target: _target } = pair;
+    let Pair { world, sender, receiver: _receiver, source: _source, target: _target, spare: _spare } = pair;
     drop(sender);
     let before = world.lock().left().0;
     assert_eq!(fence.run(0), None);
