@@ -62,8 +62,8 @@ fn a_message_of_one_buffer_costs_one_write_on_each_active_rail_and_its_cts() {
         (ROCE, &[FUSED, ("RAILWEAVE_WEIGHTS", "1,0")], 1 << 20, (1, 1, 1)),
         // More lanes carry more messages, not more parts, unless these are striped.
         (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "3")], 1 << 20, (1, 2, 1)),
-        (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "4"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")], 1 << 20, (1, 8, 1)),
-        (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "4"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")], 65_000, (1, 2, 1)),
+        (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "3"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")], 1 << 20, (1, 6, 1)),
+        (ROCE, &[FUSED, EVEN, ("RAILWEAVE_LANES", "3"), ("RAILWEAVE_SPLIT_DATA_ON_LANES", "1")], 65_000, (1, 2, 1)),
         // If the receiver does not learn sizes from its adapter, a record after the data carries them.
         (ROCE, &[("RAILWEAVE_BYTE_COUNTS", "0")], 1 << 20, (2, 1, 2)),
         // If packets may overtake each other, all data comes before the immediates.
