@@ -36,6 +36,8 @@ pub(super) struct OneRail<F: Fabric> {
     pub(super) pauses: Pauses,
     /// True from the news that it is back until it is down: new lanes may fail before the sender uses them.
     pub(super) is_in_use: bool,
+    /// True if an event since the last offer says that a port may have another address.
+    pub(super) is_hurried: bool,
 }
 
 /// The stage of a rail.
@@ -64,6 +66,7 @@ impl<F: Fabric> Recovery<F> {
             question: None,
             pauses: Pauses::new(pause),
             is_in_use: true,
+            is_hurried: false,
         });
         Self {
             rails,
@@ -89,6 +92,17 @@ impl<F: Fabric> Recovery<F> {
 
     pub(super) fn work(&mut self, work: impl RailWork + 'static) {
         self.actions.push_back(RecoveryAction::Work(Box::new(work)));
+    }
+
+    /// Returns the rail whose sockets are the first to be given up, and when: they are awaited, and a port may have
+    /// another address.
+    pub(super) fn late(&self) -> Option<(u64, RailId)> {
+        let late = RailId::all().take(MAX_RAILS).filter_map(|rail| {
+            let one = &self.rails[rail];
+            let is_late = one.is_hurried && matches!(one.stage, Stage::Awaiting(_));
+            is_late.then(|| (one.pauses.long_ns(), rail))
+        });
+        late.min()
     }
 
     /// Gives new lanes up that are gone already.

@@ -38,6 +38,9 @@ impl<F: Fabric> RecvConnection<F> {
         while let Some((rail, why)) = self.core.take_given_up() {
             self.begin_fence(rail, why, now_ns);
         }
+        while let Some((_, rail)) = self.recovery.late().filter(|(at_ns, _)| *at_ns <= now_ns) {
+            self.recovery.give_up_new(rail);
+        }
         self.repeat_cts();
         self.check_outage(now_ns);
     }
@@ -51,7 +54,8 @@ impl<F: Fabric> RecvConnection<F> {
     pub(super) fn recovery_next_ns(&self) -> Option<u64> {
         let repeats = self.recovery.repeats_cts && !self.core.postable().is_empty();
         let due = (repeats || self.core.has_given_up()).then_some(0);
-        due.into_iter().chain(self.core.outage_ns()).min()
+        let late = self.recovery.late().map(|(at_ns, _)| at_ns);
+        due.into_iter().chain(late).chain(self.core.outage_ns()).min()
     }
 
     fn begin_fence(&mut self, rail: RailId, why: GivenUp, now_ns: u64) {
@@ -399,6 +403,8 @@ impl<F: Fabric> RecvConnection<F> {
             return Err(RailFault::WrongLanes { lanes: peer.len(), agreed: lanes });
         }
         (one.incarnation, one.stage) = (incarnation, Stage::Opening);
+        one.pauses.begin(now_ns);
+        one.is_hurried = false;
         if self.core.is_gone(rail) {
             self.recovery.give_up_new(rail);
             return Ok(());
@@ -511,9 +517,12 @@ impl<F: Fabric> RecvConnection<F> {
     #[expect(clippy::unused_self, reason = "the sending end has the same method")]
     pub(super) fn take_dialled(&self, _dial: &Dial, _socket: Result<OwnedFd, String>, _now_ns: u64) {}
 
-    /// The sender offers new lanes, so there is nothing to hurry here.
-    #[expect(clippy::unused_self, reason = "the sending end has the same method")]
-    pub(super) fn hurry(&self, _now_ns: u64) {}
+    /// Gives up new lanes whose sockets do not come soon, because a port may have another address now: the sender dials
+    /// the old one, which may answer nothing. It offers others then.
+    pub(super) fn hurry(&mut self, now_ns: u64) {
+        self.recovery.rails.iter_mut().for_each(|one| one.is_hurried = true);
+        self.recover_now(now_ns);
+    }
 
     /// Writes the CTS entries of all receives that are not complete again over a usable rail, if a rail was given up
     /// that may have lost some.

@@ -24,6 +24,10 @@ const LATE: u64 = 100;
 /// The time that an attempt has at each end until its lanes are connected.
 const ATTEMPT: u64 = 30;
 
+/// An attempt for which this time is not enough takes long: over a path that works the lanes are connected by then. So
+/// events without end leave each attempt enough time.
+const LONG: u64 = 5;
+
 /// The least and the most time that connected lanes have for their first packets. The time is as long as the pause
 /// before the next attempt, because the peer's adapter asks only once for a packet that it misses. If that request is
 /// lost too, which happens where one direction of a path comes back before the other, the packet comes again when the
@@ -90,6 +94,11 @@ impl Pauses {
     /// Notes that an attempt begins.
     pub(crate) fn begin(&mut self, now_ns: u64) {
         self.began_ns = Some(now_ns);
+    }
+
+    /// Returns the time from which the last attempt takes long.
+    pub(crate) fn long_ns(&self) -> u64 {
+        self.began_ns.unwrap_or(0).saturating_add(self.first_ns * LONG)
     }
 
     /// Notes that the peer offers new lanes. Returns false if it does so too often: each offer makes work here.
