@@ -24,9 +24,10 @@ const LATE: u64 = 100;
 /// The time that an attempt has at each end until its lanes are connected.
 const ATTEMPT: u64 = 30;
 
-/// An attempt for which this time is not enough takes long: over a path that works the lanes are connected by then. So
-/// events without end leave each attempt enough time.
-const LONG: u64 = 5;
+/// An attempt for which this time is not enough takes long: over a path that works the lanes are connected by then,
+/// even if the kernel has to ask for the peer's hardware address or to say SYN a second time, which it does after 1 s.
+/// So events without end leave each attempt enough time.
+const LONG: u64 = 15;
 
 /// The least and the most time that connected lanes have for their first packets. The time is as long as the pause
 /// before the next attempt, because the peer's adapter asks only once for a packet that it misses. If that request is
