@@ -76,7 +76,7 @@ impl GidTable {
 
     /// Returns the entries that lanes may use now, best first. Returns the previous ones if the current ones are no
     /// substitute: an address may be gone only for a moment, and an entry that the rules or the filter excluded while
-    /// the address was there does not take its place.
+    /// the address was there does not take its place. An entry that the user names is followed to where it is now.
     pub(crate) fn renewed(&self, length: i32, before: &[PortGid]) -> Vec<PortGid> {
         if let (LinkLayer::Roce, Some(index), Some(before)) = (self.link_layer, self.rules.index, before.first()) {
             return vec![named_again(&self.read(length), index, before)];

@@ -34,7 +34,7 @@ struct FlushRequest {
 /// The flushes of a receiving connection.
 pub(crate) struct Flushes {
     requests: Box<[FlushRequest; FLUSHES]>,
-    /// The address of a buffer, the rails that last wrote into it, and those of them whose adapter is gone since.
+    /// The address of a buffer, the rails that last wrote into it, and those whose data nobody can make visible now.
     rails_of: Box<[(u64, RailSet, RailSet); REMEMBERED]>,
     /// The rails that have brought parts of receives which were tested since the last flush over them began.
     unflushed: RailSet,
