@@ -56,11 +56,14 @@ fn ip(words: &str) {
     assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "ip {words}");
 }
 
-/// Returns the id of a process that has ended.
-fn dead_process() -> u32 {
-    let mut child = Command::new("true").spawn().unwrap();
-    child.wait().unwrap();
-    child.id()
+/// Makes a namespace as a process would that ended without removing it, and returns that process's id.
+fn left_behind() -> u32 {
+    let mut owner = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    // The owner lives until the namespace is whole: demos of other tests remove what belongs to the dead.
+    ip(&format!("netns add railweave-{}-0", owner.id()));
+    // Waiting closes its standard input, which ends it.
+    owner.wait().unwrap();
+    owner.id()
 }
 
 #[test]
@@ -68,8 +71,7 @@ fn the_demo_shows_the_split_over_rails_whose_speeds_change() {
     if !can_slow() {
         return;
     }
-    let left_behind = dead_process();
-    ip(&format!("netns add railweave-{left_behind}-0"));
+    let left_behind = left_behind();
     let wanted = ["demo", "--shape", "80,20", "--then", "1s:20,20", "--seconds", "2", "--every", "100ms"];
     let (results, text) = results(&wanted);
     assert_eq!(namespaces(left_behind), Vec::<String>::new(), "{text}");
