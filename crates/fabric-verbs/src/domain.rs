@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use railweave_fabric::{LinkLayer, SetupError, SetupStep};
 
@@ -46,8 +47,8 @@ pub struct VerbsDomain {
     told_of_queues: AtomicBool,
     /// True once the driver has refused relaxed ordering; later registrations do not ask for it.
     pub(crate) refuses_relaxed: AtomicBool,
-    /// True while the last fence that read memory back here did so in vain.
-    pub(crate) reads_nothing_back: AtomicBool,
+    /// The end of the last fence that waited in vain for memory to be read back here, if none has read any since.
+    pub(crate) last_vain: Mutex<Option<Instant>>,
 }
 
 impl VerbsDomain {
@@ -72,7 +73,7 @@ impl VerbsDomain {
             inform,
             told_of_queues: AtomicBool::new(false),
             refuses_relaxed: AtomicBool::new(false),
-            reads_nothing_back: AtomicBool::new(false),
+            last_vain: Mutex::default(),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,9 +30,14 @@ const QUIET: Duration = Duration::from_millis(10);
 /// besides the calls into the kernel.
 const LIMIT: Duration = Duration::from_millis(400);
 
-/// The longest wait for the flushes at a port through which the last fence has read nothing back. It may not loop back
-/// while its cable is out, and then the fences of all its connections wait, a few at a time.
+/// The longest wait for the flushes at a port through which a fence has read nothing back within [`VAIN_TIME`]. Perhaps
+/// its adapter does not loop back while the cable is out, and then the fences of all its connections wait, a few at a
+/// time.
 const SHORT_LIMIT: Duration = Duration::from_millis(20);
+
+/// The time for which a fence that has waited in vain shortens those after it. All connections of a port notice an
+/// outage within about a second.
+const VAIN_TIME: Duration = Duration::from_secs(3);
 
 /// The parts of a rail that ends.
 pub(crate) struct FenceParts {
@@ -147,16 +152,20 @@ impl<'a, R: Reports> Fence<'a, R> {
     pub(crate) fn end(
         mut self,
         flushes: &[RemoteSlice],
-        reads_nothing_back: &AtomicBool,
+        last_vain: &Mutex<Option<Instant>>,
         shared: impl Send + 'static,
     ) -> Ended {
         self.wait_for_lanes();
         let retired: Vec<_> = self.lanes.iter_mut().filter_map(|lane| lane.qp.take()).map(QueuePair::retire).collect();
         while self.poll() {}
-        let limit = if reads_nothing_back.load(Ordering::Relaxed) { SHORT_LIMIT } else { LIMIT };
+        let vain = || last_vain.lock().unwrap_or_else(PoisonError::into_inner);
+        let limit = if vain().is_some_and(|at| at.elapsed() < VAIN_TIME) { SHORT_LIMIT } else { LIMIT };
         let is_visible = self.flush_all(flushes, limit);
-        if !flushes.is_empty() {
-            reads_nothing_back.store(!is_visible, Ordering::Relaxed);
+        if is_visible && !flushes.is_empty() {
+            *vain() = None;
+        } else if !is_visible && !self.has_flush_failed {
+            // A read that fails took no time, and may be of memory that is gone.
+            *vain() = Some(Instant::now());
         }
         let flush = self.flush.map(FlushLane::retire);
         let is_over = retired.iter().all(Result::is_ok) && flush.as_ref().is_none_or(|(is_over, _)| *is_over);

@@ -501,6 +501,6 @@ impl Rail for VerbsRail {
         };
         let lanes = lanes.into_lanes().map(|lane| (receives(&lane), lane)).collect();
         let parts = FenceParts { lanes, flush, shares_receives: shared.is_some(), completions, depth: self.depth };
-        Fence::new(parts, reports).end(flushes, &domain.reads_nothing_back, shared)
+        Fence::new(parts, reports).end(flushes, &domain.last_vain, shared)
     }
 }

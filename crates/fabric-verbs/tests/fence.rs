@@ -19,6 +19,8 @@ const SWIFT: Duration = Duration::from_millis(300);
 const QUIET: Duration = Duration::from_millis(10);
 /// The time for which a fence waits for work that should come back.
 const LIMIT: Duration = Duration::from_millis(400);
+/// The time for which a fence that has read nothing back shortens others.
+const VAIN_TIME: Duration = Duration::from_secs(3);
 /// More than a fence ever takes.
 const BOUND: Duration = Duration::from_secs(3);
 
@@ -391,7 +393,25 @@ fn only_the_first_fence_waits_long_for_a_port_that_reads_nothing_back() {
     // After the fence that found the port up again, the next one has all of the time.
     assert_eq!((took_long[0], took_long[6]), (true, true));
     // A busy machine may hold a thread up.
-    assert!(took_long[1..6].iter().any(|is_long| !is_long), "{took_long:?}");
+    assert!(took_long[1..5].iter().any(|is_long| !is_long), "{took_long:?}");
+}
+
+#[test]
+fn a_fence_has_all_of_its_time_after_a_read_that_failed_and_long_after_one_in_vain() {
+    let machine = Machine::new(&strict(ROCE));
+    let (a, b, wish) = (machine.port("a"), machine.port("b"), wish(1, None));
+    let domain = open(&b, wish.receiver, |_| ()).unwrap();
+    let [first, second, third] = [(); 3].map(|()| Pair::open_into(&a, &b, &domain, &wish).unwrap());
+    let gone = first.far.block(100, Access::DATA).place();
+    let ended = end(first.far.rail, &[gone]);
+    assert!(!ended.is_flushed && ended.time < LIMIT, "its memory is not registered any more");
+    machine.fake.set_port_state("b", 1, sys::PORT_DOWN).unwrap();
+    for Pair { near: _near, far } in [second, third] {
+        let block = far.block(100, Access::DATA);
+        let ended = end(far.rail, &[block.place()]);
+        assert!(!ended.is_flushed && ended.time >= LIMIT, "{:?}", ended.time);
+        thread::sleep(VAIN_TIME);
+    }
 }
 
 #[test]
