@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use mio::Token as PollToken;
 use mio::net::TcpStream;
+use railweave_fabric::RailId;
 use railweave_transport::{Dial, LANE_PROOF_BYTES, LanePreface, PREFACE_BYTES, Preface, Redials};
 
 use super::clock::nanoseconds;
@@ -159,6 +160,21 @@ impl ControlLoop {
         }
         if let Err(reason) = self.start_lane_dial(route, dial, port, redials, patience_ns) {
             self.hand_dialled(route, dial, Err(reason));
+        }
+    }
+
+    /// Ends the dials of lanes that a rail of an open connection needs no more. The peer may await those of the next
+    /// attempt, and cannot tell one from another.
+    pub(super) fn end_lane_dials(&mut self, route: Route, rail: RailId) {
+        let is_its = |dialled: Route, dial: &Dial| (dialled, dial.rail) == (route, rail);
+        let its = self.entries.iter().filter(|(_, entry)| match entry {
+            Entry::LaneDial(entry) => is_its(entry.route, &entry.dial),
+            Entry::LaneRedial(entry) => is_its(entry.route, &entry.dial),
+            _ => false,
+        });
+        for token in its.map(|(token, _)| *token).collect::<Vec<_>>() {
+            self.entries.remove(&token);
+            self.touch(token);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Log lines about rails that go down and come back. A cable that is pulled takes a rail of every connection over it,
 //! so only the first of them has lines of its own; the others are counted. So are its own lines beyond a few a second,
-//! because a peer can have a rail go down and come back as often as it likes. An honest peer does not.
+//! because a peer can have a rail go down and come back as often as it likes. A rail of an honest peer does so less
+//! often.
 
 use std::collections::BTreeMap;
 

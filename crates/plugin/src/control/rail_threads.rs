@@ -131,8 +131,8 @@ impl Turns {
         Some(job)
     }
 
-    /// Ends the turn of work that is back, if it had one. Returns the work that may begin then: that of other rails
-    /// first, and that of slow ones of other sessions last.
+    /// Ends the turn of work that is back, if it had one. Returns the work that may begin then: that of slow rails
+    /// of other sessions last, and that of the same rail after others of its kind.
     fn end(&mut self, done: &RailDone) -> Vec<RailJob> {
         let Some(place) = self.taken.iter().position(|(owner, rail)| *rail == done.rail && owner.is(&done.owner))
         else {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 
 use railweave_fabric::{Part, RailId};
 use railweave_telemetry::EventKind;
-use railweave_transport::{Dial, Error, Event, RecoveryAction};
+use railweave_transport::{Dial, Error, Event, Message, RailMessage, RailNews, RecoveryAction};
 
 use super::connection::Connection;
 use super::control_loop::ControlLoop;
@@ -200,6 +200,9 @@ impl ControlLoop {
     fn carry_out_recovery_action(&mut self, route: Route, action: RecoveryAction) {
         match action {
             RecoveryAction::Send(message) => {
+                if let Message::Rail(RailNews { rail, message: RailMessage::Down(_), .. }) = &message {
+                    self.end_lane_dials(route, *rail);
+                }
                 // The path of the rail that fails may be that of the session, without which no rail comes back.
                 let socket = self.session(route.session).and_then(|session| session.socket.as_ref());
                 if let Some(socket) = socket.filter(|socket| !socket.is_dialled) {
@@ -355,9 +358,7 @@ pub(super) mod tests {
     use railweave_fabric_tcp::Tcp;
     use railweave_identity::random;
     use railweave_patience::until;
-    use railweave_transport::{
-        Fate, Incarnation, LanePreface, Message, Preface, RailMessage, RailNews, Redials, Session as Protocol, Token,
-    };
+    use railweave_transport::{Fate, Incarnation, LanePreface, Preface, Redials, Session as Protocol, Token};
 
     use super::*;
     use crate::comm::RegistrarOf;
@@ -530,44 +531,43 @@ pub(super) mod tests {
         assert!(thread.recovery(ROUTE).is_some_and(|recovery| !recovery.has_any()));
     }
 
+    /// Returns a dial from an address to this host.
+    fn dial_from(local: Ipv4Addr) -> Dial {
+        let (rail, lane, local, remote) =
+            (RailId::new(0).unwrap(), LaneId::FIRST, local.into(), Ipv4Addr::LOCALHOST.into());
+        Dial { rail, lane, local, remote, token: Token([5; 16]), incarnation: Incarnation::default() }
+    }
+
     #[test]
     fn a_dial_that_fails_at_once_goes_back_to_its_end() {
         let mut thread = control_loop();
         open(&mut thread);
         // This host has no such address (RFC 5737).
-        let local = Ipv4Addr::new(192, 0, 2, 1).into();
-        let (rail, lane) = (RailId::new(0).unwrap(), LaneId::FIRST);
-        let dial = Dial {
-            rail,
-            lane,
-            local,
-            remote: Ipv4Addr::LOCALHOST.into(),
-            token: Token([5; 16]),
-            incarnation: Incarnation::default(),
-        };
+        let dial = dial_from(Ipv4Addr::new(192, 0, 2, 1));
         thread.carry_out_recovery_action(ROUTE, RecoveryAction::Dial(dial));
         let mut inbox = thread.recovery(ROUTE).unwrap().take();
         assert!(matches!(inbox.pop_front(), Some(Input::Dialled(back, Err(_))) if back == dial));
     }
 
     #[test]
-    fn lanes_of_open_connections_are_dialled_again() {
+    fn lanes_of_open_connections_are_dialled_again_until_their_rail_is_given_up() {
         let mut thread = control_loop();
         open(&mut thread);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         listener.set_nonblocking(true).unwrap();
-        let (rail, lane, localhost) = (RailId::new(0).unwrap(), LaneId::FIRST, Ipv4Addr::LOCALHOST.into());
-        let dial = Dial {
-            rail,
-            lane,
-            local: localhost,
-            remote: localhost,
-            token: Token([5; 16]),
-            incarnation: Incarnation::default(),
-        };
+        let dial = dial_from(Ipv4Addr::LOCALHOST);
         let (port, redials) = (listener.local_addr().unwrap().port(), Redials::until(u64::MAX));
-        thread.redial_lane(LaneRedial { route: ROUTE, dial, port, redials, patience_ns: 1_000_000_000, at_ns: 0 });
+        let redial = || LaneRedial { route: ROUTE, dial, port, redials, patience_ns: 1_000_000_000, at_ns: 0 };
+        thread.redial_lane(redial());
         assert!(listener.accept().is_ok());
+        thread.entries.insert(99, Entry::LaneRedial(redial()));
+        for (rail, left) in [(1, 2), (0, 0)] {
+            let message = RailMessage::Down(Vec::new());
+            let news = RailNews { rail: RailId::new(rail).unwrap(), incarnation: Incarnation::default(), message };
+            thread.carry_out_recovery_action(ROUTE, RecoveryAction::Send(Message::Rail(news)));
+            let is_dial = |entry: &&Entry| matches!(entry, Entry::LaneDial(_) | Entry::LaneRedial(_));
+            assert_eq!(thread.entries.values().filter(is_dial).count(), left, "rail {rail}");
+        }
     }
 
     #[test]
