@@ -552,7 +552,9 @@ macro_rules! both_ends {
             }
 
             fn hurry_recovery(&mut self, now_ns: u64) {
-                self.hurry(now_ns);
+                if self.core.check_open().is_ok() {
+                    self.hurry(now_ns);
+                }
             }
 
             fn recovery_timeout_ns(&self) -> Option<u64> {

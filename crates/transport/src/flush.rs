@@ -6,6 +6,7 @@
 use railweave_fabric::{Fabric, MAX_RAILS, PostError, Rail, RailId, RailSet, RemoteSlice};
 
 use crate::rails::Rails;
+use crate::sequence::Slot;
 use crate::work::WorkKind;
 use crate::{Error, Incoming, Misuse};
 
@@ -34,10 +35,17 @@ struct FlushRequest {
 /// The flushes of a receiving connection.
 pub(crate) struct Flushes {
     requests: Box<[FlushRequest; FLUSHES]>,
-    /// The address of a buffer, the rails that last wrote into it, and those whose data nobody can make visible now.
+    /// The address of a buffer, the rails that last wrote into it, and those whose data nobody can make visible any
+    /// more.
     rails_of: Box<[(u64, RailSet, RailSet); REMEMBERED]>,
+    /// The rails of the latter kind of buffers for which there was no place.
+    unknown_gone: RailSet,
     /// The rails that have brought parts of receives which were tested since the last flush over them began.
     unflushed: RailSet,
+    /// The last receive that was tested and may have to be flushed.
+    tested: Option<Slot>,
+    /// The rails that have brought such parts of which nothing is left to be read back, while their lanes are ended.
+    blind: RailSet,
     /// The rails whose lanes are being ended, which makes visible what they have brought.
     fencing: RailSet,
 }
@@ -60,7 +68,10 @@ impl Flushes {
         Self {
             requests: Box::new([none; FLUSHES]),
             rails_of: Box::new([(0, RailSet::EMPTY, RailSet::EMPTY); REMEMBERED]),
+            unknown_gone: RailSet::EMPTY,
             unflushed: RailSet::EMPTY,
+            tested: None,
+            blind: RailSet::EMPTY,
             fencing: RailSet::EMPTY,
         }
     }
@@ -68,8 +79,20 @@ impl Flushes {
     /// Remembers which rails wrote into the buffer at `address`, and those whose data nobody can make visible any more.
     #[inline]
     pub(crate) fn remember(&mut self, address: u64, mask: RailSet, gone: RailSet) {
-        self.rails_of[remembered(address)] = (address, mask, gone);
+        let place = &mut self.rails_of[remembered(address)];
+        if place.0 != address && !place.2.is_empty() {
+            // Whoever flushes this buffer does so over all rails, as they do one that nobody remembers.
+            self.unknown_gone |= gone;
+            return;
+        }
+        *place = (address, mask, gone);
+    }
+
+    /// Notes that a receive was tested of which these rails have brought parts, and which may have to be flushed.
+    #[inline]
+    pub(crate) fn note_tested(&mut self, slot: Slot, mask: RailSet) {
         self.unflushed |= mask;
+        self.tested = Some(slot);
     }
 
     /// Begins a flush of the buffers that need one: those in GPU memory that are not empty. Returns `None` if no buffer
@@ -81,9 +104,7 @@ impl Flushes {
         for buffer in buffers.iter().filter(|buffer| buffer.size > 0 && !buffer.keys.host) {
             let (address, mask, gone) = self.rails_of[remembered(buffer.address)];
             let known = address == buffer.address;
-            if known {
-                failed = failed.or(gone.first());
-            }
+            failed = failed.or(if known { gone } else { self.unknown_gone }.first());
             // No rail is left in the mask if the end of the lanes has made everything visible.
             let mask = if known { mask & flushing } else { flushing };
             unposted |= mask;
@@ -149,18 +170,29 @@ impl Flushes {
         self.unflushed.contains(rail)
     }
 
+    /// Returns the last receive that was tested and may have to be flushed. Its slot may be in use again.
+    pub(crate) fn last_tested(&self) -> Option<Slot> {
+        self.tested
+    }
+
     /// Returns true if the lanes of a rail are being ended, which reads memory back.
     pub(crate) fn is_fencing(&self) -> bool {
         !self.fencing.is_empty()
     }
 
-    /// Notes that the lanes of a rail are being ended.
-    pub(crate) fn begin_fence(&mut self, rail: RailId) {
+    /// Notes that the lanes of a rail are being ended. `is_blind` is true if nothing is left to be read back, although
+    /// [`Self::has_unflushed`]: then nothing tells that the rail's data is visible.
+    pub(crate) fn begin_fence(&mut self, rail: RailId, is_blind: bool) {
         self.fencing.insert(rail);
+        self.blind.remove(rail);
+        if is_blind {
+            self.blind.insert(rail);
+        }
     }
 
     /// Notes that the lanes of a rail have ended, and if everything that they had brought is visible then.
     pub(crate) fn handle_fenced(&mut self, rail: RailId, is_visible: bool) {
+        let is_visible = is_visible && !self.blind.contains(rail);
         self.fencing.remove(rail);
         self.unflushed.remove(rail);
         for (_, mask, gone) in self.rails_of.iter_mut().filter(|(_, mask, _)| mask.contains(rail)) {
@@ -317,7 +349,7 @@ mod tests {
             let mut flushes = Flushes::new(0);
             flushes.remember(0x1000, both, RailSet::EMPTY);
             let before = begin(&mut flushes, both).expect("it is needed");
-            flushes.begin_fence(rail);
+            flushes.begin_fence(rail, false);
             let during = begin(&mut flushes, RailSet::from_bits(0b10)).expect("it is needed");
             for index in [before, during] {
                 flushes.requests[index].unposted.remove(RailId::new(1).unwrap());
@@ -336,5 +368,43 @@ mod tests {
             flushes.requests[again].unposted = RailSet::EMPTY;
             assert_eq!(flushes.finish(again), Progress::Done);
         }
+    }
+
+    #[test]
+    fn what_a_rail_has_brought_is_not_visible_if_nothing_was_left_to_be_read_back() {
+        let (gpu, rail) = (keys(false), RailId::default());
+        for is_blind in [false, true] {
+            let mut flushes = Flushes::new(0);
+            flushes.remember(0x1000, RailSet::only(rail), RailSet::EMPTY);
+            flushes.begin_fence(rail, true);
+            flushes.begin_fence(rail, is_blind);
+            flushes.handle_fenced(rail, true);
+            let flush = flushes.begin(&[buffer(0x1000, 1, &gpu)], RailSet::EMPTY).unwrap();
+            let progress = flush.map(|index| flushes.finish(index));
+            assert_eq!(progress, is_blind.then_some(Progress::Failed(rail)));
+        }
+    }
+
+    #[test]
+    fn a_buffer_that_nobody_can_make_visible_keeps_its_place() {
+        let (gpu, [first, second]) = (keys(false), [0, 1].map(|rail| RailSet::only(RailId::new(rail).unwrap())));
+        let others = (2..).map(|number| number << 12).filter(|other| remembered(*other) == remembered(0x1000));
+        let others: Vec<u64> = others.take(2).collect();
+        let mut flushes = Flushes::new(0);
+        let flush = |flushes: &mut Flushes, address| {
+            let index = flushes.begin(&[buffer(address, 1, &gpu)], RAILS).unwrap().expect("it is needed");
+            let unposted = std::mem::take(&mut flushes.requests[index].unposted);
+            (unposted, flushes.finish(index))
+        };
+        let failed = Progress::Failed(first.first().unwrap());
+        flushes.remember(0x1000, second, first);
+        flushes.remember(others[0], second, RailSet::EMPTY);
+        assert_eq!(flush(&mut flushes, 0x1000), (second, failed));
+        assert_eq!(flush(&mut flushes, others[0]), (RAILS, Progress::Done), "all rails are as good");
+        flushes.remember(others[1], RailSet::EMPTY, first);
+        assert_eq!(flush(&mut flushes, others[1]), (RAILS, failed));
+        flushes.remember(0x1000, second, RailSet::EMPTY);
+        flushes.remember(others[0], second, RailSet::EMPTY);
+        assert_eq!(flush(&mut flushes, others[0]), (second, Progress::Done), "the place is free again");
     }
 }

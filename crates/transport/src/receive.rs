@@ -4,6 +4,7 @@ mod holds;
 mod inbox;
 mod listening;
 mod rail_stages;
+mod read_back;
 mod recovery;
 
 use std::sync::Arc;
@@ -543,18 +544,6 @@ impl<F: Fabric> RecvConnection<F> {
             }
         }
         self.inbox.owing.is_empty()
-    }
-
-    /// Remembers which rails wrote into a slot's GPU buffers: NCCL flushes buffers, not requests.
-    fn remember_rails(&mut self, slot: Slot) {
-        let hidden = self.inbox.slots.take_hidden(slot);
-        let receive = self.inbox.slots.get(slot);
-        let buffers = receive.addresses.iter().zip(receive.sizes).take(usize::from(receive.count));
-        for (address, size) in buffers.filter(|(address, _)| **address != 0) {
-            // An empty message has placed nothing.
-            let gone = if size > 0 { hidden } else { RailSet::EMPTY };
-            self.inbox.flushes.remember(*address, receive.expected, gone);
-        }
     }
 
     /// Returns what this end has received, after a last look at its rails; `None` if the peer has broken the protocol.

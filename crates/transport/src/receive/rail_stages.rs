@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use railweave_fabric::{Fabric, MAX_RAILS, RailId, RailSet};
 
-use crate::message::{Incarnation, Listed, RailMessage, RailNews};
+use crate::message::{Incarnation, Listed, RailMessage, RailNews, Seen};
 use crate::recovery::{Pauses, RailWork, RecoveryAction};
 use crate::sequence::Sequence;
 use crate::{Message, Token};
@@ -36,7 +36,8 @@ pub(super) struct OneRail<F: Fabric> {
     pub(super) pauses: Pauses,
     /// True from the news that it is back until it is down: new lanes may fail before the sender uses them.
     pub(super) is_in_use: bool,
-    /// True if an event since the last offer says that a port may have another address.
+    /// True if an event since the last offer, while the rail was down, says that its path may be back, or that a port
+    /// may have another address.
     pub(super) is_hurried: bool,
 }
 
@@ -103,6 +104,27 @@ impl<F: Fabric> Recovery<F> {
             is_late.then(|| (one.pauses.long_ns(), rail))
         });
         late.min()
+    }
+
+    /// Answers the sender. If the path may be back, asks for an offer soon.
+    pub(super) fn say_state(&mut self, rail: RailId, seen: Vec<Seen>) {
+        self.say(rail, RailMessage::State(seen));
+        if self.rails[rail].is_hurried {
+            self.say(rail, RailMessage::Suspect);
+        }
+    }
+
+    /// Notes that the path of a rail may be back. A sender that rests between two attempts is asked for an offer, once:
+    /// it may see no event of its own. Sockets that are awaited have little time left ([`Self::late`]): the sender may
+    /// dial an address that the port no longer has.
+    pub(super) fn hurry(&mut self, rail: RailId) {
+        let one = &mut self.rails[rail];
+        if matches!(one.stage, Stage::Up) || std::mem::replace(&mut one.is_hurried, true) {
+            return;
+        }
+        if matches!(one.stage, Stage::Answered) {
+            self.say(rail, RailMessage::Suspect);
+        }
     }
 
     /// Gives new lanes up that are gone already.

@@ -4,33 +4,21 @@ use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use railweave_fabric::{
-    Fabric, Joining, LaneEndpoint, LaneId, MAX_RAILS, PendingRail, Rail, RailId, RailSet, RemoteSlice, Write,
-};
+use railweave_fabric::{Fabric, Joining, LaneEndpoint, LaneId, MAX_RAILS, PendingRail, Rail, RailId, RailSet, Write};
 
 use super::RecvConnection;
 use super::rail_stages::Stage;
+use super::read_back::Places;
 use crate::connection::Outstanding;
 use crate::handshake::LaneRefused;
 use crate::message::{Incarnation, Listed, RailMessage, RailNews, Seen};
 use crate::rails::{ConnectedRail, TakenRail};
 use crate::recovery::{Attempt, Fence, Fenced, GivenUp, Made, NewLanes, RecoveryAction, Unmade};
 use crate::sequence::Sequence;
-use crate::slots::{Judged, Receive, State};
+use crate::slots::{Judged, State};
 use crate::violation::RailFault;
 use crate::work::WorkKind;
 use crate::{Dial, Event, Incoming, SLOTS};
-
-/// The most pieces of GPU memory that a fence makes visible: as many as receives may be out.
-const MOST_FLUSHES: usize = SLOTS;
-
-/// Pieces of GPU memory for a fence to read back.
-struct Places {
-    places: Vec<RemoteSlice>,
-    /// True if they are registered until the fence has ended. Then all receives that are posted meanwhile become
-    /// visible too.
-    is_sure: bool,
-}
 
 impl<F: Fabric> RecvConnection<F> {
     /// Does what is due: ends the lanes of rails that were given up, and writes CTS again.
@@ -40,6 +28,8 @@ impl<F: Fabric> RecvConnection<F> {
         }
         while let Some((_, rail)) = self.recovery.late().filter(|(at_ns, _)| *at_ns <= now_ns) {
             self.recovery.give_up_new(rail);
+            let reason = "its sockets have not come in 1.5 s, and a port may have another address now";
+            self.note_failed(rail, reason.to_owned(), now_ns);
         }
         self.repeat_cts();
         self.check_outage(now_ns);
@@ -60,7 +50,7 @@ impl<F: Fabric> RecvConnection<F> {
 
     fn begin_fence(&mut self, rail: RailId, why: GivenUp, now_ns: u64) {
         let name = self.core.rails.name(rail);
-        let Places { places: flushes, is_sure } = self.placed_by(rail);
+        let Places { places: flushes, is_sure, is_blind } = self.placed_by(rail);
         let Some(taken) = self.core.rails.take(rail) else {
             return;
         };
@@ -71,7 +61,7 @@ impl<F: Fabric> RecvConnection<F> {
         self.inbox.owing.remove(rail);
         self.inbox.holds.handle_given_up(rail);
         self.inbox.checked.remove(rail);
-        self.inbox.flushes.begin_fence(rail);
+        self.inbox.flushes.begin_fence(rail, is_blind);
         self.recovery.repeats_cts = true;
         let one = &mut self.recovery.rails[rail];
         one.stage = Stage::Fencing;
@@ -90,41 +80,6 @@ impl<F: Fabric> RecvConnection<F> {
             self.recovery.actions.push_back(RecoveryAction::Event(Event::RailDown { rail, name, why, left, is_gone }));
         }
         self.recovery.work(Fence::new(rail, taken, flushes));
-    }
-
-    /// Returns pieces of GPU memory to read back, so that everything that a rail has placed there becomes visible. They
-    /// are those of receives and flushes in progress, which stay registered: these do not end before the fence does.
-    /// If there are none, and the rail has a part in a tested receive that may have to be flushed yet, it is the last
-    /// receive that was tested, whose memory may be gone by now; but none with an optional completion, which is never
-    /// flushed.
-    fn placed_by(&self, rail: RailId) -> Places {
-        if !self.core.rails.find(rail).is_some_and(|connected| connected.rail.flushes()) {
-            return Places { places: Vec::new(), is_sure: true };
-        }
-        let pieces = |receive: &Receive| {
-            let entries = self.cts.entries(receive.first_entry, receive.count).enumerate();
-            let addresses = receive.addresses;
-            // The entries of a receive that was tested may have been overwritten.
-            let is_its = move |index: usize, address: u64| address != 0 && addresses[index] == address;
-            let of_gpu = entries.filter(move |(index, entry)| is_its(*index, entry.address) && entry.size > 0);
-            of_gpu.map(move |(_, entry)| RemoteSlice { address: entry.address, key: entry.keys[rail] })
-        };
-        let newest_first = (1..=SLOTS as u32).map(|count| self.inbox.slots.get(self.head.before(count).slot()));
-        let may_need = |receive: &&Receive| receive.flushable && receive.state != State::Early;
-        let (tested, used): (Vec<_>, Vec<_>) =
-            newest_first.filter(may_need).partition(|receive| receive.state == State::Free);
-        let in_use = used.into_iter().flat_map(pieces).chain(self.inbox.flushes.targets(rail));
-        let mut placed: Vec<RemoteSlice> = in_use.collect();
-        if placed.is_empty() {
-            let has_unflushed = self.inbox.flushes.has_unflushed(rail);
-            let tested = tested.into_iter().filter(|receive| has_unflushed && !receive.optional);
-            let places = tested.flat_map(pieces).take(1).collect();
-            return Places { places, is_sure: false };
-        }
-        placed.sort_unstable_by_key(|slice: &RemoteSlice| slice.address);
-        placed.dedup();
-        placed.truncate(MOST_FLUSHES);
-        Places { places: placed, is_sure: true }
     }
 
     /// Handles work on a rail that is done.
@@ -189,7 +144,7 @@ impl<F: Fabric> RecvConnection<F> {
             }
         }
         if self.core.check_open().is_ok() {
-            self.recovery.say(rail, RailMessage::State(seen));
+            self.recovery.say_state(rail, seen);
         }
         self.note_called();
     }
@@ -309,14 +264,19 @@ impl<F: Fabric> RecvConnection<F> {
             (Stage::Opening, Made::Failed(Unmade { reason, rail: lanes })) => {
                 self.recovery.give_up_new(rail);
                 lanes.into_iter().for_each(|lanes| self.discard(rail, lanes));
-                let name = self.core.rails.name(rail);
-                self.core.note_down(rail, format!("{name} does not come back: {reason}"));
-                if let Some(for_ns) = self.recovery.rails[rail].pauses.failed(now_ns) {
-                    let event = Event::RailAway { rail, name, for_ns, reason };
-                    self.recovery.actions.push_back(RecoveryAction::Event(event));
-                }
+                self.note_failed(rail, reason, now_ns);
             }
             (stage, _) => one.stage = stage,
+        }
+    }
+
+    /// Keeps the reason why new lanes do not come up, and tells it if they have not for long.
+    fn note_failed(&mut self, rail: RailId, reason: String, now_ns: u64) {
+        let name = self.core.rails.name(rail);
+        self.core.note_down(rail, format!("{name} does not come back: {reason}"));
+        if let Some(for_ns) = self.recovery.rails[rail].pauses.failed(now_ns) {
+            let event = Event::RailAway { rail, name, for_ns, reason };
+            self.recovery.actions.push_back(RecoveryAction::Event(event));
         }
     }
 
@@ -498,7 +458,10 @@ impl<F: Fabric> RecvConnection<F> {
             return Err(LaneRefused::NotAwaited(rail));
         };
         attach(pending, LaneId(lane), socket)?;
-        if pending.is_ready()
+        let is_ready = pending.is_ready();
+        // The path works.
+        self.recovery.rails[id].is_hurried = false;
+        if is_ready
             && let Stage::Awaiting(pending) = std::mem::replace(&mut self.recovery.rails[id].stage, Stage::Fenced)
         {
             match pending.into_rail() {
@@ -517,10 +480,9 @@ impl<F: Fabric> RecvConnection<F> {
     #[expect(clippy::unused_self, reason = "the sending end has the same method")]
     pub(super) fn take_dialled(&self, _dial: &Dial, _socket: Result<OwnedFd, String>, _now_ns: u64) {}
 
-    /// Gives up new lanes whose sockets do not come soon, because a port may have another address now: the sender dials
-    /// the old one, which may answer nothing. It offers others then.
+    /// Has rails opened again soon: something says that their paths may be back.
     pub(super) fn hurry(&mut self, now_ns: u64) {
-        self.recovery.rails.iter_mut().for_each(|one| one.is_hurried = true);
+        RailId::all().filter(|rail| !self.core.is_gone(*rail)).for_each(|rail| self.recovery.hurry(rail));
         self.recover_now(now_ns);
     }
 

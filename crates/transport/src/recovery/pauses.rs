@@ -24,9 +24,9 @@ const LATE: u64 = 100;
 /// The time that an attempt has at each end until its lanes are connected.
 const ATTEMPT: u64 = 30;
 
-/// An attempt for which this time is not enough takes long: over a path that works the lanes are connected by then,
-/// even if the kernel has to ask for the peer's hardware address or to say SYN a second time, which it does after 1 s.
-/// So events without end leave each attempt enough time.
+/// After this time an attempt takes long: over a path that works its sockets have come by then, even if the kernel had
+/// to ask for the peer's hardware address a second time, which it does after 1 s, or the lane to be dialled again. So
+/// events without end leave each attempt enough time.
 const LONG: u64 = 15;
 
 /// The least and the most time that connected lanes have for their first packets. The time is as long as the pause

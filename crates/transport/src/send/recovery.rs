@@ -270,15 +270,20 @@ impl<F: Fabric> SendConnection<F> {
             (Stage::Offered(pending) | Stage::Dialling { pending, .. }, RailMessage::Suspect) => {
                 self.recovery.free(pending);
                 self.recovery.say_never_up(rail);
-                self.note_failed(rail, "the peer cannot open its lanes; its log says why".to_owned(), now_ns);
+                self.note_failed(rail, "the peer has given its lanes up; its log says why".to_owned(), now_ns);
                 Ok(())
             }
             (Stage::Connecting { .. }, RailMessage::Suspect) => {
                 one.stage = Stage::Connecting { is_wanted: false };
                 Ok(())
             }
+            // After the answer it says that the peer's path may be back.
             (stage, RailMessage::Suspect) => {
+                let has_answered = matches!(stage, Stage::Resting { .. } | Stage::Opening);
                 one.stage = stage;
+                if has_answered {
+                    self.hurry_rail(rail, now_ns);
+                }
                 Ok(())
             }
             (Stage::Asked(listed), RailMessage::State(seen)) => self.settle(rail, &listed, &seen, now_ns),
@@ -436,14 +441,19 @@ impl<F: Fabric> SendConnection<F> {
 
     /// Has a rail opened again soon: something says that its path may be back.
     pub(super) fn hurry(&mut self, now_ns: u64) {
+        RailId::all().for_each(|rail| self.hurry_rail(rail, now_ns));
+    }
+
+    fn hurry_rail(&mut self, rail: RailId, now_ns: u64) {
+        if self.core.is_gone(rail) {
+            return;
+        }
         let is_alone = self.core.rails.usable().is_empty();
-        for rail in RailId::all().filter(|rail| !self.core.is_gone(*rail)) {
-            let one = &mut self.recovery.rails[rail];
-            match &mut one.stage {
-                Stage::Resting { until_ns } => *until_ns = (*until_ns).min(one.pauses.soonest_ns(is_alone, now_ns)),
-                // The attempt in progress may have begun too early.
-                stage => one.is_hurried = !matches!(stage, Stage::Up),
-            }
+        let one = &mut self.recovery.rails[rail];
+        match &mut one.stage {
+            Stage::Resting { until_ns } => *until_ns = (*until_ns).min(one.pauses.soonest_ns(is_alone, now_ns)),
+            // The attempt in progress may have begun too early.
+            stage => one.is_hurried = !matches!(stage, Stage::Up),
         }
     }
 

@@ -361,6 +361,31 @@ fn a_fence_reads_back_the_last_tested_receive_alone() {
 }
 
 #[test]
+fn a_fence_reads_back_what_was_tested_last_in_whatever_order_receives_were_posted() {
+    let mut pair = split::<true>(Setup::two_rails().gpu());
+    let first = pair.irecv_of([SIZE]);
+    let second = irecv_spare(&mut pair, SIZE, false);
+    let sends = [pair.isend_of(SIZE, 0), pair.isend_of(SIZE, 0)];
+    pair.drive();
+    assert_eq!(pair.received(second), [SIZE]);
+    assert_eq!(pair.received(first), [SIZE]);
+    assert_eq!(sends.map(|send| pair.sent(send)), [SIZE; 2]);
+    pair.spare.deregister();
+    assert!(reads_back(&mut pair, &mut Tasks::default()));
+}
+
+#[test]
+fn an_empty_message_is_not_read_back() {
+    let mut pair = split::<true>(Setup::two_rails().gpu());
+    let receive = pair.irecv_of([SIZE]);
+    move_into(&mut pair, receive, SIZE);
+    let empty = irecv_spare(&mut pair, SIZE, false);
+    move_into(&mut pair, empty, 0);
+    pair.spare.deregister();
+    assert!(reads_back(&mut pair, &mut Tasks::default()), "the message before it");
+}
+
+#[test]
 fn a_rail_makes_visible_what_it_has_brought_however_many_receives_were_tested_since() {
     for count in [255, 256] {
         let mut pair = split::<true>(Setup::two_rails().gpu());

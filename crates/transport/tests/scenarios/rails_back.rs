@@ -106,6 +106,90 @@ fn a_rail_rests_before_new_lanes_are_opened_unless_its_path_may_be_back() {
     }
 }
 
+/// Has the receiver see an event that says that paths may be back. Takes its tasks.
+fn hurry_receiver(pair: &mut Pair<true>, tasks: &mut Tasks) {
+    let now_ns = pair.now_ns();
+    pair.receiver.hurry_recovery(now_ns);
+    tasks.take(&mut pair.receiver, false);
+}
+
+#[test]
+fn a_receiver_whose_path_may_be_back_asks_for_an_offer_once() {
+    for is_answered in [true, false] {
+        let mut pair = split::<true>(Setup::two_rails());
+        let mut tasks = Tasks::default();
+        hurry_receiver(&mut pair, &mut tasks);
+        assert!(tasks.to_sender.is_empty(), "its rails are up");
+        if is_answered {
+            tasks = bring_down(&mut pair, 1);
+            assert!(tasks.to_sender.is_empty(), "its rail was up at that word");
+            pair.sender.recover(pair.now_ns());
+            assert_eq!(pair.sender.recovery_timeout_ns(), Some(pair.now_ns() + pause_ns()));
+        } else {
+            pair.give_up(1, true);
+            pair.give_up(1, false);
+            pair.take_due(&mut tasks);
+        }
+        (0..3).for_each(|_| hurry_receiver(&mut pair, &mut tasks));
+        if !is_answered {
+            // The sender hears it after the answer, or it would take it for the word that the rail is given up.
+            assert_eq!(pair.hear(&mut tasks, true), RailMessage::Suspect);
+            assert!(tasks.to_sender.is_empty());
+            pair.work(&mut tasks, true);
+            pair.work(&mut tasks, false);
+            assert!(matches!(pair.hear(&mut tasks, false), RailMessage::Down(_)));
+            assert!(matches!(pair.hear(&mut tasks, true), RailMessage::State(_)));
+        }
+        assert_eq!(pair.hear(&mut tasks, true), RailMessage::Suspect);
+        assert!(tasks.to_sender.is_empty());
+        assert_eq!(pair.sender.recovery_timeout_ns(), Some(pair.now_ns()));
+        pair.take_due(&mut tasks);
+        // Lanes are being opened.
+        hurry_receiver(&mut pair, &mut tasks);
+        assert!(tasks.to_sender.is_empty(), "it has asked");
+        pair.work(&mut tasks, true);
+        assert!(matches!(pair.hear(&mut tasks, false), RailMessage::Offer(_)));
+        hurry_receiver(&mut pair, &mut tasks);
+        assert!(tasks.to_sender.is_empty(), "its answer follows");
+    }
+}
+
+#[test]
+fn an_attempt_during_which_the_receivers_path_may_be_back_is_followed_by_one_more_soon() {
+    let (usual_ns, short_ns) = (2 * pause_ns(), pause_ns() / 2);
+    for (during_offer, pause_ns) in [(None, usual_ns), (Some(false), short_ns), (Some(true), short_ns)] {
+        let mut pair = split::<true>(Setup::two_rails());
+        let mut tasks = bring_down(&mut pair, 1);
+        let rests_until_ns = pair.sender.recovery_timeout_ns().expect("it rests");
+        pair.world.advance(rests_until_ns - pair.now_ns());
+        let began_ns = pair.now_ns();
+        pair.take_due(&mut tasks);
+        if during_offer == Some(false) {
+            hurry_receiver(&mut pair, &mut tasks);
+            assert_eq!(pair.hear(&mut tasks, true), RailMessage::Suspect);
+            pair.world.lock().faults.open_fails_permille = 1000;
+            pair.work(&mut tasks, true);
+        } else {
+            pair.work(&mut tasks, true);
+            assert!(matches!(pair.hear(&mut tasks, false), RailMessage::Offer(_)));
+            if during_offer.is_some() {
+                hurry_receiver(&mut pair, &mut tasks);
+            }
+            pair.world.lock().faults.open_fails_permille = 1000;
+            pair.work(&mut tasks, false);
+            assert_eq!(pair.hear(&mut tasks, true), RailMessage::Suspect);
+            assert!(matches!(pair.hear(&mut tasks, false), RailMessage::Down(_)));
+            assert!(matches!(pair.hear(&mut tasks, true), RailMessage::State(_)));
+            if during_offer.is_some() {
+                assert_eq!(pair.hear(&mut tasks, true), RailMessage::Suspect);
+            }
+        }
+        assert!(tasks.to_sender.is_empty());
+        let next_ns = (began_ns + pause_ns).max(pair.now_ns());
+        assert_eq!(pair.sender.recovery_timeout_ns(), Some(next_ns), "{during_offer:?}");
+    }
+}
+
 #[test]
 fn a_rail_whose_device_is_gone_is_never_opened_again() {
     let mut pair = split::<true>(Setup::two_rails());

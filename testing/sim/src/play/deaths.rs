@@ -177,6 +177,19 @@ impl<const O: bool> Game<O> {
         }
     }
 
+    /// Lets a port carry packets again. Its host may tell the connections there.
+    pub(super) fn handle_heal(&mut self, port: usize) {
+        self.world.lock().heal_port(port);
+        let has_event = self.chance.below(2) == 0;
+        for (connection, _, ends) in self.rails_through(port).into_iter().filter(|_| has_event) {
+            for sender in ends {
+                let (side, now_ns) = (Side { connection, sender }, self.now_ns());
+                self.with_recovering(side, |end| end.hurry_recovery(now_ns));
+                self.carry_recovery(side);
+            }
+        }
+    }
+
     /// Returns the rails through a port, by its number in the world: the connection and the rail's number in it, and
     /// the ends that are at the port (true for the sender).
     pub(super) fn rails_through(&self, port: usize) -> Vec<(usize, u8, Vec<bool>)> {

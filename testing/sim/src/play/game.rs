@@ -351,7 +351,7 @@ impl<const O: bool> Game<O> {
             Task::Stranger => self.handle_stranger(),
             Task::Death(kind) => self.handle_death(kind),
             Task::Aim { number, looks } => self.handle_aim(number, looks),
-            Task::Heal(port) => self.world.lock().heal_port(port),
+            Task::Heal(port) => self.handle_heal(port),
             Task::Recover { connection, sender } => self.handle_recover(Side { connection, sender }),
             Task::Listen { connection, sender } => self.handle_listen(Side { connection, sender }),
             Task::Work { connection, sender, number } => self.handle_work(Side { connection, sender }, number),

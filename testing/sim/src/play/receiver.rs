@@ -483,12 +483,9 @@ impl<const ONE_SIDED: bool> RecvApp<ONE_SIDED> {
         let buffer = self.memory.take(64);
         let keys = buffer.keys(&self.rails);
         let flush = [Incoming { address: buffer.address(), size: 8, tag: 0, keys: &keys }];
-        let mut refused = None;
-        // Nothing is to be flushed in memory of the host, nor if the lanes of all rails that last wrote to this address
-        // have ended since.
-        let is_down = connection.rails().iter().any(|rail| rail.counters.is_down());
-        let have_failed = context.world.lock().observer.watch.connections[context.connection].has_lost_rails();
-        let mut is_needless = keys.host || is_down || have_failed;
+        // Nothing is to be flushed in memory of the host, nor if the last message at this address was empty, or the
+        // lanes of all rails that brought it have ended since.
+        let (mut refused, mut is_needless) = (None, true);
         for _ in 0..40 {
             match connection.iflush(&flush) {
                 Ok(Flushed::Nothing) => {}

@@ -91,11 +91,6 @@ impl Connection {
         buffers.any(|buffer| buffer.is_whole() && buffer.message.is_some_and(|(number, _)| number == message))
     }
 
-    /// Returns true once an end has given a rail up.
-    pub(crate) fn has_lost_rails(&self) -> bool {
-        self.rails.have_failed
-    }
-
     /// Returns true if a message was for a receive with an optional completion, and its receiver has closed, or has
     /// deregistered a buffer.
     pub(super) fn is_left(&self, message: u64) -> bool {

@@ -68,3 +68,15 @@ fn sockets_that_do_not_come_are_given_up_once_a_port_may_have_another_address() 
         assert_eq!(receiver.awaits_lane(0, 0), Err(LaneRefused::NotAwaited(0)));
     }
 }
+
+#[test]
+fn sockets_of_which_one_has_come_are_awaited_longer() {
+    let mut receiver = awaiting();
+    receiver.hurry_recovery(1);
+    assert_eq!(receiver.recovery_timeout_ns(), Some(1_500_000_000));
+    let (_theirs, ours) = UnixStream::pair().expect("sockets");
+    assert_eq!(receiver.handle_lane(0, 1, ours.into()), Ok(()));
+    assert_eq!(receiver.recovery_timeout_ns(), None, "the path works");
+    receiver.recover(1_600_000_000);
+    assert!(receiver.poll_recovery().is_none() && receiver.awaits_lane(0, 0) == Ok(()));
+}
