@@ -34,6 +34,8 @@ pub struct VerbsDomain {
     pub(crate) port: u8,
     pub(crate) link_layer: LinkLayer,
     table: GidTable,
+    /// The best entry when the port was found.
+    first_gid: PortGid,
     /// The usable entries when the table was last read, best first; never empty.
     gids: Mutex<Vec<PortGid>>,
     /// The peers' ports that the kernel has not found.
@@ -63,6 +65,7 @@ impl VerbsDomain {
             port: port.number,
             link_layer: port.facts.link_layer,
             table: port.table,
+            first_gid: port.gids[0].clone(),
             gids: Mutex::new(port.gids),
             unfound: Arc::default(),
             max_write: match port.attributes.max_msg_sz {
@@ -97,7 +100,7 @@ impl VerbsDomain {
     /// were excluded before, the previous GIDs stay in use. The result is never empty.
     pub(crate) fn gids(&self, attributes: &sys::PortAttributes) -> Vec<PortGid> {
         let mut gids = self.gids.lock().unwrap_or_else(PoisonError::into_inner);
-        *gids = self.table.renewed(attributes.gid_tbl_len, &gids);
+        *gids = self.table.renewed(attributes.gid_tbl_len, &self.first_gid, &gids);
         gids.clone()
     }
 

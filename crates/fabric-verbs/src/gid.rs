@@ -107,17 +107,19 @@ pub fn eligible(gids: &[PortGid], link_layer: LinkLayer, rules: &GidRules) -> Ve
 }
 
 /// Returns the entry of a RoCE port's table that a port uses from now on whose user has named an entry by its `index`,
-/// and which has used `before`. The kernel gives an address that was removed and added again, as when a link goes down
-/// and up, the first place that is free. So this is the entry with the same GID and version wherever it is now. If it
-/// is nowhere, it is what the user's place holds now, unless that is of another version or link-local IPv6: an address
-/// may be gone only for a moment.
-pub fn named_again(gids: &[PortGid], index: u32, before: &PortGid) -> PortGid {
+/// and which has used `first` when it was found, and `before` last. The kernel gives an address that was removed and
+/// added again, as when a link goes down and up, the first place that is free. So this is the entry with the same GID
+/// and version wherever it is now. If it is nowhere, it is what the user's place holds now, unless that is of another
+/// version or link-local IPv6: an address may be gone only for a moment. What took its place meanwhile leaves it again.
+pub fn named_again(gids: &[PortGid], index: u32, first: &PortGid, before: &PortGid) -> PortGid {
     let gids = with_versions(gids);
-    let is_it = |gid: &&PortGid| gid.bytes == before.bytes && gid.version == before.version;
     let at_index = gids.iter().find(|gid| gid.index == index);
     let takes_its_place =
         |gid: &&PortGid| gid.version == before.version && (!gid.is_link_local() || before.is_link_local());
-    let found = at_index.filter(is_it).or_else(|| gids.iter().find(is_it));
+    let found = [first, before].into_iter().find_map(|named| {
+        let is_it = |gid: &&PortGid| gid.bytes == named.bytes && gid.version == named.version;
+        at_index.filter(is_it).or_else(|| gids.iter().find(is_it))
+    });
     found.or(at_index.filter(takes_its_place)).unwrap_or(before).clone()
 }
 

@@ -76,10 +76,11 @@ impl GidTable {
 
     /// Returns the entries that lanes may use now, best first. Returns the previous ones if the current ones are no
     /// substitute: an address may be gone only for a moment, and an entry that the rules or the filter excluded while
-    /// the address was there does not take its place. An entry that the user names is followed to where it is now.
-    pub(crate) fn renewed(&self, length: i32, before: &[PortGid]) -> Vec<PortGid> {
+    /// the address was there does not take its place. An entry that the user names, `first` when the port was found, is
+    /// followed to where it is now.
+    pub(crate) fn renewed(&self, length: i32, first: &PortGid, before: &[PortGid]) -> Vec<PortGid> {
         if let (LinkLayer::Roce, Some(index), Some(before)) = (self.link_layer, self.rules.index, before.first()) {
-            return vec![named_again(&self.read(length), index, before)];
+            return vec![named_again(&self.read(length), index, first, before)];
         }
         let now = self.eligible(length);
         let is_worse = |excludes: &dyn Fn(&PortGid) -> bool| now.iter().all(excludes) && !before.iter().all(excludes);

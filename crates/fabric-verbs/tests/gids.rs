@@ -131,7 +131,7 @@ fn an_index_that_is_asked_for_wins_over_all_rules() {
 fn an_entry_that_is_asked_for_is_followed_to_where_it_is_again() {
     let before = entry(3, "10.0.0.1", 2);
     let again = |table: &[PortGid]| {
-        let gid = named_again(table, 3, &before);
+        let gid = named_again(table, 3, &before, &before);
         (gid.index, gid.address().to_string())
     };
     let found = |index, address: &str| (index, address.to_owned());
@@ -152,7 +152,7 @@ fn an_entry_that_is_asked_for_is_followed_to_where_it_is_again() {
         assert_eq!(again(&[other]), found(3, "10.0.0.1"));
     }
     let link_local = entry(1, "fe80::1", 2);
-    assert_eq!(named_again(&[entry(1, "fe80::2", 2)], 1, &link_local).bytes, entry(1, "fe80::2", 2).bytes);
+    assert_eq!(named_again(&[entry(1, "fe80::2", 2)], 1, &link_local, &link_local).bytes, entry(1, "fe80::2", 2).bytes);
 }
 
 #[test]

@@ -365,3 +365,26 @@ fn a_rail_whose_lanes_are_not_all_connected_is_refused() {
     assert!(!pending.is_ready());
     assert_eq!(pending.into_rail().err(), Some(SetupError::NotConnected { port: "a".to_owned() }));
 }
+
+#[test]
+fn a_named_entry_is_found_again_after_another_address_had_its_place_for_a_moment() {
+    let machine = Machine::new(&addressed(&["10.0.0.1"], &["10.0.0.2"]));
+    let mut port = machine.port("a");
+    port.table.rules.index = Some(0);
+    let domain = open(&port, VerbsConfig::default(), |_| ()).unwrap();
+    let spec = RailSpec {
+        role: Role::Sender,
+        lanes: 1,
+        send_depth: 8,
+        receive_depth: 0,
+        lane_receives: 0,
+        traffic_class: None,
+        peer: None,
+    };
+    let gid = || domain.open_rail(&spec).unwrap().endpoints()[0].0[16..32].to_vec();
+    // The address goes, that of a container gets its place, an attempt looks, and it comes elsewhere.
+    machine.fake.set_gid("a", 1, 0, Some(ipv4([10, 9, 9, 9]))).unwrap();
+    assert_eq!(gid(), ipv4([10, 9, 9, 9]));
+    machine.fake.set_gid("a", 1, 4, Some(ipv4([10, 0, 0, 1]))).unwrap();
+    assert_eq!(gid(), ipv4([10, 0, 0, 1]));
+}

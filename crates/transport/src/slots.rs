@@ -597,4 +597,64 @@ mod tests {
         assert_eq!(short.handle_share(alone(1), bits, 128), Some(false));
         assert_eq!(short.handle_share(alone(0), bits, 256), None, "it is longer than its receive");
     }
+
+    /// Slots of three rails with a receive into GPU memory of 1,024 bytes over the first two, whose part `came` is here.
+    fn half(came: usize) -> Slots {
+        let records = Records::new(Arc::new(Region::new(MEMORY_BYTES)));
+        let mut slots = Slots::new(3, RailSet::first_of(3), records, Sequence::default());
+        let receive = slots.open(Slot::new(SLOT), 1, false, 0);
+        (receive.capacities[0], receive.flushable) = (1024, true);
+        let bits = bits(&slots, SLOT, 0b11, Some(1024));
+        assert_eq!(slots.handle_part(source(came), bits, 512), Ok(false));
+        slots
+    }
+
+    /// The entry of RAIL_DOWN for that receive.
+    fn listed(unsure: u8, placed: u8, size: Option<u32>) -> crate::message::Listed {
+        let [mask, unsure, placed] = [0b11, unsure, placed].map(RailSet::from_bits);
+        crate::message::Listed { sequence: SLOT.into(), mask, unsure, placed, size, is_refused: false }
+    }
+
+    fn judge(slots: &mut Slots, rail: usize, listed: &crate::message::Listed) -> Judged {
+        slots.judge(Slot::new(SLOT), RailId::new(rail).unwrap(), listed, false).expect("it fits")
+    }
+
+    /// Brings a part again over a rail.
+    fn repair(slots: &mut Slots, part: u32, over: usize) -> Result<bool, Box<ImmediateFault>> {
+        let bits = slots.layout.encode(Immediate { slot: Slot::new(SLOT), mask: RailSet::EMPTY, size_q: part });
+        slots.handle_part(source(over), bits, 512)
+    }
+
+    fn seen(parts: u8, is_last: bool) -> Judged {
+        Judged::Seen { parts: RailSet::from_bits(parts), is_last }
+    }
+
+    #[test]
+    fn hidden_parts_of_a_receive_count_as_come_whatever_else_it_has_lost() {
+        let rail = |number| RailId::new(number).unwrap();
+        // Part 1 has come again over another rail, and the sender is done with the message.
+        let mut slots = half(0);
+        assert_eq!(judge(&mut slots, 1, &listed(0b10, 0, Some(1024))), seen(0b01, false));
+        slots.hide(rail(0));
+        assert_eq!(repair(&mut slots, 1, 2), Ok(false));
+        assert_eq!(judge(&mut slots, 0, &listed(0, 0b01, None)), seen(0b11, true));
+        let receive = slots.get(Slot::new(SLOT));
+        assert_eq!((receive.state, receive.sizes[0]), (State::Complete, 1024));
+        assert_eq!(slots.take_hidden(Slot::new(SLOT)), RailSet::only(rail(0)));
+        // Both rails fail before the sender says anything.
+        let mut slots = half(0);
+        slots.hide(rail(0));
+        let bits = bits(&slots, SLOT, 0b11, Some(1024));
+        assert_eq!(slots.handle_part(source(1), bits, 512), Ok(false));
+        slots.hide(rail(1));
+        assert_eq!(judge(&mut slots, 0, &listed(0, 0b01, Some(1024))), seen(0b01, false));
+        assert_eq!(repair(&mut slots, 0, 2), Err(Box::new(ImmediateFault::NotMissing)));
+        assert_eq!(judge(&mut slots, 1, &listed(0, 0b10, None)), seen(0b11, true));
+        assert_eq!(slots.take_hidden(Slot::new(SLOT)), RailSet::first_of(2));
+        // A hidden part that is to come again is hidden no more.
+        let mut slots = half(0);
+        slots.hide(rail(0));
+        assert_eq!(judge(&mut slots, 0, &listed(0b01, 0, Some(1024))), seen(0, false));
+        assert_eq!(judge(&mut slots, 2, &listed(0, 0b01, Some(1024))), Judged::Lost);
+    }
 }

@@ -43,9 +43,13 @@ impl PortLines {
     /// Returns the lines that stand for those that were counted, once their time is over, in the order in which they
     /// last came. One that came too often is not said in the next time, which is longer.
     pub(super) fn sums(&mut self, now_ns: u64) -> Vec<Sum> {
+        if self.next_ns().is_none_or(|next_ns| next_ns > now_ns) {
+            return Vec::new();
+        }
         let mut sums = Vec::new();
         self.said.retain(|message, Said { is_warning, repeats, last_ns }| {
-            if repeats.until_ns > now_ns {
+            // Others that were counted are said too, so that the last line is that of the last event.
+            if repeats.until_ns > now_ns && !repeats.has_any() {
                 return true;
             }
             let (unsaid, goes_on) = repeats.end(now_ns);
@@ -90,5 +94,27 @@ mod tests {
         assert_eq!(said, 8);
         let sums: Vec<_> = lines.sums(2 * WINDOW_NS).into_iter().map(|sum| sum.text).collect();
         assert_eq!(sums, words.map(|words| format!("{words}; 6 more times within a second")));
+    }
+
+    #[test]
+    fn the_last_line_is_that_of_the_last_event_when_each_time_ends_for_itself() {
+        // A link goes down, and then up and down twenty times a second.
+        let (mut lines, mut said) = (PortLines::default(), Vec::new());
+        let words = ["it is down", "it is up"];
+        let sum_up = |lines: &mut PortLines, said: &mut Vec<String>, now_ns: u64| {
+            while let Some(at_ns) = lines.next_ns().filter(|at_ns| *at_ns <= now_ns) {
+                said.extend(lines.sums(at_ns).into_iter().map(|sum| sum.text));
+            }
+        };
+        for count in 0..19 {
+            let now_ns = count * WINDOW_NS / 20;
+            sum_up(&mut lines, &mut said, now_ns);
+            let words = words[count as usize % 2];
+            if lines.take(false, words, now_ns) {
+                said.push(words.to_owned());
+            }
+        }
+        sum_up(&mut lines, &mut said, 10 * WINDOW_NS);
+        assert!(said.last().is_some_and(|last| last.starts_with("it is down; ")), "{said:?}");
     }
 }

@@ -153,7 +153,9 @@ impl Turns {
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.sort_by_key(|job| {
             let one = (job.owner.route.session, job.work.rail().index());
-            let waits_last = self.slow.contains(&one) && (one == ended || one.0 != ended.0);
+            // Only a session that has found a port goes on before others, or it would keep its turn from them.
+            let is_in_turn = one.0 == ended.0 && one != ended && done.has_found();
+            let waits_last = self.slow.contains(&one) && !is_in_turn;
             (waits_last, one == ended)
         });
         waiting.into_iter().filter_map(|job| self.begin(job)).collect()
@@ -418,5 +420,31 @@ mod tests {
         assert!(turns.begin(job(&owners[0], 0)).is_none());
         assert_eq!(turns.end(&in_vain(&owners[1], 0, LONG_LOOK)).len(), 1);
         assert_eq!(turns.taken.len(), MOST_SEEKERS);
+    }
+
+    #[test]
+    fn sessions_whose_ports_do_not_answer_take_turns() {
+        // Two rails of one connection, or one rail of two connections.
+        for (connections, rails) in [(1, 2), (2, 1)] {
+            let count = MOST_SEEKERS + 1;
+            let owners: Vec<_> = (0..count).flat_map(|session| [1, 2].map(|number| owner(session, number))).collect();
+            let mut turns = Turns::default();
+            turns.slow.extend((0..count).flat_map(|session| (0..rails).map(move |rail| (session, rail))));
+            let (mut looking, mut looks) = (Vec::new(), vec![0; count]);
+            for rail in 0..rails {
+                for owner in owners.chunks(2).flat_map(|owners| &owners[..connections]) {
+                    looking.extend(turns.begin(job(owner, rail)));
+                }
+            }
+            for _ in 0..10 * count {
+                let RailJob { owner, work } = looking.remove(0);
+                looks[owner.route.session] += 1;
+                let rail = work.rail().index();
+                looking.extend(turns.end(&in_vain(&owner, rail, LONG_LOOK)));
+                // Its pause is over before the next look is.
+                looking.extend(turns.begin(job(&owner, rail)));
+            }
+            assert!(looks.iter().all(|looks| *looks >= 5), "{looks:?}");
+        }
     }
 }

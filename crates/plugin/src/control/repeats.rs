@@ -47,6 +47,11 @@ impl Repeats {
         self.unsaid = self.unsaid.saturating_add(1);
     }
 
+    /// Returns true if lines were counted.
+    pub(super) fn has_any(&self) -> bool {
+        self.unsaid > 0
+    }
+
     /// Ends the time, and begins a longer one. Returns the lines that were counted, if any, and true if there were too
     /// many: then none is said in the next time. Otherwise the caller forgets them.
     pub(super) fn end(&mut self, now_ns: u64) -> (Option<Unsaid>, bool) {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use railweave_fabric::{Part, Piece, PolicyName, RailId, RailSet};
 use railweave_fabric_sim::{Faults, Outage};
 use railweave_transport::{
-    ConnectionConfig, ConnectionEnd, Event, Flushed, Incarnation, Order, Probe, RailMessage, RailNews, Recovers,
-    RecvRequest, Seen,
+    ConnectionConfig, ConnectionEnd, Event, Flushed, Incarnation, Incoming, MemoryKeys, Order, Probe, RailMessage,
+    RailNews, Recovers, RecvRequest, Seen,
 };
 
 use crate::pair::{Pair, Setup};
@@ -397,5 +397,44 @@ fn a_rail_makes_visible_what_it_has_brought_however_many_receives_were_tested_si
             move_into(&mut pair, receive, 8);
         }
         assert!(reads_back(&mut pair, &mut Tasks::default()), "after {count}");
+    }
+}
+
+#[test]
+fn a_flush_over_one_rail_makes_nothing_visible_that_another_has_brought() {
+    let mut pair = split::<true>(Setup::two_rails().gpu());
+    for rail in [1, 0] {
+        let receive = pair.irecv_of([SIZE]);
+        allow(&pair, RailSet::only(RailId::new(rail).expect("it is a rail")));
+        move_into(&mut pair, receive, SIZE);
+    }
+    // The last one lies in the same buffer, so it alone is flushed.
+    let buffer = pair.target.buffer(SIZE, 0);
+    let Ok(Flushed::Pending(flush)) = pair.receiver.iflush(&[buffer]) else { panic!("it has been tested") };
+    pair.drive();
+    assert_eq!(pair.receiver.test(flush), Ok(Some(&[][..])));
+    assert_eq!(pair.flushed(), [0]);
+    assert!(reads_back(&mut pair, &mut Tasks::default()));
+}
+
+#[test]
+fn a_fence_that_finds_nothing_to_read_back_makes_nothing_visible() {
+    for count in [255, 256] {
+        let mut pair = split::<true>(Setup::two_rails().gpu());
+        let receive = pair.irecv_of([SIZE]);
+        move_into(&mut pair, receive, SIZE);
+        allow(&pair, RailSet::first_of(1));
+        // It is not flushed yet. Then come as many receives into memory of the host.
+        for _ in 0..count {
+            let keys = MemoryKeys { host: true, ..*pair.spare.buffer(8, 0).keys };
+            let buffer = Incoming { keys: &keys, ..pair.spare.buffer(8, 0) };
+            let receive = (0..3).find_map(|_| pair.receiver.irecv(&[buffer], false).expect("it is open"));
+            move_into(&mut pair, receive.expect("there is room"), 8);
+        }
+        assert_eq!(reads_back(&mut pair, &mut Tasks::default()), count == 255);
+        let buffer = pair.target.buffer(SIZE, 0);
+        let Ok(Flushed::Pending(flush)) = pair.receiver.iflush(&[buffer]) else { panic!("a rail is left") };
+        pair.drive();
+        assert_eq!(pair.receiver.test(flush).is_ok(), count == 255, "after {count}");
     }
 }

@@ -80,3 +80,40 @@ fn sockets_of_which_one_has_come_are_awaited_longer() {
     receiver.recover(1_600_000_000);
     assert!(receiver.poll_recovery().is_none() && receiver.awaits_lane(0, 0) == Ok(()));
 }
+
+/// Has the receiver hear of new lanes of a rail that is up, or was given up at this incarnation.
+fn hear(receiver: &mut RecvConnection<Plain<true>>, number: usize, incarnation: u16, lanes: usize, now_ns: u64) {
+    let offer = RailMessage::Offer(vec![LaneEndpoint::default(); lanes]);
+    for (incarnation, message) in [(incarnation, RailMessage::Down(Vec::new())), (incarnation + 1, offer)] {
+        let news = RailNews { rail: rail(number), incarnation: Incarnation(incarnation), message };
+        receiver.handle_rail_news(news, now_ns);
+        while let Some(action) = receiver.poll_recovery() {
+            if let RecoveryAction::Work(mut work) = action {
+                assert_eq!(work.run(now_ns), None);
+                receiver.handle_worked(work, now_ns);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_time_for_sockets_begins_with_each_offer_and_counts_events_since() {
+    const SECOND: u64 = 1_000_000_000;
+    let mut receiver = awaiting();
+    hear(&mut receiver, 1, 0, 1, SECOND);
+    // No rail is left.
+    let outage = Some(SECOND + 300 * SECOND);
+    assert_eq!(receiver.recovery_timeout_ns(), outage, "there is no event");
+    receiver.hurry_recovery(SECOND);
+    assert_eq!(receiver.recovery_timeout_ns(), Some(3 * SECOND / 2), "the older offer comes first");
+    // Both are late at one look.
+    receiver.recover(5 * SECOND / 2);
+    let suspects = std::iter::from_fn(|| receiver.poll_recovery()).filter(|action| {
+        matches!(action, RecoveryAction::Send(Message::Rail(RailNews { message: RailMessage::Suspect, .. })))
+    });
+    assert_eq!((suspects.count(), receiver.recovery_timeout_ns()), (2, outage));
+    hear(&mut receiver, 0, 1, 2, 10 * SECOND);
+    assert_eq!(receiver.recovery_timeout_ns(), outage, "the event is older than the offer");
+    receiver.hurry_recovery(10 * SECOND);
+    assert_eq!(receiver.recovery_timeout_ns(), Some(10 * SECOND + 3 * SECOND / 2));
+}
