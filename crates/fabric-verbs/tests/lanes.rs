@@ -2,9 +2,11 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::{INFINIBAND, Machine, Pair, ROCE, Wish, assert_says, open, strict};
 use railweave_fabric::{Access, Domain as _, LinkLayer, PendingRail as _, RailSpec, Role, SetupError, SetupStep};
-use railweave_fabric_verbs::{VerbsConfig, sys};
+use railweave_fabric_verbs::{VerbsConfig, VerbsDomain, sys};
 use railweave_fake_ibverbs::QpReport;
 
 /// The peer's address in a lane's packets: local identifier, presence of a global route header, and its GID's index.
@@ -277,11 +279,8 @@ fn a_gid_table_is_read_again_for_each_connection() {
     old.exchange();
 }
 
-#[test]
-fn a_gid_table_that_is_empty_for_a_moment_leaves_what_was_there() {
-    let machine = Machine::new(&addressed(&["10.0.0.1"], &["10.0.0.2"]));
-    let domain = open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
-    machine.fake.set_gid("a", 1, 0, None).unwrap();
+/// Returns the GID of lanes that are opened at a port now.
+fn gid_of_new_lanes(domain: &Arc<VerbsDomain>) -> Vec<u8> {
     let spec = RailSpec {
         role: Role::Sender,
         lanes: 1,
@@ -291,8 +290,15 @@ fn a_gid_table_that_is_empty_for_a_moment_leaves_what_was_there() {
         traffic_class: None,
         peer: None,
     };
-    let endpoint = domain.open_rail(&spec).unwrap().endpoints()[0];
-    assert_eq!(endpoint.0[16..32], ipv4([10, 0, 0, 1]));
+    domain.open_rail(&spec).unwrap().endpoints()[0].0[16..32].to_vec()
+}
+
+#[test]
+fn a_gid_table_that_is_empty_for_a_moment_leaves_what_was_there() {
+    let machine = Machine::new(&addressed(&["10.0.0.1"], &["10.0.0.2"]));
+    let domain = open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
+    machine.fake.set_gid("a", 1, 0, None).unwrap();
+    assert_eq!(gid_of_new_lanes(&domain), ipv4([10, 0, 0, 1]));
 }
 
 #[test]
@@ -302,16 +308,7 @@ fn what_was_excluded_while_an_address_was_there_does_not_take_its_place() {
         let machine = Machine::new(&addressed(&["10.0.0.1"], &["10.0.0.2"]));
         machine.fake.set_gid("a", 1, 3, link_local).unwrap();
         let domain = open(&machine.port("a"), VerbsConfig::default(), |_| ()).unwrap();
-        let spec = RailSpec {
-            role: Role::Sender,
-            lanes: 1,
-            send_depth: 8,
-            receive_depth: 0,
-            lane_receives: 0,
-            traffic_class: None,
-            peer: None,
-        };
-        let gid = || domain.open_rail(&spec).unwrap().endpoints()[0].0[16..32].to_vec();
+        let gid = || gid_of_new_lanes(&domain);
         assert_eq!(gid(), ipv4([10, 0, 0, 1]));
         machine.fake.set_gid("a", 1, 0, None).unwrap();
         assert_eq!(gid(), ipv4([10, 0, 0, 1]), "link-local stays out");
@@ -372,16 +369,7 @@ fn a_named_entry_is_found_again_after_another_address_had_its_place_for_a_moment
     let mut port = machine.port("a");
     port.table.rules.index = Some(0);
     let domain = open(&port, VerbsConfig::default(), |_| ()).unwrap();
-    let spec = RailSpec {
-        role: Role::Sender,
-        lanes: 1,
-        send_depth: 8,
-        receive_depth: 0,
-        lane_receives: 0,
-        traffic_class: None,
-        peer: None,
-    };
-    let gid = || domain.open_rail(&spec).unwrap().endpoints()[0].0[16..32].to_vec();
+    let gid = || gid_of_new_lanes(&domain);
     // The address goes, that of a container gets its place, an attempt looks, and it comes elsewhere.
     machine.fake.set_gid("a", 1, 0, Some(ipv4([10, 9, 9, 9]))).unwrap();
     assert_eq!(gid(), ipv4([10, 9, 9, 9]));

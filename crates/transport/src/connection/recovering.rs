@@ -3,10 +3,10 @@
 use railweave_fabric::{Fabric, Fault, LaneId, MAX_RAILS, Part, Piece, Rail, RailError, RailId, RailSet, WorkId};
 
 use super::{Core, Fatal, Outstanding};
-use crate::recovery::{GivenUp, Hearing, Hush, Oldest};
+use crate::recovery::{GivenUp, Hearing, Hush, Oldest, Pauses, RecoveryAction};
 use crate::sequence::Sequence;
 use crate::violation::{RailFault, Violation};
-use crate::{Cause, Error};
+use crate::{Cause, Error, Event};
 
 impl<F: Fabric> Core<F> {
     /// Returns true if the connection goes on without the rail of a lane that failed for this reason. A peer that
@@ -189,6 +189,21 @@ impl<F: Fabric> Core<F> {
     /// Notes that a rail went down, and why.
     pub(crate) fn note_down(&mut self, rail: RailId, text: String) {
         self.outage.note_down(rail, text);
+    }
+
+    /// Keeps the reason why new lanes of a rail do not come up, for the case that no rail comes back. Returns what is
+    /// to be told if they have not for long.
+    pub(crate) fn note_failed(
+        &mut self,
+        rail: RailId,
+        reason: String,
+        pauses: &mut Pauses,
+        now_ns: u64,
+    ) -> Option<RecoveryAction> {
+        let name = self.rails.name(rail);
+        self.note_down(rail, format!("{name} does not come back: {reason}"));
+        let for_ns = pauses.failed(now_ns)?;
+        Some(RecoveryAction::Event(Event::RailAway { rail, name, for_ns, reason }))
     }
 
     /// Returns the time at which [`Self::check_outage`] ends the connection, unless a rail comes back.

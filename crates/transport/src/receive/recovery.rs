@@ -270,14 +270,10 @@ impl<F: Fabric> RecvConnection<F> {
         }
     }
 
-    /// Keeps the reason why new lanes do not come up, and tells it if they have not for long.
+    /// Notes why new lanes do not come up.
     fn note_failed(&mut self, rail: RailId, reason: String, now_ns: u64) {
-        let name = self.core.rails.name(rail);
-        self.core.note_down(rail, format!("{name} does not come back: {reason}"));
-        if let Some(for_ns) = self.recovery.rails[rail].pauses.failed(now_ns) {
-            let event = Event::RailAway { rail, name, for_ns, reason };
-            self.recovery.actions.push_back(RecoveryAction::Event(event));
-        }
+        let told = self.core.note_failed(rail, reason, &mut self.recovery.rails[rail].pauses, now_ns);
+        self.recovery.actions.extend(told);
     }
 
     /// Ends new lanes that carry nothing yet.

@@ -385,13 +385,20 @@ fn an_empty_message_is_not_read_back() {
     assert!(reads_back(&mut pair, &mut Tasks::default()), "the message before it");
 }
 
+/// Returns a pair whose receiver has tested a receive of which both rails have brought a part. Only rail 0 carries
+/// anything from then on.
+fn brought_by_both() -> Pair<true> {
+    let mut pair = split::<true>(Setup::two_rails().gpu());
+    let receive = pair.irecv_of([SIZE]);
+    move_into(&mut pair, receive, SIZE);
+    allow(&pair, RailSet::first_of(1));
+    pair
+}
+
 #[test]
 fn a_rail_makes_visible_what_it_has_brought_however_many_receives_were_tested_since() {
     for count in [255, 256] {
-        let mut pair = split::<true>(Setup::two_rails().gpu());
-        let receive = pair.irecv_of([SIZE]);
-        move_into(&mut pair, receive, SIZE);
-        allow(&pair, RailSet::first_of(1));
+        let mut pair = brought_by_both();
         for _ in 0..count {
             let receive = irecv_spare(&mut pair, 8, false);
             move_into(&mut pair, receive, 8);
@@ -420,10 +427,7 @@ fn a_flush_over_one_rail_makes_nothing_visible_that_another_has_brought() {
 #[test]
 fn a_fence_that_finds_nothing_to_read_back_makes_nothing_visible() {
     for count in [255, 256] {
-        let mut pair = split::<true>(Setup::two_rails().gpu());
-        let receive = pair.irecv_of([SIZE]);
-        move_into(&mut pair, receive, SIZE);
-        allow(&pair, RailSet::first_of(1));
+        let mut pair = brought_by_both();
         // It is not flushed yet. Then come as many receives into memory of the host.
         for _ in 0..count {
             let keys = MemoryKeys { host: true, ..*pair.spare.buffer(8, 0).keys };
