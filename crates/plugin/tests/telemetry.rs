@@ -97,6 +97,8 @@ fn the_file_agrees_with_the_counters_and_goes_at_the_end() {
                 [(0, RailState::Up), (1, RailState::Up)]
             );
             assert!(rails.iter().all(|rail| rail.lanes == Some(1) && !rail.local.is_empty()), "{rails:?}");
+            let ports = rails.iter().map(|rail| snapshot.state.port_of(rail).map(|port| (&*port.name, &*port.fabric)));
+            assert!(ports.eq(device.ports.split(',').map(|name| Some((name, "tcp")))), "{:?}", snapshot.state.ports);
             let shares: Vec<_> = rails.iter().map(|rail| rail.share.expect("it has moved something")).collect();
             assert!((65_534..=65_536).contains(&shares.iter().sum::<u32>()), "{shares:?}");
         }

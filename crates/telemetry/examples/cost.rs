@@ -36,6 +36,7 @@ fn state() -> State {
         devices: vec![Device { name: "mlx5_0+mlx5_1".into(), ..Device::default() }],
         connections: (0..CONNECTIONS).map(connection).collect(),
         rails: (0..2 * CONNECTIONS).map(rail).collect(),
+        ports: Vec::new(),
     }
 }
 

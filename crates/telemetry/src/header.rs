@@ -57,3 +57,4 @@ pub(crate) const DEVICES: u32 = 1;
 pub(crate) const CONNECTIONS: u32 = 2;
 pub(crate) const RAILS: u32 = 3;
 pub(crate) const EVENTS: u32 = 4;
+pub(crate) const PORTS: u32 = 5;

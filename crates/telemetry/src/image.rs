@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use crate::header::{CONNECTIONS, DEVICES, EVENTS, Entry, Preamble, RAILS};
+use crate::header::{CONNECTIONS, DEVICES, EVENTS, Entry, PORTS, Preamble, RAILS};
 use crate::layout::{
-    CHECKSUM, DIRECTORY, ENTRY, HEADER, MAGIC, MAJOR, MINOR, MOST_CONNECTIONS, MOST_DEVICES, MOST_EVENTS, MOST_RAILS,
-    Places, RECORD, header_part, part,
+    CHECKSUM, DIRECTORY, ENTRY, HEADER, MAGIC, MAJOR, MINOR, MOST_CONNECTIONS, MOST_DEVICES, MOST_EVENTS, MOST_PORTS,
+    MOST_RAILS, Places, RECORD, header_part, part,
 };
 use crate::snapshot::{Event, State};
 
@@ -139,8 +139,8 @@ pub(crate) struct Piece<'a> {
 
 /// The bytes of a telemetry file.
 pub(crate) struct Image {
-    /// Devices, connections, rails and events, in their order in the file.
-    sections: [Section; 4],
+    /// Devices, connections, rails, events and ports, in their order in the file.
+    sections: [Section; 5],
     /// The checksum without the header's part.
     sum: u64,
     events_ever: u64,
@@ -155,6 +155,7 @@ impl Image {
             Section::new(CONNECTIONS, MOST_CONNECTIONS, 64),
             Section::new(RAILS, MOST_RAILS, 128),
             Section::new(EVENTS, MOST_EVENTS, MOST_EVENTS),
+            Section::new(PORTS, MOST_PORTS, 16),
         ];
         let mut image = Self { sections, sum: 0, events_ever: 0, generation: 1 };
         image.lay_out();
@@ -169,12 +170,13 @@ impl Image {
         self.sum = self.sum.wrapping_add(change.unwrap_or(0));
     }
 
-    /// Makes devices, connections and rails those of `state`. Returns true if anything changed.
+    /// Makes devices, connections, rails and ports those of `state`. Returns true if anything changed.
     pub(crate) fn set(&mut self, state: &State) -> bool {
-        let Self { sections: [devices, connections, rails, _], sum, generation, .. } = self;
+        let Self { sections: [devices, connections, rails, _, ports], sum, generation, .. } = self;
         let mut is_changed = devices.set_all(&state.devices, *generation, sum);
         is_changed |= connections.set_all(&state.connections, *generation, sum);
         is_changed |= rails.set_all(&state.rails, *generation, sum);
+        is_changed |= ports.set_all(&state.ports, *generation, sum);
         is_changed
     }
 

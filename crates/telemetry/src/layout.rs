@@ -7,7 +7,7 @@ pub(crate) const MAGIC: [u8; 8] = *b"railweav";
 pub const MAJOR: u16 = 1;
 
 /// The minor version of the layout, which grows when something is added that older readers may ignore.
-pub const MINOR: u16 = 0;
+pub const MINOR: u16 = 1;
 
 /// The size of the header that this version writes, in bytes; the smallest that a reader accepts.
 pub(crate) const HEADER: usize = 512;
@@ -20,7 +20,7 @@ pub(crate) const RECORD: usize = 256;
 pub(crate) const ENTRY: usize = 24;
 
 /// The place of the directory in the header that this version writes, in bytes.
-pub(crate) const DIRECTORY: usize = 400;
+pub(crate) const DIRECTORY: usize = 376;
 
 /// The place of the checksum in the header, in bytes.
 pub(crate) const CHECKSUM: std::ops::Range<usize> = 16..24;
@@ -33,6 +33,9 @@ pub const MOST_EVENTS: usize = 4096;
 
 /// The most devices that a file has.
 pub const MOST_DEVICES: usize = 256;
+
+/// The most ports that a file has.
+pub const MOST_PORTS: usize = 256;
 
 /// The most connections that a file has.
 pub const MOST_CONNECTIONS: usize = 65_536;

@@ -9,6 +9,8 @@
 //! calls it.
 #![forbid(unsafe_code)]
 
+mod folder;
+mod follow;
 mod header;
 mod image;
 mod latencies;
@@ -28,16 +30,18 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+pub use folder::{Folder, FolderError, Lock};
+pub use follow::{Follower, Look};
 pub use latencies::{BUCKETS, Latencies};
-pub use layout::{LARGEST_FILE, MAJOR, MINOR, MOST_CONNECTIONS, MOST_DEVICES, MOST_EVENTS, MOST_RAILS};
+pub use layout::{LARGEST_FILE, MAJOR, MINOR, MOST_CONNECTIONS, MOST_DEVICES, MOST_EVENTS, MOST_PORTS, MOST_RAILS};
 pub use policy_file::{LARGEST_POLICY, PolicyFile};
 pub use process::{Presence, Process};
 pub use read::{Damage, ReadError, decode, read, read_each};
-pub use rules::{MOST_RULES, Order, RAILS, Subject};
+pub use rules::{MOST_RULES, Order, RAILS, RuleError, Rules, Subject};
 pub use run_dir::{RunDir, RunDirError};
 pub use seed_policy::{CreateError, MOST_RANKS, SEED_POLICY_MAGIC, SEED_POLICY_PATH, SeedPolicy, create_seed_policy};
 pub use snapshot::{
-    Connection, ConnectionState, Device, Direction, Event, EventKind, Policy, Rail, RailState, Snapshot, State,
+    Connection, ConnectionState, Device, Direction, Event, EventKind, Policy, Port, Rail, RailState, Snapshot, State,
 };
 pub use steering::Steering;
 pub use sweep::{OLD, sweep};

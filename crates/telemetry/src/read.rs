@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -10,9 +11,9 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 
-use crate::header::{CONNECTIONS, DEVICES, EVENTS, Entry, Preamble, RAILS};
-use crate::layout::{CHECKSUM, ENTRY, Field, HEADER, LARGEST_FILE, MAGIC, MAJOR, Places, RECORD, header_part, part};
-use crate::snapshot::{Snapshot, State};
+use crate::header::{CONNECTIONS, DEVICES, EVENTS, Entry, PORTS, Preamble, RAILS};
+use crate::layout::{ENTRY, Field, HEADER, LARGEST_FILE, MAGIC, MAJOR, Places, RECORD, header_part, part};
+use crate::snapshot::{Event, Snapshot, State};
 
 /// Attempts to read a file that is being written.
 const ATTEMPTS: usize = 20;
@@ -198,6 +199,33 @@ pub fn decode(bytes: &[u8]) -> Result<Snapshot, Damage> {
     if bytes.len() < HEADER {
         return Err(Damage::Short(bytes.len()));
     }
+    let preamble = preamble(bytes)?;
+    let header = &bytes[..preamble.header_size as usize];
+    let sections = entries(&preamble, header, bytes.len())?
+        .into_iter()
+        .map(|entry| Section::find(entry, bytes))
+        .collect::<Result<Vec<_>, _>>()?;
+    let sum = sections.iter().fold(header_part(header), |sum, section| sum.wrapping_add(section.sum()));
+    let is_newer = |section: &Section| section.records().any(|record| generation(record) > preamble.generation);
+    if sum != preamble.checksum || sections.iter().any(is_newer) {
+        return Err(Damage::Checksum);
+    }
+    let mut events = all(&sections, EVENTS);
+    if preamble.events_ever > events.len() as u64 && !events.is_empty() {
+        // The ring is full: the oldest event is the next to be overwritten.
+        let oldest = (preamble.events_ever % events.len() as u64) as usize;
+        events.rotate_left(oldest);
+    }
+    Ok(snapshot(&preamble, header, &sections, events))
+}
+
+/// Returns the generation of a record.
+pub(crate) fn generation(record: &[u8]) -> u64 {
+    u64::get(&record[..8])
+}
+
+/// Returns the first part of the header of a file with at least these bytes.
+pub(crate) fn preamble(bytes: &[u8]) -> Result<Preamble, Damage> {
     let preamble = Preamble::get_all(bytes);
     if preamble.magic != MAGIC {
         return Err(Damage::Magic);
@@ -205,11 +233,15 @@ pub fn decode(bytes: &[u8]) -> Result<Snapshot, Damage> {
     if preamble.major != MAJOR {
         return Err(Damage::Version(preamble.major));
     }
-    let header_size = preamble.header_size as usize;
-    if !(HEADER..=bytes.len()).contains(&header_size) {
+    if !(HEADER..=bytes.len()).contains(&(preamble.header_size as usize)) {
         return Err(Damage::Header("the header's size", preamble.header_size.into()));
     }
-    let (header, entry_size) = (&bytes[..header_size], usize::from(preamble.entry_size));
+    Ok(preamble)
+}
+
+/// Returns the directory of a file of this size.
+pub(crate) fn entries(preamble: &Preamble, header: &[u8], size: usize) -> Result<Vec<Entry>, Damage> {
+    let entry_size = usize::from(preamble.entry_size);
     if preamble.entries > MOST_SECTIONS {
         return Err(Damage::Header("the number of sections", preamble.entries.into()));
     }
@@ -221,71 +253,74 @@ pub fn decode(bytes: &[u8]) -> Result<Snapshot, Damage> {
     let Some(directory) = directory else {
         return Err(Damage::Header("the directory's place", preamble.directory.into()));
     };
-    let sections: Vec<Section> = directory
-        .chunks_exact(entry_size)
-        .map(|entry| Section::find(Entry::get_all(entry), bytes))
-        .collect::<Result<_, _>>()?;
+    let entries: Vec<Entry> = directory.chunks_exact(entry_size).map(Entry::get_all).collect();
+    let mut total = header.len() as u64;
+    for entry in &entries {
+        total = total.saturating_add(place(entry, size)?.len() as u64);
+    }
     // They do not overlap; if they did, reading them could take longer than their file is large.
-    let total = sections.iter().fold(header_size, |total, section| total.saturating_add(section.bytes.len()));
-    if total > bytes.len() {
-        return Err(Damage::Header("the size of all sections", total as u64));
+    if total > size as u64 {
+        return Err(Damage::Header("the size of all sections", total));
     }
-    let sum = sections.iter().fold(header_part(header), |sum, section| sum.wrapping_add(section.sum()));
-    let is_newer = |section: &Section| section.records().any(|record| u64::get(&record[..8]) > preamble.generation);
-    if sum != u64::get(&header[CHECKSUM]) || sections.iter().any(is_newer) {
-        return Err(Damage::Checksum);
+    Ok(entries)
+}
+
+/// Returns the bytes of a section in a file of this size.
+pub(crate) fn place(entry: &Entry, size: usize) -> Result<Range<usize>, Damage> {
+    let record = entry.record_size as usize;
+    let smallest = if (DEVICES..=PORTS).contains(&entry.kind) { RECORD } else { 8 };
+    if record < smallest {
+        return Err(Damage::Header("the size of a record", record as u64));
     }
-    let mut events = all(&sections, EVENTS);
-    if preamble.events_ever > events.len() as u64 && !events.is_empty() {
-        // The ring is full: the oldest event is the next to be overwritten.
-        let oldest = (preamble.events_ever % events.len() as u64) as usize;
-        events.rotate_left(oldest);
+    if entry.count == 0 {
+        return Ok(0..0);
     }
+    let start = usize::try_from(entry.offset).ok();
+    let end = start.zip(record.checked_mul(entry.count as usize)).and_then(|(start, bytes)| start.checked_add(bytes));
+    match start.zip(end) {
+        Some((start, end)) if end <= size => Ok(start..end),
+        _ => Err(Damage::Header("the place of a section", entry.offset)),
+    }
+}
+
+/// Returns what a file says that has these sections.
+pub(crate) fn snapshot(preamble: &Preamble, header: &[u8], sections: &[Section], events: Vec<Event>) -> Snapshot {
     let left_out =
         |kind| sections.iter().find(|section| section.entry.kind == kind).map_or(0, |section| section.entry.left_out);
-    Ok(Snapshot {
+    Snapshot {
         state: State {
             process: Places::get_all(header),
-            devices: all(&sections, DEVICES),
-            connections: all(&sections, CONNECTIONS),
-            rails: all(&sections, RAILS),
+            devices: all(sections, DEVICES),
+            connections: all(sections, CONNECTIONS),
+            rails: all(sections, RAILS),
+            ports: all(sections, PORTS),
         },
         events,
         events_ever: preamble.events_ever,
         left_out: [DEVICES, CONNECTIONS, RAILS].map(left_out),
         written_ns: preamble.written_ns,
         generation: preamble.generation,
-    })
+    }
 }
 
 /// A row of records of one kind.
-struct Section<'a> {
-    entry: Entry,
+pub(crate) struct Section<'a> {
+    pub(crate) entry: Entry,
     bytes: &'a [u8],
 }
 
 impl<'a> Section<'a> {
-    fn find(entry: Entry, bytes: &'a [u8]) -> Result<Self, Damage> {
-        let size = entry.record_size as usize;
-        let smallest = if (DEVICES..=EVENTS).contains(&entry.kind) { RECORD } else { 8 };
-        if size < smallest {
-            return Err(Damage::Header("the size of a record", size as u64));
-        }
-        if entry.count == 0 {
-            return Ok(Self { entry, bytes: &[] });
-        }
-        let start = usize::try_from(entry.offset).ok();
-        let bytes = start
-            .and_then(|start| bytes.get(start..))
-            .and_then(|rest| rest.get(..size.checked_mul(entry.count as usize)?));
-        bytes.map(|bytes| Self { entry, bytes }).ok_or(Damage::Header("the place of a section", entry.offset))
+    /// Returns the section in the bytes of a file.
+    pub(crate) fn find(entry: Entry, bytes: &'a [u8]) -> Result<Self, Damage> {
+        Ok(Self { bytes: &bytes[place(&entry, bytes.len())?], entry })
     }
 
-    fn records(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    pub(crate) fn records(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.bytes.chunks_exact(self.entry.record_size as usize)
     }
 
-    fn sum(&self) -> u64 {
+    /// Returns the sum of the parts of its records in the checksum.
+    pub(crate) fn sum(&self) -> u64 {
         let mut place = self.entry.offset;
         self.records().fold(0, |sum: u64, record| {
             let sum = sum.wrapping_add(part(place, record));

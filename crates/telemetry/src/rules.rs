@@ -51,7 +51,7 @@ pub struct Order {
 /// A line that is wrong. Its text is one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {thing}: \"{value}\" {reason}; allowed: {allowed}; try {advice}")]
-pub(crate) struct RuleError {
+pub struct RuleError {
     line: usize,
     thing: &'static str,
     value: String,
@@ -142,7 +142,7 @@ impl Rule {
 
 /// A policy file that is right.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rules {
+pub struct Rules {
     /// The time of writing, in seconds since 1970.
     pub(crate) written_s: Option<u64>,
     /// The time for which the rules hold after that, in seconds; `None` if forever.
@@ -152,7 +152,7 @@ pub(crate) struct Rules {
 
 impl Rules {
     /// Returns the order of the first rule that fits.
-    pub(crate) fn decide(&self, subject: &Subject) -> Option<Order> {
+    pub fn decide(&self, subject: &Subject) -> Option<Order> {
         self.rules.iter().find_map(|rule| rule.order(subject))
     }
 
@@ -162,7 +162,10 @@ impl Rules {
     }
 
     /// Reads the text of a policy file.
-    pub(crate) fn parse(text: &str) -> Result<Self, RuleError> {
+    ///
+    /// # Errors
+    /// If any line of it is wrong: the first that is.
+    pub fn parse(text: &str) -> Result<Self, RuleError> {
         let mut written_s = None;
         let mut ttl_s = None;
         let mut rules = Vec::new();

@@ -115,7 +115,7 @@ impl RunDir {
         let mut paths = Vec::new();
         for entry in entries {
             let entry = entry.map_err(failed)?;
-            if entry.file_name().to_str().is_some_and(|name| is_process(name, ENDING)) {
+            if entry.file_name().to_str().is_some_and(is_telemetry) {
                 paths.push(entry.path());
             }
         }
@@ -127,6 +127,11 @@ impl RunDir {
 /// Returns the path of the file that becomes the telemetry file `path` once it is complete.
 pub(crate) fn unfinished(path: &Path) -> PathBuf {
     path.with_extension("new")
+}
+
+/// Returns true if `name` is that of a complete telemetry file.
+pub(crate) fn is_telemetry(name: &str) -> bool {
+    is_process(name, ENDING)
 }
 
 /// Returns true if `name` is that of a telemetry file, complete or not.

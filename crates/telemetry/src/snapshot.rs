@@ -89,6 +89,19 @@ places! {
     Device { 8..72 => name, 72..76 => speed_mbps, 76..80 => port_count, 80..96 => fabric, 96..256 => ports }
 }
 
+/// A port of this host that rails use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Port {
+    /// Its name: the one in `railweave topo` and in rules of policy files.
+    pub name: String,
+    /// The network that carries its data: `verbs` or `tcp`.
+    pub fabric: String,
+}
+
+places! {
+    Port { 8..72 => name, 80..96 => fabric }
+}
+
 /// A connection of the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Connection {
@@ -161,6 +174,8 @@ pub struct Rail {
     pub retransmitted: u64,
     /// Times that other rails took over from this one.
     pub failovers: u32,
+    /// The index of this end's port in [`State::ports`], if known. Files of layout 1.0 have no ports, and 0 here.
+    pub port: Option<u16>,
     /// The address of this end, by now: a rail may come back over another one.
     pub local: String,
     /// The address of the peer's end.
@@ -174,7 +189,7 @@ places! {
         8..12 => connection, 12..13 => number, 13..14 => state, 14..15 => policy, 15..16 => lanes, 16..24 => since_ns,
         24..28 => speed_mbps, 28..32 => share, 32..40 => in_flight, 40..48 => bytes_sent, 48..56 => writes_sent,
         56..64 => cts_writes, 64..72 => bytes_received, 72..80 => waited_for_cts, 80..88 => retransmitted,
-        88..92 => failovers, 96..144 => local, 144..192 => remote, 192..256 => latencies,
+        88..92 => failovers, 92..94 => port, 96..144 => local, 144..192 => remote, 192..256 => latencies,
     }
 }
 
@@ -278,6 +293,15 @@ pub struct State {
     pub connections: Vec<Connection>,
     /// The rails of all connections.
     pub rails: Vec<Rail>,
+    /// The ports that rails use, in the order in which they were first used.
+    pub ports: Vec<Port>,
+}
+
+impl State {
+    /// Returns the port of this end of a rail, if it is known.
+    pub fn port_of(&self, rail: &Rail) -> Option<&Port> {
+        self.ports.get(usize::from(rail.port?))
+    }
 }
 
 /// A telemetry file, as a reader sees it.

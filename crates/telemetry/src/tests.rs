@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::header::{Entry, Preamble};
 use crate::layout::Places;
-use crate::{Connection, ConnectionState, Device, Direction, Event, EventKind, Policy, Process, Rail, RailState};
+use crate::{Connection, ConnectionState, Device, Direction, Event, EventKind, Policy, Port, Process, Rail, RailState};
 
 fn page() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/telemetry.md");
@@ -40,6 +40,7 @@ fn every_place_is_in_the_page() {
     check("Connection", &[&connection]);
     check("Rail", &[Rail::PLACES]);
     check("Event", &[Event::PLACES]);
+    check("Port", &[Port::PLACES]);
 }
 
 #[test]

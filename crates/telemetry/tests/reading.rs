@@ -71,7 +71,7 @@ fn later_version() -> Vec<u8> {
     set(&mut new, 12, 4, header as u64);
     set(&mut new, 48, 4, 600);
     set(&mut new, 52, 2, entry as u64);
-    set(&mut new, 54, 2, 5);
+    set(&mut new, 54, 2, 6);
     // The kind 9 comes first.
     set(&mut new, 600, 4, 9);
     set(&mut new, 604, 4, 16);
@@ -81,8 +81,8 @@ fn later_version() -> Vec<u8> {
     for index in (0..3).map(|index| header + index * 16) {
         set(&mut new, index, 8, 1);
     }
-    for section in 0..4 {
-        let from = 400 + section * 24;
+    for section in 0..5 {
+        let from = 376 + section * 24;
         let (offset, count) = (number(old, from + 8, 8) as usize, number(old, from + 16, 4) as usize);
         let at = 600 + (section + 1) * entry;
         new[at..at + 24].copy_from_slice(&old[from..from + 24]);
@@ -116,7 +116,7 @@ fn a_file_of_another_major_version_is_refused_by_name() {
 #[test]
 fn a_kind_of_event_that_is_not_known_keeps_its_number() {
     let mut bytes = FILE.clone();
-    let events = number(&bytes, 400 + 3 * 24 + 8, 8) as usize;
+    let events = number(&bytes, 376 + 3 * 24 + 8, 8) as usize;
     set(&mut bytes, events + 22, 2, 4242);
     sign(&mut bytes);
     let snapshot = decode(&bytes).unwrap();
@@ -140,14 +140,14 @@ fn each_defect_is_named() {
     assert_eq!(with(52, 2, 8), Err(Damage::Header("the size of a directory's entry", 8)));
     assert_eq!(with(48, 4, 420), Err(Damage::Header("the directory's place", 420)));
     assert_eq!(with(54, 2, 65_535), Err(Damage::Header("the number of sections", 65_535)));
-    assert_eq!(with(404, 4, 128), Err(Damage::Header("the size of a record", 128)));
-    assert_eq!(with(408, 8, u64::MAX), Err(Damage::Header("the place of a section", u64::MAX)));
+    assert_eq!(with(380, 4, 128), Err(Damage::Header("the size of a record", 128)));
+    assert_eq!(with(384, 8, u64::MAX), Err(Damage::Header("the place of a section", u64::MAX)));
     // Every section is the whole file.
     let mut twice = FILE.clone();
-    let all = number(&twice, 408, 8);
-    for section in 0..4 {
-        set(&mut twice, 408 + section * 24, 8, all);
-        set(&mut twice, 416 + section * 24, 4, (FILE.len() as u64 - all) / 256);
+    let all = number(&twice, 384, 8);
+    for section in 0..5 {
+        set(&mut twice, 384 + section * 24, 8, all);
+        set(&mut twice, 392 + section * 24, 4, (FILE.len() as u64 - all) / 256);
     }
     sign(&mut twice);
     assert!(matches!(decode(&twice), Err(Damage::Header("the size of all sections", _))));
@@ -216,6 +216,9 @@ fn as_python(snapshot: &Snapshot) -> String {
         let (speed, count) = (known(device.speed_mbps), device.port_count);
         writeln!(lines, "device {} {speed} {count} {} {}", device.name, device.fabric, device.ports).unwrap();
     }
+    for port in &state.ports {
+        writeln!(lines, "port {} {}", port.name, port.fabric).unwrap();
+    }
     for connection in &state.connections {
         let (direction, state, policy) = (connection.direction as u8, connection.state as u8, connection.policy as u8);
         let (device, rank) = (known(connection.device), known(connection.peer_rank));
@@ -230,7 +233,7 @@ fn as_python(snapshot: &Snapshot) -> String {
         let (sent, writes, cts, received) = (rail.bytes_sent, rail.writes_sent, rail.cts_writes, rail.bytes_received);
         let (waited, again, failovers) = (known(rail.waited_for_cts), rail.retransmitted, rail.failovers);
         writeln!(lines, "counts {sent} {writes} {cts} {received} {waited} {again} {failovers}").unwrap();
-        writeln!(lines, "ends {} {}", rail.local, rail.remote).unwrap();
+        writeln!(lines, "ends {} {} port {}", rail.local, rail.remote, known(rail.port)).unwrap();
         writeln!(lines, "latencies {}", rail.latencies.0.map(|count| count.to_string()).join(" ")).unwrap();
     }
     for event in &snapshot.events {

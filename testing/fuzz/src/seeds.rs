@@ -445,6 +445,7 @@ fn telemetry() -> Vec<(&'static str, Vec<u8>)> {
         [padded(&[2, 1, 0, 0, 0, 0, 1, 3, 1], 89), padded(b"10.0.0.1", 48), padded(b"10.0.0.2", 48), vec![1; 64]];
     let event =
         |number: u8| padded(&[&[2, number][..], &[0; 7], &[1, 0, 0, 0, 0, 0, 4, 0], b"opened \xff"].concat(), 249);
+    let port = padded(&[&[2], &*padded(b"mlx5_0", 72), b"verbs"].concat(), 249);
     let all = [vec![device, connection, rail.concat()], (1..=3).map(event).collect()].concat();
     let sections = [[1, 0, 1, 0], [2, 0, 1, 0], [3, 0, 1, 0], [4, 0, 3, 1]];
     // As bytes: a header whose only section has an event, and one without sections.
@@ -463,13 +464,14 @@ fn telemetry() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("all-kinds", described([2, 3, 4, 0, 0], &sections, &all)),
         ("full-ring", described([2, 7, 1, 0, 0], &sections[3..], &all[3..])),
-        ("later-version", described([2, 1, 2, 9, 16], &[[5, 0, 1, 0], [1, 64, 1, 0]], &all[..2])),
+        ("later-version", described([2, 1, 2, 9, 16], &[[6, 0, 1, 0], [1, 64, 1, 0]], &all[..2])),
         ("kind-twice", described([1, 0, 2, 0, 0], &[[1, 0, 1, 0]; 2], &all[..1])),
         ("newer-record", described([1, 3, 1, 0, 0], &sections[3..], &all[3..])),
         ("signed", with(&[1], &bytes)),
         ("unsigned", with(&[0], &bytes)),
         ("overlap", with(&[1], &overlap)),
         ("small-records", with(&[1], &small_records)),
+        ("ports", described([2, 0, 2, 0, 0], &[[5, 0, 1, 0], [3, 0, 1, 0]], &[port, all[2].clone()])),
         ("long-text", described([2, 1, 1, 0, 0], &[[4, 0, 1, 0]], &[long])),
         ("no-sections", with(&[1], &[&bytes[..54], &[0; 458]].concat())),
         ("other-version", with(&[1], &[b"railweav\x02", &bytes[9..]].concat())),

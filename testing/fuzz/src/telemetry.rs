@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use railweave_telemetry::{Damage, Publisher, ReadError, RunDir, Snapshot, State, decode, read};
+use railweave_telemetry::{Damage, Follower, Look, Publisher, ReadError, RunDir, Snapshot, State, decode, read};
 
 use crate::file::Folder;
 use crate::input::Input;
@@ -17,8 +17,9 @@ const ENTRY: usize = 24;
 const PROCESS: std::ops::Range<usize> = 56..376;
 const DIRECTORY: usize = 400;
 
-/// The highest kind of section, which is that of events; the others begin at 1.
+/// The kinds of sections of events and of ports; the others begin at 1, and there is none above.
 const EVENTS: u32 = 4;
+const PORTS: u32 = 5;
 
 const MOST_SECTIONS: usize = 8;
 const MOST_RECORDS: u8 = 20;
@@ -41,22 +42,23 @@ pub(crate) fn run(bytes: &[u8]) {
 fn look(file: &[u8]) -> Result<Snapshot, Damage> {
     let snapshot = decode(file);
     let folder = Folder::new();
+    folder.put("file", file);
+    assert_followed(&folder, snapshot.as_ref().ok());
     match &snapshot {
         Err(damage) => {
             one_line(&damage.to_string());
             // The reader of a file reads again if another damage may be a write in progress.
             if matches!(damage, Damage::Magic | Damage::Version(_)) {
-                folder.put("file", file);
                 let error = read(&folder.file("file")).expect_err("a file is as wrong as its bytes");
                 one_line(&error.to_string());
                 assert!(matches!(error, ReadError::Content { damage: found, .. } if found == *damage), "{error}");
             }
         }
         Ok(snapshot) => {
-            let State { devices, connections, rails, .. } = &snapshot.state;
-            let records = devices.len() + connections.len() + rails.len() + snapshot.events.len();
+            let State { devices, connections, rails, ports, .. } = &snapshot.state;
+            let all = [devices.len(), connections.len(), rails.len(), ports.len(), snapshot.events.len()];
+            let records: usize = all.iter().sum();
             assert!(HEADER + RECORD * records <= file.len(), "{records} records in {} bytes", file.len());
-            folder.put("file", file);
             assert_eq!(read(&folder.file("file")).expect("a file is as right as its bytes"), *snapshot);
             show(snapshot);
             let again = written(&folder, snapshot);
@@ -88,7 +90,7 @@ fn assert_cut(before: &Snapshot, after: &Snapshot) {
 
 /// Computes the words and numbers that `railweave status` shows.
 fn show(snapshot: &Snapshot) {
-    let State { process, devices: _, connections, rails } = &snapshot.state;
+    let State { process, devices: _, connections, rails, ports: _ } = &snapshot.state;
     let _ = process.presence();
     for connection in connections {
         let words = [connection.direction.word(), connection.state.word(), connection.policy.word()];
@@ -108,6 +110,21 @@ fn show(snapshot: &Snapshot) {
     for event in &snapshot.events {
         let kind = event.kind.to_string();
         assert!(!kind.is_empty() && !kind.contains(char::is_control));
+    }
+}
+
+/// Checks that a follower finds what a reader of the bytes finds, or nothing if that is wrong.
+fn assert_followed(folder: &Folder, snapshot: Option<&Snapshot>) {
+    let opened = railweave_telemetry::Folder::open(folder.path()).expect("the folder is ours");
+    let mut follower = Follower::default();
+    match follower.look(&opened, "file", &mut Vec::new()) {
+        Look::Changed(found) => assert_eq!(Some(&*found), snapshot),
+        Look::BeingWritten => assert!(snapshot.is_none()),
+        Look::Refused(reason) => {
+            assert!(snapshot.is_none(), "{reason}");
+            one_line(&reason);
+        }
+        Look::Unchanged => panic!("nothing was read before"),
     }
 }
 
@@ -150,7 +167,8 @@ fn described(input: &mut Input<'_>) {
     set(&mut file, PROCESS.start, process);
     let mut newest = 0;
     for (index, [kind, more, count, left_out]) in shapes.into_iter().enumerate() {
-        let (kind, size, count) = (u32::from(kind % 6), RECORD + usize::from(more), usize::from(count % MOST_RECORDS));
+        let (kind, size, count) =
+            (u32::from(kind) % (PORTS + 2), RECORD + usize::from(more), usize::from(count % MOST_RECORDS));
         let place = file.len() as u64;
         let at = DIRECTORY + index * entry_size;
         set(&mut file, at, &kind.to_le_bytes());
@@ -187,10 +205,12 @@ fn described(input: &mut Input<'_>) {
 fn assert_places(snapshot: &Snapshot, all: &BTreeMap<u32, Vec<Vec<u8>>>) {
     let number = |record: &Vec<u8>, at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| record[at + byte]));
     let numbers = |kind, at| -> Vec<u32> { all.get(&kind).into_iter().flatten().map(|r| number(r, at)).collect() };
-    let State { devices, connections, rails, .. } = &snapshot.state;
+    let State { devices, connections, rails, ports, .. } = &snapshot.state;
     assert_eq!(devices.iter().map(|device| device.port_count).collect::<Vec<_>>(), numbers(1, 76));
     assert_eq!(connections.iter().map(|connection| connection.number).collect::<Vec<_>>(), numbers(2, 8));
     assert_eq!(rails.iter().map(|rail| rail.connection).collect::<Vec<_>>(), numbers(3, 8));
+    // As bytes: a name ends at the first zero byte, or is cut in the middle of a letter.
+    assert_eq!(ports.len(), numbers(PORTS, 8).len());
     let ring = numbers(EVENTS, 8);
     let (ever, room) = (snapshot.events_ever, ring.len() as u64);
     let oldest = if ever > room && room > 0 { ever % room } else { 0 };

@@ -4,6 +4,7 @@
 //! looks at anyway ([`railweave_transport::Steering`]).
 
 mod orders;
+mod ports;
 mod records;
 
 use std::sync::Arc;

@@ -9,6 +9,7 @@ use railweave_telemetry::{
 };
 use railweave_transport::{Fate, Order, ProcessId, RailCounters, RailInfo, RailName, Steering};
 
+use super::ports::{devices, port_index};
 use crate::comm::Route;
 use crate::network::Network;
 
@@ -173,6 +174,7 @@ impl Records {
                 since_ns: time_ns,
                 speed_mbps: up.and_then(|rail| rail.speed_mbps),
                 in_flight: up.map(|_| 0),
+                port: port_index(&mut self.state.ports, &ports[id.index()], opened.network),
                 local: name.local.clone(),
                 remote: name.remote.clone(),
                 ..Rail::default()
@@ -434,22 +436,6 @@ fn policy(name: PolicyName) -> Policy {
         PolicyName::Adaptive => Policy::Adaptive,
         PolicyName::Agent => Policy::Agent,
     }
-}
-
-/// Returns the devices of a network.
-fn devices(network: &dyn Network) -> impl Iterator<Item = Device> {
-    let all = network.devices();
-    (0..all.count()).map(move |index| {
-        let device = all.at(index);
-        let ports: Vec<_> = device.ports.iter().map(|port| &*network.ports()[*port].facts.name).collect();
-        Device {
-            name: device.name.clone(),
-            speed_mbps: Some(device.speed_mbps).filter(|speed_mbps| *speed_mbps > 0),
-            port_count: ports.len() as u32,
-            fabric: if network.is_tcp() { "tcp" } else { "verbs" }.to_owned(),
-            ports: ports.join(","),
-        }
-    })
 }
 
 #[cfg(test)]

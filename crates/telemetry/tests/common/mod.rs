@@ -3,7 +3,7 @@
 #![allow(dead_code)] // Each test program uses some.
 
 use railweave_telemetry::{
-    Connection, ConnectionState, Device, Direction, Latencies, Policy, Process, Rail, RailState, RunDir, State,
+    Connection, ConnectionState, Device, Direction, Latencies, Policy, Port, Process, Rail, RailState, RunDir, State,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -97,6 +97,7 @@ pub(crate) fn state(connections: u32) -> State {
         waited_for_cts: Some(7),
         retransmitted: 8,
         failovers: 9,
+        port: Some((index % 2) as u16),
         local: "fe80::1234:5678:9abc:def0".into(),
         remote: "10.0.0.2".into(),
         latencies: Latencies(std::array::from_fn(|bucket| index + bucket as u32)),
@@ -106,6 +107,7 @@ pub(crate) fn state(connections: u32) -> State {
         devices: vec![device],
         connections: (0..connections).map(connection).collect(),
         rails: (0..2 * connections).map(rail).collect(),
+        ports: ["mlx5_0", "mlx5_1"].map(|name| Port { name: name.into(), fabric: "verbs".into() }).to_vec(),
     }
 }
 

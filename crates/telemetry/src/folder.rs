@@ -1,0 +1,325 @@
+//! A run dir as an agent sees it: opened once, and used through that handle, so that nobody can lead it elsewhere.
+
+use std::fs::{File, Metadata, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::policy_file::LARGEST_POLICY;
+use crate::run_dir::{RunDirError, is_telemetry, objection};
+use crate::trusted;
+
+/// The name of the policy file.
+const POLICY: &str = "policy";
+
+/// The name under which the policy file is written before it takes its place.
+const UNFINISHED: &str = "policy.new";
+
+/// The file that the agent that steers keeps locked.
+const LOCK: &str = "agent.lock";
+
+/// A file of a run dir that is not used. The text is the end of a sentence that begins with the file.
+#[derive(Debug, thiserror::Error)]
+pub enum FolderError {
+    /// It is missing.
+    #[error("is missing")]
+    Missing,
+    /// It is no regular file; a symbolic link is none.
+    #[error("is not a regular file; allowed: a regular file, and no symbolic link; try removing it")]
+    NotRegular,
+    /// It belongs to somebody who has no say here.
+    #[error("belongs to user {owner}; allowed: a file of the folder's owner ({allowed}) or root; try removing it")]
+    Owner {
+        /// The owner of the file.
+        owner: u32,
+        /// The owner of the folder.
+        allowed: u32,
+    },
+    /// It is too large.
+    #[error("has {size} bytes; allowed: up to {most}; try removing it")]
+    Large {
+        /// Its size.
+        size: u64,
+        /// The largest that is read.
+        most: u64,
+    },
+    /// It is not text.
+    #[error("is not text in UTF-8; allowed: a policy file (docs/policy.md); try removing it")]
+    NotText,
+    /// It cannot be read or written.
+    #[error("cannot be used: {0}; allowed: a file that this user can read and write; try making room, or removing it")]
+    Io(#[from] io::Error),
+}
+
+impl From<Errno> for FolderError {
+    fn from(error: Errno) -> Self {
+        match error {
+            Errno::NOENT => Self::Missing,
+            // A symbolic link; a socket.
+            Errno::LOOP | Errno::NXIO => Self::NotRegular,
+            _ => Self::Io(error.into()),
+        }
+    }
+}
+
+/// An open run dir. Root may open that of any user; another user only its own.
+#[derive(Debug)]
+pub struct Folder {
+    handle: File,
+    path: PathBuf,
+    owner: u32,
+    /// The device and the inode.
+    identity: (u64, u64),
+}
+
+impl Folder {
+    /// Opens a run dir that is there.
+    ///
+    /// # Errors
+    /// If it cannot be opened, is a symbolic link or no folder, or if anybody but its owner may write there. Its owner
+    /// is this user, unless this is root.
+    pub fn open(path: &Path) -> Result<Self, RunDirError> {
+        let failed = |error: io::Error| RunDirError::Read { path: path.to_owned(), error };
+        let refused = |reason: &str| RunDirError::Refused { path: path.to_owned(), reason: reason.to_owned() };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let handle: File = match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(handle) => handle.into(),
+            // Linux says so of a symbolic link too, if it has to be a folder.
+            Err(Errno::NOTDIR | Errno::LOOP) => return Err(refused("is not a folder, or is a symbolic link")),
+            Err(error) => return Err(failed(error.into())),
+        };
+        let facts = handle.metadata().map_err(failed)?;
+        let user = rustix::process::geteuid().as_raw();
+        let owner = if user == 0 { facts.uid() } else { user };
+        match objection(&facts, owner) {
+            Some(reason) => Err(refused(&reason)),
+            None => Ok(Self { handle, path: path.to_owned(), owner, identity: (facts.dev(), facts.ino()) }),
+        }
+    }
+
+    /// Returns the path by which it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the number of its owner.
+    pub fn owner(&self) -> u32 {
+        self.owner
+    }
+
+    /// Returns true if its path still leads to it, and only its owner may write there.
+    pub fn is_in_place(&self) -> bool {
+        let is_same =
+            |facts: Metadata| (facts.dev(), facts.ino()) == self.identity && objection(&facts, self.owner).is_none();
+        std::fs::symlink_metadata(&self.path).is_ok_and(is_same)
+    }
+
+    /// Returns the names of the telemetry files, sorted.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn files(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.handle)? {
+            if let Some(name) = entry?.file_name().to_str().ok().filter(|name| is_telemetry(name)) {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Opens a file to read it.
+    ///
+    /// # Errors
+    /// If it is no regular file of the folder's owner or of root, or is larger than this.
+    pub(crate) fn read_file(&self, name: &str, most: u64) -> Result<(File, Metadata), FolderError> {
+        // Without NONBLOCK, opening a pipe that has no writer would wait forever.
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::openat(&self.handle, name, flags, Mode::empty())?);
+        let facts = file.metadata()?;
+        if !facts.is_file() {
+            return Err(FolderError::NotRegular);
+        }
+        if facts.uid() != self.owner && facts.uid() != 0 {
+            return Err(FolderError::Owner { owner: facts.uid(), allowed: self.owner });
+        }
+        if facts.len() > most {
+            return Err(FolderError::Large { size: facts.len(), most });
+        }
+        Ok((file, facts))
+    }
+
+    /// Returns the text of the policy file.
+    ///
+    /// # Errors
+    /// If there is none, or it is not a regular file of the folder's owner or of root, or is not text.
+    pub fn policy(&self) -> Result<String, FolderError> {
+        let (file, facts) = self.read_file(POLICY, LARGEST_POLICY)?;
+        let mut bytes = vec![0; facts.len() as usize];
+        let filled = trusted::read(&file, &mut bytes)?;
+        bytes.truncate(filled);
+        String::from_utf8(bytes).map_err(|_| FolderError::NotText)
+    }
+
+    /// Puts a policy file in place, whole: readers see the one before or this one. A policy that root writes into
+    /// another user's folder can be read by everybody who can reach it, which is that user.
+    ///
+    /// # Errors
+    /// If it cannot be written. The one before stays in force.
+    pub fn put_policy(&self, text: &str) -> Result<(), FolderError> {
+        // Left by an agent that was killed; whatever it is, the new file does not follow it.
+        match rustix::fs::unlinkat(&self.handle, UNFINISHED, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+        let mut file = File::from(rustix::fs::openat(&self.handle, UNFINISHED, flags, mode)?);
+        let write = || -> Result<(), FolderError> {
+            file.write_all(text.as_bytes())?;
+            // The umask may have taken bits away.
+            rustix::fs::fchmod(&file, mode)?;
+            Ok(rustix::fs::renameat(&self.handle, UNFINISHED, &self.handle, POLICY)?)
+        };
+        let mut write = write;
+        write().inspect_err(|_| {
+            let _ = rustix::fs::unlinkat(&self.handle, UNFINISHED, AtFlags::empty());
+        })
+    }
+
+    /// Removes the policy file. One that is gone is as good.
+    ///
+    /// # Errors
+    /// If it cannot be removed.
+    pub fn remove_policy(&self) -> Result<(), FolderError> {
+        match rustix::fs::unlinkat(&self.handle, POLICY, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes the right to steer: only one agent at a time has it, until it drops what is returned or ends, however it
+    /// ends. Returns `None` if another has it. Jobs neither lock nor look at this file.
+    ///
+    /// # Errors
+    /// If the file of the lock cannot be made or opened.
+    pub fn lock(&self) -> Result<Option<Lock>, FolderError> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::openat(&self.handle, LOCK, flags, Mode::RUSR | Mode::WUSR)?);
+        if !file.metadata()?.is_file() {
+            return Err(FolderError::NotRegular);
+        }
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Lock { _file: file })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error.into()),
+        }
+    }
+}
+
+/// The right to steer the jobs of a run dir. It ends with this value, or with the process.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("railweave-folder-{}-{name}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir(&path).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn only_a_folder_that_nobody_else_may_write_is_opened() {
+        let scratch = Scratch::new("open");
+        let folder = Folder::open(&scratch.0).unwrap();
+        assert!(folder.is_in_place());
+        fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(!folder.is_in_place());
+        assert!(Folder::open(&scratch.0).unwrap_err().to_string().contains("may be written by others"));
+        let link = scratch.0.join("link");
+        fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o700)).unwrap();
+        symlink(&scratch.0, &link).unwrap();
+        assert!(Folder::open(&link).unwrap_err().to_string().contains("symbolic link"));
+        fs::write(scratch.0.join("file"), "").unwrap();
+        assert!(Folder::open(&scratch.0.join("file")).unwrap_err().to_string().contains("is not a folder"));
+        assert!(Folder::open(&scratch.0.join("none")).unwrap_err().to_string().contains("cannot be read"));
+    }
+
+    #[test]
+    fn a_policy_is_put_in_place_whole_and_follows_no_link() {
+        let scratch = Scratch::new("policy");
+        let folder = Folder::open(&scratch.0).unwrap();
+        assert!(matches!(folder.policy(), Err(FolderError::Missing)));
+        fs::write(scratch.0.join("elsewhere"), "untouched").unwrap();
+        for name in [POLICY, UNFINISHED] {
+            symlink(scratch.0.join("elsewhere"), scratch.0.join(name)).unwrap();
+        }
+        assert!(matches!(folder.policy(), Err(FolderError::NotRegular)));
+        folder.put_policy("one").unwrap();
+        folder.put_policy("two").unwrap();
+        assert_eq!(folder.policy().unwrap(), "two");
+        assert_eq!(fs::read_to_string(scratch.0.join("elsewhere")).unwrap(), "untouched");
+        assert_eq!(fs::metadata(scratch.0.join(POLICY)).unwrap().permissions().mode() & 0o777, 0o644);
+        assert!(!scratch.0.join(UNFINISHED).exists());
+        fs::create_dir(scratch.0.join(UNFINISHED)).unwrap();
+        assert!(matches!(folder.put_policy("three"), Err(FolderError::Io(_))));
+        assert_eq!(folder.policy().unwrap(), "two");
+        folder.remove_policy().unwrap();
+        folder.remove_policy().unwrap();
+        assert!(!scratch.0.join(POLICY).exists());
+    }
+
+    #[test]
+    fn one_agent_at_a_time_may_steer() {
+        let scratch = Scratch::new("lock");
+        let folder = Folder::open(&scratch.0).unwrap();
+        let other = Folder::open(&scratch.0).unwrap();
+        let lock = folder.lock().unwrap();
+        assert!(lock.is_some() && other.lock().unwrap().is_none());
+        drop(lock);
+        assert!(other.lock().unwrap().is_some());
+        fs::remove_file(scratch.0.join(LOCK)).unwrap();
+        symlink("/dev/null", scratch.0.join(LOCK)).unwrap();
+        assert!(matches!(folder.lock(), Err(FolderError::NotRegular)));
+    }
+
+    #[test]
+    fn files_of_others_are_refused() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let scratch = Scratch::new("others");
+        fs::write(scratch.0.join(POLICY), "x").unwrap();
+        std::os::unix::fs::chown(scratch.0.join(POLICY), Some(4711), None).unwrap();
+        let folder = Folder::open(&scratch.0).unwrap();
+        let error = folder.policy().unwrap_err().to_string();
+        assert!(error.contains("belongs to user 4711; allowed: a file of the folder's owner (0) or root"), "{error}");
+        // Root opens the folder of another user, and takes that user's files.
+        std::os::unix::fs::chown(&scratch.0, Some(4711), None).unwrap();
+        let folder = Folder::open(&scratch.0).unwrap();
+        assert_eq!((folder.owner(), folder.policy().unwrap()), (4711, "x".to_owned()));
+    }
+}

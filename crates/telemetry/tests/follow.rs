@@ -1,0 +1,142 @@
+//! The follower: it finds what a reader finds, reads old events once, and says which files it cannot use.
+
+mod common;
+
+use common::{ID, NOW, Scratch, state};
+use railweave_telemetry::{Event, EventKind, Folder, Follower, Look, MOST_EVENTS, Publisher, Snapshot, read};
+use std::fs;
+
+struct Followed {
+    folder: Folder,
+    name: String,
+    follower: Follower,
+    buffer: Vec<u8>,
+}
+
+impl Followed {
+    fn new(publisher: &Publisher) -> Self {
+        let folder = Folder::open(publisher.path().parent().unwrap()).unwrap();
+        let name = publisher.path().file_name().unwrap().to_str().unwrap().to_owned();
+        assert_eq!(folder.files().unwrap(), [&*name]);
+        Self { folder, name, follower: Follower::default(), buffer: Vec::new() }
+    }
+
+    fn look(&mut self) -> Look {
+        self.follower.look(&self.folder, &self.name, &mut self.buffer)
+    }
+
+    fn changed(&mut self) -> Snapshot {
+        match self.look() {
+            Look::Changed(snapshot) => *snapshot,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn event(number: u64) -> Event {
+    Event { time_ns: number, kind: EventKind::PORT, text: format!("event {number}"), ..Event::default() }
+}
+
+fn times(snapshot: &Snapshot) -> Vec<u64> {
+    snapshot.events.iter().map(|event| event.time_ns).collect()
+}
+
+#[test]
+fn a_follower_finds_what_a_reader_finds() {
+    let scratch = Scratch::new("follow");
+    let mut publisher = Publisher::new(scratch.run_dir(), ID);
+    let mut state = state(3);
+    publisher.add(&event(0));
+    assert!(publisher.publish(&state, NOW).is_none());
+    let mut followed = Followed::new(&publisher);
+    assert_eq!(followed.changed(), read(publisher.path()).unwrap());
+    assert!(matches!(followed.look(), Look::Unchanged));
+    for (round, connections) in [(1, 3), (2, 200), (3, 1), (4, 3)] {
+        state = common::state(connections);
+        state.rails[0].bytes_sent += round;
+        publisher.add(&event(round));
+        assert!(publisher.publish(&state, NOW + round).is_none());
+        let found = followed.changed();
+        assert_eq!(times(&found), [round], "only the new event");
+        let events = read(publisher.path()).unwrap().events;
+        assert_eq!(Snapshot { events, ..found }, read(publisher.path()).unwrap());
+        assert!(matches!(followed.look(), Look::Unchanged));
+    }
+}
+
+#[test]
+fn events_of_a_full_ring_come_once_each() {
+    let scratch = Scratch::new("ring");
+    let mut publisher = Publisher::new(scratch.run_dir(), ID);
+    let most = MOST_EVENTS as u64;
+    (0..most - 2).for_each(|number| publisher.add(&event(number)));
+    assert!(publisher.publish(&state(1), NOW).is_none());
+    let mut followed = Followed::new(&publisher);
+    assert_eq!(times(&followed.changed()).len(), MOST_EVENTS - 2);
+    let mut next = most - 2;
+    for count in [1, 5, 100, most, 2, 3 * most, 1] {
+        (next..next + count).for_each(|number| publisher.add(&event(number)));
+        next += count;
+        assert!(publisher.publish(&state(1), NOW + next).is_none());
+        let expected: Vec<u64> = (next - count.min(most)..next).collect();
+        assert_eq!(times(&followed.changed()), expected, "{count} more");
+    }
+}
+
+#[test]
+fn a_file_that_is_made_again_repeats_no_event() {
+    let scratch = Scratch::new("again");
+    let mut publisher = Publisher::new(scratch.run_dir(), ID);
+    publisher.add(&event(0));
+    assert!(publisher.publish(&state(1), NOW).is_none());
+    let mut followed = Followed::new(&publisher);
+    followed.changed();
+    fs::remove_file(publisher.path()).unwrap();
+    assert!(matches!(followed.look(), Look::Refused(reason) if reason == "is missing"));
+    publisher.add(&event(1));
+    assert!(publisher.publish(&state(1), NOW + 1).is_none());
+    assert_eq!(times(&followed.changed()), [1]);
+}
+
+#[test]
+fn a_damaged_file_is_being_written_until_it_stays_so() {
+    let scratch = Scratch::new("damaged");
+    let mut publisher = Publisher::new(scratch.run_dir(), ID);
+    publisher.add(&event(0));
+    assert!(publisher.publish(&state(2), NOW).is_none());
+    let mut followed = Followed::new(&publisher);
+    let whole = fs::read(publisher.path()).unwrap();
+    let mut damaged = whole.clone();
+    damaged[300] ^= 1;
+    fs::write(publisher.path(), &damaged).unwrap();
+    for _ in 0..3 {
+        assert!(matches!(followed.look(), Look::BeingWritten));
+    }
+    assert!(matches!(followed.look(), Look::Refused(reason) if reason.contains("its checksum is wrong")));
+    fs::write(publisher.path(), &whole).unwrap();
+    assert_eq!(times(&followed.changed()), [0]);
+    // An old event that changes is found once the events are read again.
+    fs::write(publisher.path(), &whole[..400]).unwrap();
+    assert!(matches!(followed.look(), Look::BeingWritten));
+    fs::write(publisher.path(), b"something else that is longer than a header".repeat(20)).unwrap();
+    assert!(matches!(followed.look(), Look::Refused(reason) if reason.contains("does not begin as a telemetry file")));
+    let mut other = whole.clone();
+    other[8] = 2;
+    fs::write(publisher.path(), &other).unwrap();
+    assert!(matches!(followed.look(), Look::Refused(reason) if reason.contains("has version 2 of the layout")));
+}
+
+#[test]
+fn files_that_are_none_are_refused_and_links_are_not_followed() {
+    let scratch = Scratch::new("refused");
+    let mut publisher = Publisher::new(scratch.run_dir(), ID);
+    assert!(publisher.publish(&state(1), NOW).is_none());
+    let mut followed = Followed::new(&publisher);
+    let elsewhere = scratch.path("elsewhere");
+    fs::rename(publisher.path(), &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, publisher.path()).unwrap();
+    assert!(matches!(followed.look(), Look::Refused(reason) if reason.contains("no symbolic link")));
+    fs::remove_file(publisher.path()).unwrap();
+    fs::create_dir(publisher.path()).unwrap();
+    assert!(matches!(followed.look(), Look::Refused(reason) if reason.contains("is not a regular file")));
+}
