@@ -1,0 +1,411 @@
+//! The agent: what it knows of a host, and its decisions.
+
+use crate::balance::Balance;
+use crate::config::{Config, check_port};
+use crate::congestion::Congestion;
+use crate::drain::{Drain, Phase, Reason};
+use crate::findings::{Finding, Findings, Severity};
+use crate::ports::{PortCounters, PortUse, counted_name};
+use crate::rules::{GroupWeights, Orders, file};
+use crate::script::Script;
+use crate::series::GroupKey;
+use crate::sick::Health;
+use crate::time::Now;
+use crate::user::{Steers, User};
+use crate::weights::{Shares, groups, orders, senders};
+use crate::world::{Life, World};
+use railweave_counters::PortReading;
+use railweave_telemetry::{Presence, RailState, Snapshot};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// The part of its share from which a port counts as congested for people.
+const CONGESTED: f64 = 0.999;
+
+/// An agent.
+///
+/// Its owner looks at everything about once a second: [`Self::see`], [`Self::keep`] or [`Self::refuse`] for each file,
+/// then [`Self::end_look`].
+#[derive(Debug)]
+pub struct Agent {
+    pub(crate) config: Config,
+    /// The version, host and process id, for people.
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) world: World,
+    pub(crate) users: BTreeMap<u32, User>,
+    /// The counters of ports, by the names under which ports have counters.
+    pub(crate) counters: BTreeMap<String, PortCounters>,
+    /// The use of ports, by the names that rails have.
+    pub(crate) uses: BTreeMap<String, PortUse>,
+    pub(crate) health: BTreeMap<String, Health>,
+    pub(crate) congestion: BTreeMap<String, Congestion>,
+    pub(crate) drains: BTreeMap<String, Drain>,
+    /// The ports that an operator has drained through the API.
+    operator: BTreeSet<String>,
+    shares: Shares,
+    balance: Balance<GroupKey>,
+    pub(crate) weights: GroupWeights,
+    script: Script,
+    pub(crate) findings: Findings,
+    pub(crate) now: Now,
+    begin: Option<Duration>,
+    /// The time that the last look took.
+    pub(crate) look_took: Duration,
+}
+
+impl Agent {
+    /// Returns an agent that has seen nothing yet. `version` is that of the program; `host` and `pid` say to people
+    /// which agent it is.
+    pub fn new(config: Config, version: &str, host: &str, pid: u32) -> Self {
+        let series = config.series;
+        Self {
+            config,
+            name: format!("{version} on {host}, process {pid}"),
+            version: version.to_owned(),
+            world: World::new(series),
+            users: BTreeMap::new(),
+            counters: BTreeMap::new(),
+            uses: BTreeMap::new(),
+            health: BTreeMap::new(),
+            congestion: BTreeMap::new(),
+            drains: BTreeMap::new(),
+            operator: BTreeSet::new(),
+            shares: Shares::default(),
+            balance: Balance::default(),
+            weights: GroupWeights::new(),
+            script: Script::default(),
+            findings: Findings::default(),
+            now: Now::default(),
+            begin: None,
+            look_took: Duration::ZERO,
+        }
+    }
+
+    /// Takes up another configuration.
+    pub fn set_config(&mut self, config: Config) {
+        self.world.set_most_series(config.series);
+        if config.balance != self.config.balance {
+            self.balance = Balance::default();
+        }
+        if config.script != self.config.script {
+            self.script = Script::default();
+        }
+        self.config = config;
+    }
+
+    /// Returns the configuration in force.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Watches a user's run dir.
+    pub fn add_user(&mut self, user: u32, run_dir: &str) {
+        self.users.entry(user).or_default().run_dir = run_dir.to_owned();
+    }
+
+    /// Forgets a user whose run dir is gone, with all processes in it.
+    pub fn remove_user(&mut self, user: u32) {
+        self.users.remove(&user);
+        self.world.processes.retain(|(owner, _), _| *owner != user);
+    }
+
+    /// Notes the agent's say in a user's run dir.
+    pub fn set_steers(&mut self, user: u32, steers: Steers) {
+        self.users.entry(user).or_default().steers = steers;
+    }
+
+    /// Counts a policy file that was written, or could not be.
+    pub fn count_write(&mut self, user: u32, is_written: bool) {
+        let user = self.users.entry(user).or_default();
+        if is_written { user.writes += 1 } else { user.failures += 1 }
+    }
+
+    /// Takes in the file of a process that was written. The events are those that are new. With `is_old`, the file was
+    /// there when the agent began to watch: what it has counted so far does not count again.
+    pub fn see(&mut self, user: u32, file: &str, snapshot: &Snapshot, presence: Presence, is_old: bool, now: Now) {
+        if let Some(user) = self.users.get_mut(&user) {
+            user.refused.remove(file);
+        }
+        self.world.take((user, file.to_owned()), snapshot, presence, is_old, now);
+    }
+
+    /// Notes that the file of a process was not written since the last look.
+    pub fn keep(&mut self, user: u32, file: &str, presence: Presence) {
+        self.world.keep(&(user, file.to_owned()), presence);
+    }
+
+    /// Notes that a file cannot be used: the end of a sentence that begins with it.
+    pub fn refuse(&mut self, user: u32, file: &str, reason: &str) {
+        self.users.entry(user).or_default().refused.insert(file.to_owned(), reason.to_owned());
+        self.world.forget(&(user, file.to_owned()));
+    }
+
+    /// Forgets a file that is gone.
+    pub fn forget(&mut self, user: u32, file: &str) {
+        if let Some(user) = self.users.get_mut(&user) {
+            user.refused.remove(file);
+        }
+        self.world.forget(&(user, file.to_owned()));
+    }
+
+    /// Empties a port, for an operator.
+    ///
+    /// # Errors
+    /// If no rule can name it: a sentence.
+    pub fn drain(&mut self, port: &str) -> Result<(), String> {
+        check_port("port", port)?;
+        self.operator.insert(port.to_owned());
+        self.set_drains();
+        Ok(())
+    }
+
+    /// Gives a port back that an operator has drained. Returns false if none has.
+    pub fn give_back(&mut self, port: &str) -> bool {
+        let was_drained = self.operator.remove(port);
+        self.set_drains();
+        was_drained
+    }
+
+    /// Returns the ports that an operator has drained.
+    pub fn drained_by_operator(&self) -> impl Iterator<Item = &str> {
+        self.operator.iter().map(String::as_str)
+    }
+
+    /// Takes in a line of the policy script's program.
+    pub fn script_answered(&mut self, line: &str, now: Now) {
+        self.script.answer(line, now.up);
+    }
+
+    /// Notes that the program of the policy script cannot be asked: the end of a sentence that begins with it.
+    pub fn script_failed(&mut self, reason: String) {
+        self.script.fail(reason);
+    }
+
+    /// Ends a look: decides. Returns the sentences to log, each with its urgency.
+    pub fn end_look(&mut self, readings: Vec<PortReading>, now: Now) -> Vec<(Severity, String)> {
+        let period = now.up.saturating_sub(self.now.up);
+        let period = if self.begin.is_some() { period } else { Duration::ZERO };
+        self.begin.get_or_insert(now.up);
+        self.now = now;
+        self.world.finish(now);
+        self.take_readings(readings, period);
+        self.uses.clear();
+        for (key, series) in self.world.series.iter().filter(|(key, _)| !key.port.is_empty()) {
+            self.uses.entry(key.port.clone()).or_default().add(key, series);
+        }
+        self.look_at_links();
+        let groups = groups(&self.world);
+        self.shares.learn(&groups);
+        if let Some(config) = &self.config.balance {
+            self.balance.look(config, &senders(&groups), now.up);
+        }
+        let congestion = &self.congestion;
+        let factor = |port: &str| congestion.get(port).map_or(1.0, Congestion::factor);
+        self.weights = orders(&groups, &self.shares, &self.balance, factor);
+        self.set_drains();
+        for (port, drain) in &mut self.drains {
+            drain.look(self.uses.get(port).unwrap_or(&PortUse::default()), now.up, now.clock);
+        }
+        let findings = self.find();
+        self.findings.set(findings, now.clock)
+    }
+
+    /// Notes the time that the last look took, with all that was read.
+    pub fn set_look_took(&mut self, took: Duration) {
+        self.look_took = took;
+    }
+
+    /// Returns the rules for a user's policy file; empty if nothing is ordered.
+    pub fn rules(&self, user: u32) -> String {
+        let mut rules: Vec<&str> = self.config.fixed.iter().map(String::as_str).collect();
+        if let Some(script) = &self.config.script {
+            rules.extend(self.script.rules(script.timeout_s, self.now.up).iter().map(String::as_str));
+        }
+        let drained = self.drains.keys().map(String::as_str).collect();
+        Orders { rules, weights: self.weights.clone(), drained }.rules(user)
+    }
+
+    /// Returns the text of a policy file with these rules.
+    pub fn policy_file(&self, rules: &str, clock: Duration) -> String {
+        file(rules, &self.name, self.operator.iter(), clock, self.config.ttl_s)
+    }
+
+    fn take_readings(&mut self, readings: Vec<PortReading>, period: Duration) {
+        let present: BTreeSet<String> = readings.iter().map(|reading| reading.name.clone()).collect();
+        self.counters.retain(|name, _| present.contains(name));
+        for reading in readings {
+            self.counters.entry(reading.name.clone()).or_default().take(reading, self.now.up, period);
+        }
+    }
+
+    /// Looks at the links of ports for sickness and congestion.
+    fn look_at_links(&mut self) {
+        let up = self.now.up;
+        let Self { config, counters, health, congestion, .. } = self;
+        match &config.avoid_sick {
+            Some(config) => {
+                health.retain(|port, _| counters.contains_key(port));
+                for (port, counters) in counters.iter() {
+                    health.entry(port.clone()).or_default().look(config, &counters.signs(up), up);
+                }
+            }
+            None => health.clear(),
+        }
+        match &config.avoid_congestion {
+            Some(config) => {
+                congestion.retain(|port, _| counters.contains_key(port));
+                for (port, counters) in counters.iter() {
+                    congestion.entry(port.clone()).or_default().look(config, counters.signs(up).marks, up);
+                }
+            }
+            None => congestion.clear(),
+        }
+    }
+
+    /// Brings the ports that are to be empty up to date.
+    fn set_drains(&mut self) {
+        let mut wanted: BTreeMap<String, BTreeSet<Reason>> = BTreeMap::new();
+        let mut want = |port: &str, reason| {
+            wanted.entry(port.to_owned()).or_default().insert(reason);
+        };
+        self.operator.iter().for_each(|port| want(port, Reason::Operator));
+        self.config.drain.iter().for_each(|port| want(port, Reason::Configuration));
+        let is_sick = |port: &str| self.health.get(&counted_name(port)).is_some_and(|health| health.reason().is_some());
+        // Those that no job uses need no order, and sick ports that none will.
+        self.uses.keys().filter(|port| is_sick(port)).for_each(|port| want(port, Reason::Sick));
+        self.drains.retain(|port, _| wanted.contains_key(port));
+        let Now { clock, up } = self.now;
+        for (port, reasons) in wanted {
+            let drain = self.drains.entry(port).or_insert_with(|| Drain::new(up, clock));
+            drain.reasons.retain(|reason, _| reasons.contains(reason));
+            for reason in reasons {
+                drain.reasons.entry(reason).or_insert(clock);
+            }
+        }
+    }
+
+    /// Returns everything that an operator should know now.
+    fn find(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        let mut add = |kind, about: &str, severity, text: String| {
+            findings.push(Finding { kind, about: about.to_owned(), severity, text });
+        };
+        for (port, usage) in &self.uses {
+            let down = usage.in_state(RailState::Down) + usage.in_state(RailState::Repairing);
+            if down > 0 {
+                let all = usage.states.iter().sum::<u32>();
+                let text = format!("{down} of {all} rails over port {port} are down; try its cable, and `dmesg`");
+                add("rail-down", port, Severity::Warning, text);
+            }
+        }
+        for (port, health) in &self.health {
+            if let Some(reason) = health.reason() {
+                let text = format!("port {port} {reason}, so jobs leave it; try its cable and transceiver");
+                add("port-sick", port, Severity::Warning, text);
+            }
+        }
+        for (port, congestion) in self.congestion.iter().filter(|(_, it)| it.factor() < CONGESTED) {
+            let text = format!(
+                "data over port {port} meets congestion, so it has {:.0} % of its share; try the switches on its way",
+                congestion.factor() * 100.0
+            );
+            add("port-congested", port, Severity::Warning, text);
+        }
+        for (port, counters) in &self.counters {
+            if let Some(text) = slowness(port, counters, self.now.up) {
+                add("port-slow", port, Severity::Warning, text);
+            }
+        }
+        for (port, drain) in &self.drains {
+            let words: Vec<_> = drain.reasons.keys().map(|reason| reason.word()).collect();
+            let text =
+                format!("port {port} is to be empty ({}); docs/agent.md says how to give it back", words.join(", "));
+            add("port-drained", port, Severity::Info, text);
+            let usage = self.uses.get(port);
+            let states = |state| usage.map_or(0, |usage| usage.in_state(state));
+            match drain.phase {
+                Phase::Emptying => {}
+                Phase::Empty => {
+                    let peers = usage.map(|usage| usage.senders.join(", ")).filter(|peers| !peers.is_empty());
+                    let rest = peers.map_or(String::new(), |peers| {
+                        format!("; {peers} still send over it: drain their ports of the same rails too")
+                    });
+                    add(
+                        "port-empty",
+                        port,
+                        Severity::Info,
+                        format!("port {port} is empty: this host sends nothing over it{rest}"),
+                    );
+                }
+                Phase::InVain => {
+                    let text = format!(
+                        "{} rails go on using port {port}: their connections have no other, or their processes follow \
+                         RAILWEAVE_POLICY or RAILWEAVE_WEIGHTS; try giving them another port",
+                        states(RailState::Up) + states(RailState::Suspected)
+                    );
+                    add("drain-in-vain", port, Severity::Warning, text);
+                }
+            }
+        }
+        self.find_users(&mut add);
+        if self.config.balance.is_some() && self.balance.has_orders() {
+            let text = "ports are shared between jobs so that the slowest gains".to_owned();
+            add("balance", "", Severity::Info, text);
+        }
+        if let Some((config, trouble)) = self.config.script.as_ref().zip(self.script.trouble()) {
+            let text = format!("\"{}\" {trouble}", config.program[0]);
+            add("script", "", Severity::Critical, text);
+        }
+        findings
+    }
+
+    fn find_users(&self, add: &mut impl FnMut(&'static str, &str, Severity, String)) {
+        for ((user, file), process) in self.world.processes.iter().filter(|(_, it)| it.life == Life::Silent) {
+            let facts = &process.facts;
+            let text = format!(
+                "process {} on {} (job \"{}\") has not written its file for {} s; it is stopped or hangs, or ended in \
+                 another container",
+                facts.pid,
+                facts.host,
+                facts.job,
+                self.now.up.saturating_sub(process.written).as_secs()
+            );
+            add("process-silent", &format!("{user}/{file}"), Severity::Warning, text);
+        }
+        for (number, user) in &self.users {
+            for (file, reason) in &user.refused {
+                let text = format!("\"{}/{file}\" {reason}", user.run_dir);
+                add("file-refused", &format!("{number}/{file}"), Severity::Warning, text);
+            }
+            if let Steers::No(reason) = &user.steers {
+                add("not-steering", &number.to_string(), Severity::Warning, reason.clone());
+            }
+        }
+    }
+}
+
+/// Returns the sentence about a port that is slower than it could be.
+fn slowness(port: &str, counters: &PortCounters, up: Duration) -> Option<String> {
+    let reading = counters.reading.as_ref()?;
+    if counters.signs(up).slow_for.is_some() {
+        let gigabits = |rate: Option<u64>| rate.map_or(0.0, |rate| rate as f64 * 8.0 / 1e9);
+        return Some(format!(
+            "the link of port {port} has {} Gbit/s, and had {}; try its cable and transceiver",
+            gigabits(reading.rate),
+            gigabits(counters.largest_rate)
+        ));
+    }
+    let pcie = reading.pcie?;
+    let is_less = |now: Option<u32>, most: Option<u32>| now.zip(most).is_some_and(|(now, most)| now < most);
+    (is_less(pcie.width, pcie.max_width) || is_less(pcie.speed, pcie.max_speed)).then(|| {
+        let number = |value: Option<u32>| value.map_or("?".to_owned(), |value| value.to_string());
+        format!(
+            "the adapter of port {port} has {} lanes of PCIe at {} MT/s, and could have {} at {}; try another slot",
+            number(pcie.width),
+            number(pcie.speed),
+            number(pcie.max_width),
+            number(pcie.max_speed)
+        )
+    })
+}

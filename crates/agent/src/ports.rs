@@ -1,0 +1,215 @@
+//! The ports of the host: their counters, and what jobs send over them.
+
+use crate::series::{Series, SeriesKey};
+use railweave_counters::{Counter, Kind, PortReading, Unit};
+use railweave_telemetry::RailState;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The time over which link errors are counted.
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// The time over which a link's downs are counted.
+const FIVE_MINUTES: Duration = Duration::from_secs(300);
+
+/// The share of its largest rate below which a link is slow.
+const SLOW: f64 = 0.9;
+
+/// The use of a port by the jobs of the host.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct PortUse {
+    /// Bytes per second.
+    pub(crate) sent_rate: f64,
+    pub(crate) received_rate: f64,
+    pub(crate) in_flight: u64,
+    /// Rails by state.
+    pub(crate) states: [u32; RailState::ALL.len()],
+    /// The last time at which a rail sent data or CTS over it.
+    pub(crate) sent_at: Option<Duration>,
+    /// The hosts from which data came over it at the last look.
+    pub(crate) senders: Vec<String>,
+}
+
+impl PortUse {
+    /// Adds a series of rails.
+    pub(crate) fn add(&mut self, key: &SeriesKey, series: &Series) {
+        self.sent_rate += series.sent_rate;
+        self.received_rate += series.received_rate;
+        self.in_flight = self.in_flight.saturating_add(series.in_flight);
+        for (sum, more) in self.states.iter_mut().zip(series.states) {
+            *sum += more;
+        }
+        self.sent_at = self.sent_at.max(series.sent_at);
+        if series.received_rate > 0.0 && !self.senders.contains(&key.group.peer_host) {
+            self.senders.push(key.group.peer_host.clone());
+        }
+    }
+
+    /// Returns the number of rails in a state.
+    pub(crate) fn in_state(&self, state: RailState) -> u32 {
+        self.states[state as usize]
+    }
+}
+
+/// A port's counters over time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PortCounters {
+    pub(crate) reading: Option<PortReading>,
+    /// The largest rate of its link so far, in bytes per second, and its largest width.
+    pub(crate) largest_rate: Option<u64>,
+    pub(crate) largest_width: Option<u32>,
+    /// Signs of congestion per second in the last look.
+    marks: f64,
+    /// The link errors, and the times that it went down, by the time of the look that found them.
+    errors: VecDeque<(Duration, u64)>,
+    downs: VecDeque<(Duration, u64)>,
+    /// The time since which the link is slower than it was.
+    slow_since: Option<Duration>,
+}
+
+/// The signs of a port that policies look at.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Signs {
+    /// Congestion notifications, pause frames and discards of what this host sends, per second.
+    pub(crate) marks: f64,
+    /// Link errors in the last minute.
+    pub(crate) errors: u64,
+    /// Times that the link went down in the last five minutes.
+    pub(crate) downs: u64,
+    /// The time for which the link has been slower or narrower than it was.
+    pub(crate) slow_for: Option<Duration>,
+}
+
+impl PortCounters {
+    /// Takes in a reading.
+    pub(crate) fn take(&mut self, reading: PortReading, up: Duration, period: Duration) {
+        let (mut marks, mut errors, mut downs) = (0, 0, 0);
+        for (counter, value) in &reading.counters {
+            let Some(before) = self.reading.as_ref().and_then(|before| before.value(*counter)) else { continue };
+            // A counter that goes back was set to zero: its new value is the increase.
+            let gained = value.checked_sub(before).unwrap_or(*value);
+            match (counter, counter.kind()) {
+                (Counter::LinkDowned | Counter::LinkDownEventsPhy, _) => downs += gained,
+                (_, Kind::LinkError) => errors += gained,
+                _ if is_mark(*counter) => marks += gained,
+                _ => {}
+            }
+        }
+        self.marks = if period.is_zero() { 0.0 } else { marks as f64 / period.as_secs_f64() };
+        note(&mut self.errors, up, errors, MINUTE);
+        note(&mut self.downs, up, downs, FIVE_MINUTES);
+        self.largest_rate = self.largest_rate.max(reading.rate);
+        self.largest_width = self.largest_width.max(reading.width);
+        let slower = reading.rate.zip(self.largest_rate).is_some_and(|(now, most)| (now as f64) < SLOW * most as f64);
+        let narrower = reading.width.zip(self.largest_width).is_some_and(|(now, most)| now < most);
+        // A link that is down reports the rate of a link that is being set up.
+        let is_slow = reading.is_up == Some(true) && (slower || narrower);
+        self.slow_since = if is_slow { self.slow_since.or(Some(up)) } else { None };
+        self.reading = Some(reading);
+    }
+
+    pub(crate) fn signs(&self, up: Duration) -> Signs {
+        let sum = |list: &VecDeque<(Duration, u64)>| list.iter().fold(0, |sum: u64, (_, it)| sum.saturating_add(*it));
+        Signs {
+            marks: self.marks,
+            errors: sum(&self.errors),
+            downs: sum(&self.downs),
+            slow_for: self.slow_since.map(|since| up.saturating_sub(since)),
+        }
+    }
+}
+
+/// Returns true if the counter shows that data which this host sends meets congestion. Marks on data that arrives say
+/// that of the peer's data, about which the peer's adapter hears by congestion notifications.
+fn is_mark(counter: Counter) -> bool {
+    match counter.kind() {
+        Kind::CongestionSent => true,
+        // Not the times and ticks of pauses, whose lengths differ.
+        Kind::Pause => matches!(counter.unit(), Unit::Packets),
+        Kind::Discard => {
+            matches!(counter, Counter::PortDiscardsTransmitted | Counter::TxDiscardsPhy | Counter::NetworkTransmitDrop)
+        }
+        _ => false,
+    }
+}
+
+/// Notes an increase, and forgets those before `window`.
+fn note(list: &mut VecDeque<(Duration, u64)>, up: Duration, gained: u64, window: Duration) {
+    list.retain(|(at, _)| up.saturating_sub(*at) < window);
+    if gained > 0 {
+        list.push_back((up, gained));
+    }
+}
+
+/// Returns the name under which a port has counters: addresses of one interface share them, and so do a port and its
+/// Data Direct engine.
+pub(crate) fn counted_name(port: &str) -> String {
+    let name = port.split('@').next().unwrap_or(port);
+    match name.split_once(':') {
+        Some((device, number)) => format!("{}:{number}", device.strip_suffix("_dma").unwrap_or(device)),
+        None => name.strip_suffix("_dma").unwrap_or(name).to_owned(),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use railweave_counters::{Counter, Fabric};
+
+    /// Returns a reading of a port that is up, with these counters.
+    pub(crate) fn reading(name: &str, rate: u64, counters: &[(Counter, u64)]) -> PortReading {
+        let mut counters = counters.to_vec();
+        counters.sort_unstable();
+        PortReading {
+            name: name.to_owned(),
+            fabric: Fabric::Verbs,
+            is_up: Some(true),
+            state_id: Some(4),
+            physical_state_id: Some(5),
+            rate: Some(rate),
+            width: Some(4),
+            pcie: None,
+            interface: None,
+            counters,
+        }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn signs_are_increases_and_not_values() {
+        let mut port = PortCounters::default();
+        let look = |port: &mut PortCounters, second: u32, cnp, errors, downs| {
+            let counters =
+                [(Counter::RpCnpHandled, cnp), (Counter::SymbolErrors, errors), (Counter::LinkDowned, downs)];
+            port.take(reading("mlx5_0", 100, &counters), second * SECOND, SECOND);
+            port.signs(second * SECOND)
+        };
+        assert_eq!(look(&mut port, 1, 1000, 1000, 7), Signs::default(), "before the agent began");
+        assert_eq!(look(&mut port, 2, 1050, 1003, 8), Signs { marks: 50.0, errors: 3, downs: 1, slow_for: None });
+        assert_eq!(look(&mut port, 3, 1050, 1004, 8), Signs { marks: 0.0, errors: 4, downs: 1, slow_for: None });
+        assert_eq!(look(&mut port, 4, 20, 1004, 8).marks, 20.0, "the driver was loaded again");
+        assert_eq!(look(&mut port, 62, 20, 1004, 8), Signs { marks: 0.0, errors: 1, downs: 1, slow_for: None });
+        assert_eq!(look(&mut port, 303, 20, 1004, 8), Signs::default());
+    }
+
+    #[test]
+    fn a_link_is_slow_once_it_was_faster() {
+        let mut port = PortCounters::default();
+        let mut look = |second: u32, rate, is_up| {
+            let reading = PortReading { is_up: Some(is_up), ..reading("mlx5_0", rate, &[]) };
+            port.take(reading, second * SECOND, SECOND);
+            port.signs(second * SECOND).slow_for
+        };
+        assert_eq!([look(1, 50, true), look(2, 100, true), look(3, 95, true)], [None; 3]);
+        assert_eq!([look(4, 50, true), look(9, 50, true)], [Some(Duration::ZERO), Some(5 * SECOND)]);
+        assert_eq!([look(10, 5, false), look(11, 100, true)], [None; 2]);
+    }
+
+    #[test]
+    fn ports_of_one_adapter_or_interface_share_counters() {
+        let names = ["mlx5_0", "mlx5_0_dma", "mlx5_0_dma:2", "mlx5_1:2", "eth0@10.0.0.1", "eth0"];
+        let counted = ["mlx5_0", "mlx5_0", "mlx5_0:2", "mlx5_1:2", "eth0", "eth0"];
+        assert_eq!(names.map(counted_name), counted);
+    }
+}

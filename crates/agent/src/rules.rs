@@ -1,0 +1,182 @@
+//! The policy file of the agent: the orders of all its policies as one list of rules, of which the first that fits
+//! holds.
+
+use crate::config::is_name;
+use crate::series::GroupKey;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// The beginning of the second line, by which an agent knows the files of agents.
+const MARK: &str = "# railweave agent";
+
+/// The beginning of the lines that name ports which an operator has drained through the API, so that the next agent
+/// knows of them.
+const DRAINED: &str = "# drained ";
+
+/// The largest weight that is written.
+const WHOLE: f64 = 1000.0;
+
+/// The weights of a group's rails, by their numbers, from 0 to 1.
+pub(crate) type GroupWeights = BTreeMap<GroupKey, Vec<(u8, f64)>>;
+
+/// Everything that is ordered.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Orders<'a> {
+    /// Rules of the operator, and of a script, in their order.
+    pub(crate) rules: Vec<&'a str>,
+    /// The weights of groups.
+    pub(crate) weights: GroupWeights,
+    /// The ports that are to be empty, sorted.
+    pub(crate) drained: Vec<&'a str>,
+}
+
+impl Orders<'_> {
+    /// Returns the rules for a user's folder, one line each; empty if nothing is ordered.
+    ///
+    /// A rule that does not name rails itself comes twice if ports are drained: first for connections that have one of
+    /// these, without it.
+    pub(crate) fn rules(&self, user: u32) -> String {
+        let mut text = String::new();
+        let drained = self.drained.join(",");
+        for rule in &self.rules {
+            if let Some((matchers, actions)) = rule.split_once("->")
+                && !drained.is_empty()
+                && !matchers.split_whitespace().any(|matcher| matcher.starts_with("rail="))
+            {
+                let (matchers, actions) = (matchers.trim(), actions.trim());
+                writeln!(text, "{matchers} rail={drained} -> {actions} drain").unwrap_or_default();
+            }
+            writeln!(text, "{}", rule.trim()).unwrap_or_default();
+        }
+        // Groups whose job is not known would fit all jobs, so they come last.
+        let (known, unknown): (Vec<_>, Vec<_>) =
+            self.weights.iter().filter(|(key, _)| key.user == user).partition(|(key, _)| !key.job.is_empty());
+        for (key, weights) in known.into_iter().chain(unknown) {
+            let Some((matchers, weights)) = matchers(key).zip(words(weights)) else { continue };
+            if !drained.is_empty() {
+                writeln!(text, "{matchers} rail={drained} -> weights {weights} drain").unwrap_or_default();
+            }
+            writeln!(text, "{matchers} -> weights {weights}").unwrap_or_default();
+        }
+        if !drained.is_empty() {
+            writeln!(text, "rail={drained} -> drain").unwrap_or_default();
+        }
+        text
+    }
+}
+
+/// Returns the matchers of a group; `None` if one of its names cannot be written.
+fn matchers(key: &GroupKey) -> Option<String> {
+    let GroupKey { job, peer_host, device, .. } = key;
+    if !is_name(peer_host) || !is_name(device) || !(job.is_empty() || is_name(job)) {
+        return None;
+    }
+    let job = if job.is_empty() { String::new() } else { format!("job={job} ") };
+    Some(format!("{job}peer={peer_host} device={device}"))
+}
+
+/// Returns the weights as a rule has them; `None` if all are 0.
+fn words(weights: &[(u8, f64)]) -> Option<String> {
+    let last = weights.iter().map(|(rail, _)| *rail).max()?;
+    let all: Vec<u32> = (0..=last)
+        .map(|rail| weights.iter().find(|(number, _)| *number == rail).map_or(0.0, |(_, weight)| *weight))
+        .map(|weight| (weight.clamp(0.0, 1.0) * WHOLE).round() as u32)
+        .collect();
+    let is_something = all.iter().any(|weight| *weight > 0);
+    is_something.then(|| all.iter().map(u32::to_string).collect::<Vec<_>>().join(","))
+}
+
+/// Returns the text of a policy file with these rules.
+pub(crate) fn file(
+    rules: &str,
+    agent: &str,
+    kept: impl Iterator<Item = impl AsRef<str>>,
+    clock: Duration,
+    ttl_s: u64,
+) -> String {
+    let mut text = format!("railweave-policy 1\n{MARK} {agent} wrote this; it writes it again, so change none of it\n");
+    for port in kept {
+        writeln!(text, "{DRAINED}{}", port.as_ref()).unwrap_or_default();
+    }
+    writeln!(text, "written {}\nttl {ttl_s}", clock.as_secs()).unwrap_or_default();
+    text + rules
+}
+
+/// The origin of a policy file that is already there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// An agent wrote it, and these ports were drained through its API.
+    Agent(Vec<String>),
+    /// Somebody else did: it is left alone.
+    Other,
+}
+
+/// Returns the origin of a policy file.
+pub fn origin(text: &str) -> Origin {
+    if !text.lines().nth(1).is_some_and(|line| line.starts_with(MARK)) {
+        return Origin::Other;
+    }
+    let ports = text.lines().filter_map(|line| line.strip_prefix(DRAINED));
+    Origin::Agent(ports.filter(|port| is_name(port)).map(str::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use railweave_telemetry::{Order, Rules, Subject};
+
+    fn group(job: &str) -> GroupKey {
+        GroupKey { user: 7, job: job.into(), peer_host: "node2".into(), device: "eth0+eth1".into() }
+    }
+
+    fn decide(text: &str, job: &str, rails: &[&str]) -> Option<Order> {
+        let rules = Rules::parse(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let subject = Subject { job, peer_host: "node2", device: "eth0+eth1", rails, ..Subject::default() };
+        rules.decide(&subject)
+    }
+
+    fn weights(order: Option<Order>) -> Option<([u32; 2], u8)> {
+        order.map(|order| (order.weights.map_or([0; 2], |weights| [weights[0], weights[1]]), order.drained))
+    }
+
+    #[test]
+    fn drains_hold_together_with_weights_and_rules() {
+        let orders = Orders {
+            rules: vec!["job=fixed -> weights 1,3", "job=own rail=1 -> only"],
+            weights: [(group("one"), vec![(0, 0.75), (1, 0.25)]), (group(""), vec![(1, 1.0)])].into(),
+            drained: vec!["eth1", "eth2"],
+        };
+        let rules = orders.rules(7);
+        let text = file(&rules, "0.1.0 on node1", ["eth1"].iter(), Duration::from_secs(100), 30);
+        assert_eq!(weights(decide(&text, "fixed", &["eth0", "eth1"])), Some(([1, 3], 0b10)));
+        assert_eq!(weights(decide(&text, "fixed", &["eth0", "eth3"])), Some(([1, 3], 0)));
+        assert_eq!(weights(decide(&text, "own", &["eth0", "eth1"])), Some(([0, 0], 0b01)), "the operator's own");
+        assert_eq!(weights(decide(&text, "one", &["eth0", "eth1"])), Some(([750, 250], 0b10)));
+        assert_eq!(weights(decide(&text, "one", &["eth0", "eth3"])), Some(([750, 250], 0)));
+        assert_eq!(weights(decide(&text, "two", &["eth0", "eth3"])), Some(([0, 1000], 0)), "the job is not known");
+        assert_eq!(weights(decide(&text, "two", &["eth2", "eth1"])), Some(([0, 1000], 0)), "the last rails stay");
+        assert_eq!(Orders { weights: [(group("one"), vec![(0, 1.0)])].into(), ..Orders::default() }.rules(8), "");
+        assert_eq!(origin(&text), Origin::Agent(vec!["eth1".to_owned()]));
+    }
+
+    #[test]
+    fn names_that_no_rule_can_have_are_left_out() {
+        for name in ["a b", "a,b", "a*", "a->b", "a=b", "", "a\nany"] {
+            let key = GroupKey { peer_host: name.into(), ..group("one") };
+            let orders = Orders { weights: [(key, vec![(0, 1.0)])].into(), ..Orders::default() };
+            assert_eq!(orders.rules(7), "", "{name}");
+        }
+        let orders = Orders { weights: [(group("one"), vec![(0, 0.0)])].into(), ..Orders::default() };
+        assert_eq!(orders.rules(7), "", "weights that are all 0 are none");
+    }
+
+    #[test]
+    fn the_files_of_others_are_known() {
+        for text in
+            ["", "railweave-policy 1\nttl 30\n", "# railweave agent\n", "railweave-policy 1\n# a railweave agent"]
+        {
+            assert_eq!(origin(text), Origin::Other, "{text}");
+        }
+    }
+}

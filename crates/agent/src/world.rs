@@ -1,0 +1,177 @@
+//! The jobs of the host, as their telemetry files show them.
+
+use crate::arena::Arena;
+use crate::process::{Change, Process};
+use crate::series::{Group, GroupKey, Series, SeriesKey};
+use crate::time::Now;
+use railweave_telemetry::{EventKind, Presence, Snapshot};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The time for which a series stays after the last process that used it.
+const KEPT: Duration = Duration::from_secs(900);
+
+/// The age from which a file of a process that is not gone counts as silent: two times the longest time between two
+/// writes.
+const SILENT: Duration = Duration::from_secs(10);
+
+/// The text that stands for names in series that had no room of their own.
+pub(crate) const OTHER: &str = "(other)";
+
+/// A file: the user whose run dir it is in, and its name.
+pub(crate) type FileKey = (u32, String);
+
+/// The presence of a process as a reader judges it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Life {
+    Running,
+    /// It may run, but has not written for long: it is stopped, or hangs.
+    Silent,
+    Gone,
+    /// It belongs to another container or host.
+    Unknown,
+}
+
+impl Life {
+    pub(crate) const ALL: [Self; 4] = [Self::Running, Self::Silent, Self::Gone, Self::Unknown];
+
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Silent => "silent",
+            Self::Gone => "gone",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// All processes, and the sums of their traffic.
+#[derive(Debug, Default)]
+pub(crate) struct World {
+    pub(crate) processes: BTreeMap<FileKey, Process>,
+    pub(crate) series: Arena<SeriesKey, Series>,
+    pub(crate) groups: Arena<GroupKey, Group>,
+    /// Events by user, job and kind.
+    pub(crate) events: BTreeMap<(u32, String, String), u64>,
+    most_series: usize,
+    /// The rails that have no series of their own, in all looks so far.
+    pub(crate) left_out: u64,
+    last_up: Option<Duration>,
+}
+
+impl World {
+    pub(crate) fn new(most_series: usize) -> Self {
+        Self { most_series, ..Self::default() }
+    }
+
+    pub(crate) fn set_most_series(&mut self, most: usize) {
+        self.most_series = most;
+    }
+
+    /// Takes in a process's file that was written. With `is_old`, the process ran before the agent began: what it has
+    /// counted so far does not count again, so that a restart of the agent repeats nothing.
+    pub(crate) fn take(&mut self, file: FileKey, snapshot: &Snapshot, presence: Presence, is_old: bool, now: Now) {
+        let Snapshot { state, events, written_ns, .. } = snapshot;
+        let user = file.0;
+        let mut process = self.processes.remove(&file).unwrap_or_else(|| Process::new(&state.process));
+        let is_baseline = is_old && process.is_new();
+        if process.is_new() {
+            // A count that begins at 1 is no increase to who only sees its later values.
+            EventKind::ALL
+                .iter()
+                .for_each(|(_, word)| self.count_event(user, &state.process.job, (*word).to_owned(), 0));
+        }
+        for event in events.iter().filter(|_| !is_baseline) {
+            self.count_event(user, &state.process.job, event.kind.to_string(), 1);
+        }
+        process.note_written(*written_ns, presence, now.up);
+        let changes = process.take(state, is_baseline);
+        for connection in &state.connections {
+            let find = || self.find_group(GroupKey::of(user, state, connection), now);
+            let (group, messages, waited) = process.take_connection(connection, find);
+            if let Some(group) = self.groups.get_mut(group) {
+                group.messages = group.messages.saturating_add(messages);
+                group.waited_for_cts = group.waited_for_cts.saturating_add(waited);
+            }
+        }
+        for Change { place, update } in changes {
+            let known = process.series_at(place);
+            let series = known.or_else(|| {
+                let rail = &state.rails[place.rail_index];
+                let group = self.groups.get(process.group_of(rail.connection)?)?.0.clone();
+                let series = self.find_series(SeriesKey::of(group, state, rail), now);
+                process.set_series(place, series);
+                Some(series)
+            });
+            if let Some(series) = series.and_then(|series| self.series.get_mut(series)) {
+                series.add(&update, now.up);
+            }
+        }
+        process.retire(state);
+        self.processes.insert(file, process);
+    }
+
+    /// Notes that a file was not written since the last look.
+    pub(crate) fn keep(&mut self, file: &FileKey, presence: Presence) {
+        if let Some(process) = self.processes.get_mut(file) {
+            process.presence = presence;
+        }
+    }
+
+    /// Forgets a file that is gone.
+    pub(crate) fn forget(&mut self, file: &FileKey) {
+        self.processes.remove(file);
+    }
+
+    /// Ends a look: computes rates and gauges, and removes what nobody has used for long.
+    pub(crate) fn finish(&mut self, now: Now) {
+        let period = self.last_up.replace(now.up).map_or(Duration::ZERO, |last| now.up.saturating_sub(last));
+        for process in self.processes.values_mut() {
+            process.judge(now.up, SILENT);
+        }
+        self.series.values_mut().for_each(Series::begin_gauges);
+        self.groups.values_mut().for_each(Group::begin_gauges);
+        for process in self.processes.values() {
+            let is_live = process.life != Life::Gone;
+            for rail in process.rails() {
+                if let Some(series) = self.series.get_mut(rail.series) {
+                    series.count(rail, is_live, now.up);
+                }
+            }
+            for connection in process.connections() {
+                if let Some(group) = self.groups.get_mut(connection.group) {
+                    group.count(connection, is_live, now.up);
+                }
+            }
+        }
+        self.series.values_mut().for_each(|series| series.finish(period));
+        self.series.retain(|series| now.up.saturating_sub(series.used) <= KEPT);
+        self.groups.retain(|group| now.up.saturating_sub(group.used) <= KEPT);
+    }
+
+    fn count_event(&mut self, user: u32, job: &str, kind: String, count: u64) {
+        let mut key = (user, job.to_owned(), kind);
+        // Jobs and kinds that nobody knows are many only if a process makes them up.
+        if !self.events.contains_key(&key) && self.events.len() >= self.most_series {
+            key = (user, OTHER.to_owned(), OTHER.to_owned());
+        }
+        *self.events.entry(key).or_default() += count;
+    }
+
+    /// Returns the number of a group, which is made if it is new.
+    fn find_group(&mut self, mut key: GroupKey, now: Now) -> usize {
+        if self.groups.find(&key).is_none() && self.groups.len() >= self.most_series {
+            key = key.without_names(OTHER);
+        }
+        self.groups.find(&key).unwrap_or_else(|| self.groups.add(key, Group { used: now.up, ..Group::default() }))
+    }
+
+    /// Returns the number of a series, which is made if it is new.
+    fn find_series(&mut self, mut key: SeriesKey, now: Now) -> usize {
+        if self.series.find(&key).is_none() && self.series.len() >= self.most_series {
+            key.group = key.group.without_names(OTHER);
+            self.left_out += 1;
+        }
+        self.series.find(&key).unwrap_or_else(|| self.series.add(key, Series::new(now.up)))
+    }
+}
