@@ -99,20 +99,18 @@ impl Agent {
         &self.config
     }
 
-    /// Watches a user's run dir.
-    pub fn add_user(&mut self, user: u32, run_dir: &str) {
-        self.users.entry(user).or_default().run_dir = run_dir.to_owned();
+    /// Notes the agent's say in a run dir of a user, which it watches from now on.
+    pub fn set_steers(&mut self, user: u32, run_dir: &str, steers: Steers) {
+        self.users.entry(user).or_default().run_dirs.insert(run_dir.to_owned(), steers);
     }
 
-    /// Forgets a user whose run dir is gone, with all processes in it.
-    pub fn remove_user(&mut self, user: u32) {
-        self.users.remove(&user);
-        self.world.processes.retain(|(owner, _), _| *owner != user);
-    }
-
-    /// Notes the agent's say in a user's run dir.
-    pub fn set_steers(&mut self, user: u32, steers: Steers) {
-        self.users.entry(user).or_default().steers = steers;
+    /// Forgets a run dir that is gone. Its files are forgotten one by one ([`Self::forget`]).
+    pub fn remove_run_dir(&mut self, user: u32, run_dir: &str) {
+        let Some(entry) = self.users.get_mut(&user) else { return };
+        entry.run_dirs.remove(run_dir);
+        if entry.run_dirs.is_empty() {
+            self.users.remove(&user);
+        }
     }
 
     /// Counts a policy file that was written, or could not be.
@@ -375,11 +373,13 @@ impl Agent {
         }
         for (number, user) in &self.users {
             for (file, reason) in &user.refused {
-                let text = format!("\"{}/{file}\" {reason}", user.run_dir);
+                let text = format!("\"{file}\" of user {number} {reason}");
                 add("file-refused", &format!("{number}/{file}"), Severity::Warning, text);
             }
-            if let Steers::No(reason) = &user.steers {
-                add("not-steering", &number.to_string(), Severity::Warning, reason.clone());
+            for (run_dir, steers) in &user.run_dirs {
+                if let Steers::No(reason) = steers {
+                    add("not-steering", run_dir, Severity::Warning, reason.clone());
+                }
             }
         }
     }

@@ -6,7 +6,6 @@ use crate::drain::{Phase, Reason};
 use crate::findings::KINDS;
 use crate::ports::counted_name;
 use crate::series::{Series, SeriesKey};
-use crate::user::Steers;
 use crate::world::Life;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, text::encode};
@@ -318,7 +317,7 @@ impl Agent {
         all.gauges(
             "railweave_agent_steers",
             "1 if this agent writes the user's policy file when anything is ordered.",
-            users().map(|(labels, user)| (labels, Some(f64::from(u8::from(user.steers == Steers::Yes))))),
+            users().map(|(labels, user)| (labels, Some(f64::from(u8::from(user.is_steered()))))),
         );
         all.gauges(
             "railweave_agent_unreadable_files",

@@ -1,4 +1,4 @@
-//! A user whose jobs the agent watches: the run dir, and the agent's say in it.
+//! A user whose jobs the agent watches: the run dirs, and the agent's say in them.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,21 @@ pub enum Steers {
     Unknown,
 }
 
-/// A user's run dir.
+/// A user.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct User {
-    pub(crate) run_dir: String,
-    pub(crate) steers: Steers,
+    /// The agent's say in each run dir.
+    pub(crate) run_dirs: BTreeMap<String, Steers>,
     /// Policy files that were written, and attempts that failed.
     pub(crate) writes: u64,
     pub(crate) failures: u64,
     /// The files that cannot be used, with the end of a sentence that begins with the file.
     pub(crate) refused: BTreeMap<String, String>,
+}
+
+impl User {
+    /// Returns true if the agent writes policy files in all of the user's run dirs.
+    pub(crate) fn is_steered(&self) -> bool {
+        self.run_dirs.values().all(|steers| *steers == Steers::Yes)
+    }
 }

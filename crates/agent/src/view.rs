@@ -40,19 +40,26 @@ pub struct AgentView {
     pub policies: Vec<&'static str>,
 }
 
-/// A user's run dir.
+/// A user.
 #[derive(Debug, Serialize)]
 pub struct UserView {
     /// The number of the user.
     pub user: u32,
+    /// The run dirs.
+    pub run_dirs: Vec<RunDirView>,
+    /// The rules that the agent orders there, one for each line.
+    pub rules: Vec<String>,
+}
+
+/// A run dir.
+#[derive(Debug, Serialize)]
+pub struct RunDirView {
     /// The folder.
     pub run_dir: String,
     /// True if the agent writes the policy file there when anything is ordered.
     pub steers: bool,
     /// The reason why it does not.
     pub reason: Option<String>,
-    /// The rules that it orders, one for each line.
-    pub rules: Vec<String>,
 }
 
 /// A job of a user.
@@ -276,12 +283,18 @@ impl Agent {
     fn user_views(&self) -> Vec<UserView> {
         let views = self.users.iter().map(|(number, user)| UserView {
             user: *number,
-            run_dir: user.run_dir.clone(),
-            steers: user.steers == Steers::Yes,
-            reason: match &user.steers {
-                Steers::No(reason) => Some(reason.clone()),
-                Steers::Yes | Steers::Unknown => None,
-            },
+            run_dirs: user
+                .run_dirs
+                .iter()
+                .map(|(run_dir, steers)| RunDirView {
+                    run_dir: run_dir.clone(),
+                    steers: *steers == Steers::Yes,
+                    reason: match steers {
+                        Steers::No(reason) => Some(reason.clone()),
+                        Steers::Yes | Steers::Unknown => None,
+                    },
+                })
+                .collect(),
             rules: self.rules(*number).lines().map(str::to_owned).collect(),
         });
         views.collect()
