@@ -190,7 +190,7 @@ impl Agent {
         self.take_readings(readings, period);
         self.uses.clear();
         for (key, series) in self.world.series.iter().filter(|(key, _)| !key.port.is_empty()) {
-            self.uses.entry(key.port.clone()).or_default().add(key, series);
+            self.uses.entry(key.port.clone()).or_default().add(key, series, now.up);
         }
         self.look_at_links();
         let groups = groups(&self.world);
@@ -327,7 +327,7 @@ impl Agent {
                 Phase::Empty => {
                     let peers = usage.map(|usage| usage.senders.join(", ")).filter(|peers| !peers.is_empty());
                     let rest = peers.map_or(String::new(), |peers| {
-                        format!("; {peers} still send over it: drain their ports of the same rails too")
+                        format!("; data from {peers} still comes over it: drain the port at its other end too")
                     });
                     add(
                         "port-empty",

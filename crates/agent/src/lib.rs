@@ -36,5 +36,6 @@ pub use script::LONGEST_ANSWER;
 pub use time::Now;
 pub use user::Steers;
 pub use view::{
-    AgentView, DrainView, FindingView, GroupView, JobView, PortView, ProcessView, RailView, ReasonView, RunDirView, State, UserView,
+    AgentView, DrainView, FindingView, GroupView, JobView, PortView, ProcessView, RailView, ReasonView, RunDirView,
+    State, UserView,
 };

@@ -12,6 +12,9 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// The time over which a link's downs are counted.
 const FIVE_MINUTES: Duration = Duration::from_secs(300);
 
+/// The time for which data counts as having come lately.
+const RECENT: Duration = Duration::from_secs(2);
+
 /// The share of its largest rate below which a link is slow.
 const SLOW: f64 = 0.9;
 
@@ -26,13 +29,13 @@ pub(crate) struct PortUse {
     pub(crate) states: [u32; RailState::ALL.len()],
     /// The last time at which a rail sent data or CTS over it.
     pub(crate) sent_at: Option<Duration>,
-    /// The hosts from which data came over it at the last look.
+    /// The hosts from which data came over it lately.
     pub(crate) senders: Vec<String>,
 }
 
 impl PortUse {
     /// Adds a series of rails.
-    pub(crate) fn add(&mut self, key: &SeriesKey, series: &Series) {
+    pub(crate) fn add(&mut self, key: &SeriesKey, series: &Series, up: Duration) {
         self.sent_rate += series.sent_rate;
         self.received_rate += series.received_rate;
         self.in_flight = self.in_flight.saturating_add(series.in_flight);
@@ -40,7 +43,8 @@ impl PortUse {
             *sum += more;
         }
         self.sent_at = self.sent_at.max(series.sent_at);
-        if series.received_rate > 0.0 && !self.senders.contains(&key.group.peer_host) {
+        let is_receiving = series.received_at.is_some_and(|at| up.saturating_sub(at) < RECENT);
+        if is_receiving && !self.senders.contains(&key.group.peer_host) {
             self.senders.push(key.group.peer_host.clone());
         }
     }

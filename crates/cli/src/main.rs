@@ -47,7 +47,9 @@ enum Command {
     Topo(commands::topo::Arguments),
     /// Shows what runs here now: processes, their connections, and the state and traffic of each rail
     Status(commands::status::Arguments),
-    /// Steers jobs that run
+    /// Watches the jobs of this host, steers them, and serves metrics and an API
+    Agent(commands::agent::Arguments),
+    /// Makes the files that steer jobs
     Policy(commands::policy::Arguments),
     /// The process of one rank, started by demo and bench
     #[command(name = job::SUBCOMMAND, hide = true)]
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
         Command::Topo(arguments) => commands::topo::run(&arguments),
         Command::RemoveNamespaces { owner } => namespaces::remove_at_end_of_input(owner).map_err(Into::into),
         Command::Status(arguments) => commands::status::run(&arguments),
+        Command::Agent(arguments) => commands::agent::run(&arguments),
         Command::Policy(arguments) => commands::policy::run(&arguments),
         Command::Rank => return rank::serve(),
     };

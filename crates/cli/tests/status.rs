@@ -79,6 +79,7 @@ fn state(process: Process, bytes: u64) -> State {
         devices: vec![Device { name: "eth0+eth1".into(), ..Device::default() }],
         connections: vec![connection],
         rails: vec![rail(0), rail(1)],
+        ports: Vec::new(),
     }
 }
 

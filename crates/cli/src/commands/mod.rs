@@ -1,5 +1,6 @@
 //! The subcommands, one module each.
 
+pub(crate) mod agent;
 pub(crate) mod bench;
 pub(crate) mod connections;
 pub(crate) mod crowd;

@@ -1,0 +1,265 @@
+//! A run dir that the agent watches, and its policy file.
+
+use super::log;
+use super::shared::Shared;
+use railweave_agent::{Agent, Keeper, Keeping, Now, Origin, Steers, origin};
+use railweave_telemetry::{Folder, FolderError, Follower, Lock, Look, Presence, Process, Rules, Snapshot};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// The time without a write after which a process is looked for again: one that writes is there.
+const LOOK_FOR: Duration = Duration::from_secs(2);
+
+/// Attempts to read a file that is being written, and the pause between two.
+const ATTEMPTS: usize = 3;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// A run dir.
+pub(super) struct Watched {
+    folder: Folder,
+    files: BTreeMap<String, Followed>,
+    lock: Option<Lock>,
+    keeper: Keeper,
+    /// The policy file that this agent wrote last.
+    written: Option<String>,
+    /// True until the first look has ended: files that are there then are older than the agent.
+    is_new: bool,
+    /// True once the drains of an agent before this one were taken over.
+    is_inherited: bool,
+}
+
+struct Followed {
+    follower: Follower,
+    process: Option<Process>,
+    presence: Presence,
+    checked: Instant,
+}
+
+/// A file after a look.
+enum Seen {
+    Changed(Box<Snapshot>, Presence),
+    Kept(Presence),
+    Refused(String),
+    Gone,
+}
+
+impl Watched {
+    pub(super) fn new(folder: Folder) -> Self {
+        Self {
+            folder,
+            files: BTreeMap::new(),
+            lock: None,
+            keeper: Keeper::default(),
+            written: None,
+            is_new: true,
+            is_inherited: false,
+        }
+    }
+
+    pub(super) fn is_in_place(&self) -> bool {
+        self.folder.is_in_place()
+    }
+
+    fn path(&self) -> String {
+        self.folder.path().display().to_string()
+    }
+
+    /// Forgets everything: the folder is gone.
+    pub(super) fn forget(&self, agent: &mut Agent) {
+        let user = self.folder.owner();
+        for name in self.files.keys() {
+            agent.forget(user, name);
+        }
+        agent.remove_run_dir(user, &self.path());
+    }
+
+    /// Reads all files, and hands them to the agent.
+    pub(super) fn read(&mut self, shared: &Shared, buffer: &mut Vec<u8>) {
+        let names = match self.folder.files() {
+            Ok(names) => names,
+            // It is found not to be in its place at the next look.
+            Err(_) => return,
+        };
+        let user = self.folder.owner();
+        let mut seen: Vec<(String, Seen)> = Vec::new();
+        self.files.retain(|name, _| {
+            let is_there = names.binary_search(name).is_ok();
+            if !is_there {
+                seen.push((name.clone(), Seen::Gone));
+            }
+            is_there
+        });
+        for name in names {
+            let file = self.files.entry(name.clone()).or_insert_with(Followed::new);
+            if let Some(found) = file.look(&self.folder, &name, buffer) {
+                seen.push((name, found));
+            }
+        }
+        let now = shared.now();
+        let is_old = std::mem::take(&mut self.is_new);
+        let mut agent = shared.agent();
+        for (name, found) in seen {
+            match found {
+                Seen::Changed(snapshot, presence) => agent.see(user, &name, &snapshot, presence, is_old, now),
+                Seen::Kept(presence) => agent.keep(user, &name, presence),
+                Seen::Refused(reason) => agent.refuse(user, &name, &reason),
+                Seen::Gone => agent.forget(user, &name),
+            }
+        }
+    }
+
+    /// Takes the right to steer if nobody has it, and writes the policy file if it has to be.
+    pub(super) fn steer(&mut self, shared: &Shared) {
+        let (user, path) = (self.folder.owner(), self.path());
+        let steers = match self.prepare(shared) {
+            Ok(()) => self.write(shared),
+            Err(reason) => Steers::No(reason),
+        };
+        shared.agent().set_steers(user, &path, steers);
+    }
+
+    /// Makes sure that this agent may write the policy file.
+    ///
+    /// # Errors
+    /// If it may not: a sentence.
+    fn prepare(&mut self, shared: &Shared) -> Result<(), String> {
+        let path = self.path();
+        if self.lock.is_none() {
+            match self.folder.lock() {
+                Ok(Some(lock)) => self.lock = Some(lock),
+                Ok(None) => {
+                    return Err(format!(
+                        "another agent steers \"{path}\"; this one only watches there until that ends"
+                    ));
+                }
+                Err(error) => return Err(format!("\"{path}/agent.lock\" {error}")),
+            }
+        }
+        let text = match self.folder.policy() {
+            Err(FolderError::Missing) => {
+                // Somebody has removed it.
+                if self.written.take().is_some() {
+                    self.keeper.lost();
+                }
+                return Ok(());
+            }
+            Err(error) => return Err(format!("\"{path}/policy\" {error}")),
+            Ok(text) => text,
+        };
+        if self.written.as_ref() == Some(&text) {
+            return Ok(());
+        }
+        match origin(&text) {
+            Origin::Agent(drained) => {
+                if !std::mem::replace(&mut self.is_inherited, true) {
+                    inherit(shared, &drained);
+                }
+                self.keeper = Keeper::new(true);
+                Ok(())
+            }
+            Origin::Other => {
+                let clock_s = shared.now().clock.as_secs();
+                if Rules::parse(&text).is_ok_and(|rules| rules.are_over(clock_s)) {
+                    self.keeper = Keeper::new(false);
+                    return Ok(());
+                }
+                self.written = None;
+                Err(format!(
+                    "\"{path}/policy\" was written by somebody else, and this agent leaves it alone; try removing it, \
+                     or its rules in `fixed` of the agent's configuration"
+                ))
+            }
+        }
+    }
+
+    /// Writes or removes the policy file if it has to be.
+    fn write(&mut self, shared: &Shared) -> Steers {
+        let (user, path, now) = (self.folder.owner(), self.path(), shared.now());
+        let mut agent = shared.agent();
+        let (rules, ttl_s) = (agent.rules(user), agent.config().ttl_s);
+        let keeping = self.keeper.next(&rules, ttl_s, now);
+        let result = match keeping {
+            Keeping::Rest => return Steers::Yes,
+            Keeping::Remove => self.folder.remove_policy().map(|()| self.written = None),
+            Keeping::Write => self.put(&agent, &rules, now),
+        };
+        agent.count_write(user, result.is_ok());
+        match result {
+            Ok(()) => {
+                self.keeper.done(keeping, &rules, now);
+                Steers::Yes
+            }
+            Err(error) => Steers::No(format!(
+                "\"{path}/policy\" {error}; jobs follow the last one until its time to live of {ttl_s} s is over"
+            )),
+        }
+    }
+
+    fn put(&mut self, agent: &Agent, rules: &str, now: Now) -> Result<(), FolderError> {
+        let text = agent.policy_file(rules, now.clock);
+        self.folder.put_policy(&text)?;
+        self.written = Some(text);
+        Ok(())
+    }
+
+    /// Writes the policy file once more, so that it holds for its whole time to live after the agent's end.
+    pub(super) fn leave(&mut self, shared: &Shared) {
+        if self.lock.is_some() && self.written.is_some() {
+            let agent = shared.agent();
+            let rules = agent.rules(self.folder.owner());
+            if !rules.is_empty()
+                && let Err(error) = self.put(&agent, &rules, shared.now())
+            {
+                log::say(&format!("\"{}/policy\" {error}", self.path()));
+            }
+        }
+    }
+}
+
+/// Takes over the ports that an operator has drained through the agent before.
+fn inherit(shared: &Shared, drained: &[String]) {
+    let mut agent = shared.agent();
+    for port in drained {
+        match agent.drain(port) {
+            Ok(()) => log::say(&format!("port {port} stays drained, as an agent before this one was told")),
+            Err(error) => log::say(&error),
+        }
+    }
+}
+
+impl Followed {
+    fn new() -> Self {
+        Self { follower: Follower::default(), process: None, presence: Presence::Unknown, checked: Instant::now() }
+    }
+
+    /// Looks at the file. Returns `None` if nothing is known of it yet.
+    fn look(&mut self, folder: &Folder, name: &str, buffer: &mut Vec<u8>) -> Option<Seen> {
+        for attempt in 0..ATTEMPTS {
+            if attempt > 0 {
+                std::thread::sleep(PAUSE);
+            }
+            match self.follower.look(folder, name, buffer) {
+                Look::BeingWritten => {}
+                Look::Refused(reason) => return Some(Seen::Refused(reason)),
+                Look::Unchanged => return self.kept(),
+                Look::Changed(snapshot) => {
+                    let process = &snapshot.state.process;
+                    if self.process.as_ref() != Some(process) || self.presence == Presence::Gone {
+                        (self.process, self.presence) = (Some(process.clone()), process.presence());
+                    }
+                    self.checked = Instant::now();
+                    return Some(Seen::Changed(snapshot, self.presence));
+                }
+            }
+        }
+        self.kept()
+    }
+
+    fn kept(&mut self) -> Option<Seen> {
+        let process = self.process.as_ref()?;
+        if self.checked.elapsed() >= LOOK_FOR {
+            (self.presence, self.checked) = (process.presence(), Instant::now());
+        }
+        Some(Seen::Kept(self.presence))
+    }
+}

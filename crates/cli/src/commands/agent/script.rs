@@ -1,0 +1,109 @@
+//! The program of the policy `script`: started, asked after each look, and started again if it fails.
+
+use super::log;
+use super::shared::Shared;
+use railweave_agent::{LONGEST_ANSWER, ScriptConfig};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::time::{sleep, timeout};
+
+/// The pause after the first failure, and the longest: each is twice the one before.
+const PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Runs the program as long as the configuration names one.
+pub(super) async fn run(shared: Arc<Shared>) {
+    let mut pause = PAUSE;
+    loop {
+        shared.look.notified().await;
+        let config = shared.agent().config().script.clone();
+        let Some(config) = config else {
+            pause = PAUSE;
+            continue;
+        };
+        let (reason, has_answered) = serve(&shared, &config).await;
+        let Some(reason) = reason else { continue };
+        if has_answered {
+            pause = PAUSE;
+        }
+        log::say(&format!("script: \"{}\" {reason}; it is started again in {} s", config.program[0], pause.as_secs()));
+        shared.agent().script_failed(reason);
+        sleep(pause).await;
+        pause = LONGEST_PAUSE.min(pause * 2);
+    }
+}
+
+/// Runs the program until it fails or the configuration changes. Returns the reason of a failure, the end of a sentence
+/// that begins with the program, and true if it has answered.
+async fn serve(shared: &Shared, config: &ScriptConfig) -> (Option<String>, bool) {
+    let mut program = match Program::start(config) {
+        Ok(program) => program,
+        Err(reason) => return (Some(reason), false),
+    };
+    let mut has_answered = false;
+    loop {
+        let question = {
+            let agent = shared.agent();
+            if agent.config().script.as_ref() != Some(config) {
+                return (None, has_answered);
+            }
+            serde_json::to_string(&agent.state()).unwrap_or_default()
+        };
+        match timeout(Duration::from_secs(config.timeout_s), program.ask(&question)).await {
+            Err(_) => return (Some(format!("did not answer within {} s", config.timeout_s)), has_answered),
+            Ok(Err(reason)) => return (Some(reason), has_answered),
+            Ok(Ok(answer)) => {
+                has_answered = true;
+                shared.agent().script_answered(&answer, shared.now());
+            }
+        }
+        shared.look.notified().await;
+    }
+}
+
+/// The program that runs. It is killed when this is dropped.
+struct Program {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Program {
+    fn start(config: &ScriptConfig) -> Result<Self, String> {
+        let (name, arguments) = config.program.split_first().ok_or_else(|| "has no name".to_owned())?;
+        let mut child = Command::new(name)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| format!("cannot be started: {error}; allowed: a program that this user can run"))?;
+        match (child.stdin.take(), child.stdout.take()) {
+            (Some(input), Some(output)) => Ok(Self { child, input, output: BufReader::new(output) }),
+            _ => Err("has no standard input or output".to_owned()),
+        }
+    }
+
+    /// Writes a line, and returns the line that comes back.
+    async fn ask(&mut self, question: &str) -> Result<String, String> {
+        let mut line = Vec::new();
+        let written = self.input.write_all(format!("{question}\n").as_bytes()).await;
+        let read = match written {
+            Ok(()) => (&mut self.output).take(LONGEST_ANSWER as u64 + 1).read_until(b'\n', &mut line).await,
+            Err(error) => Err(error),
+        };
+        match read {
+            Ok(0) | Err(_) => Err(match timeout(Duration::from_secs(1), self.child.wait()).await {
+                Ok(Ok(status)) => format!("ended ({status})"),
+                _ => "closed its standard input or output".to_owned(),
+            }),
+            Ok(_) if line.len() > LONGEST_ANSWER => {
+                Err(format!("answered with more than {LONGEST_ANSWER} bytes; allowed: one line of JSON"))
+            }
+            Ok(_) => String::from_utf8(line).map_err(|_| "answered with bytes that are no text in UTF-8".to_owned()),
+        }
+    }
+}

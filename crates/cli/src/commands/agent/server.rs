@@ -1,0 +1,127 @@
+//! Metrics and API: docs/agent-api.json describes each path.
+
+use super::access::{self, Gate};
+use super::shared::Shared;
+use super::sockets::{Limited, Tcp};
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post, put};
+use axum::{Json, Router, middleware};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
+
+/// The description of the API.
+const API: &str = include_str!("../../../../../docs/agent-api.json");
+
+/// The type of the text of OpenMetrics 1.0.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The time without a look after which the agent counts as stuck.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// Serves at a TCP address.
+pub(super) fn start(shared: &Arc<Shared>, tcp: Tcp, listen: SocketAddr) -> JoinHandle<()> {
+    let gate = Gate { shared: Arc::clone(shared), listen };
+    let router = router(Arc::clone(shared)).layer(middleware::from_fn_with_state(gate, access::check));
+    tokio::spawn(async move {
+        let listener = Limited::new(tcp.ready().await);
+        // It only ends with the process.
+        let _ = axum::serve(listener, router).await;
+    })
+}
+
+/// Serves at the socket of this user's run dir, which nobody else can reach.
+pub(super) async fn serve_own(shared: Arc<Shared>, listener: Limited<UnixListener>) {
+    let _ = axum::serve(listener, router(shared)).await;
+}
+
+fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(health))
+        .route("/readyz", get(readiness))
+        .route("/api/v1/openapi.json", get(|| async { ([(CONTENT_TYPE, "application/json")], API) }))
+        .route("/api/v1/state", get(|State(shared): Shares| async move { Json(json!(shared.agent().state())) }))
+        .route("/api/v1/jobs", get(|shared: Shares| part(shared, "jobs")))
+        .route("/api/v1/ports", get(|shared: Shares| part(shared, "ports")))
+        .route("/api/v1/users", get(|shared: Shares| part(shared, "users")))
+        .route("/api/v1/findings", get(|shared: Shares| part(shared, "findings")))
+        .route("/api/v1/drains", get(drains))
+        .route("/api/v1/drains/{port}", put(drain).delete(give_back))
+        .route("/api/v1/reload", post(reload))
+        .fallback(|| async { failure(StatusCode::NOT_FOUND, "there is no such path; try /api/v1/openapi.json") })
+        .with_state(shared)
+}
+
+type Shares = State<Arc<Shared>>;
+
+fn failure(status: StatusCode, reason: &str) -> Response {
+    (status, Json(json!({ "error": reason }))).into_response()
+}
+
+async fn metrics(State(shared): Shares) -> Response {
+    let text = shared.agent().metrics();
+    ([(CONTENT_TYPE, OPEN_METRICS)], text).into_response()
+}
+
+/// The agent is alive unless its looks hang.
+async fn health(State(shared): Shares) -> Response {
+    let age = shared.look_age().map_or(shared.age(), |(age, _)| age);
+    if age > STUCK {
+        return failure(StatusCode::SERVICE_UNAVAILABLE, "the last look was more than 60 s ago; try restarting it");
+    }
+    Json(json!({ "status": "alive" })).into_response()
+}
+
+/// The agent is ready once it has looked, and while it goes on looking.
+async fn readiness(State(shared): Shares) -> Response {
+    match shared.look_age() {
+        Some((age, most)) if age <= most => Json(json!({ "status": "ready" })).into_response(),
+        Some(_) => failure(StatusCode::SERVICE_UNAVAILABLE, "the last look was too long ago"),
+        None => failure(StatusCode::SERVICE_UNAVAILABLE, "the agent has not looked yet"),
+    }
+}
+
+/// Returns one part of the state.
+async fn part(State(shared): Shares, name: &'static str) -> Json<Value> {
+    let mut state = json!(shared.agent().state());
+    Json(state[name].take())
+}
+
+/// Returns the ports that are to be empty.
+async fn drains(State(shared): Shares) -> Json<Value> {
+    let state = shared.agent().state();
+    let drained = state.ports.into_iter().filter(|port| port.drain.is_some());
+    Json(json!(drained.map(|port| json!({ "port": port.port, "drain": port.drain })).collect::<Vec<_>>()))
+}
+
+async fn drain(State(shared): Shares, Path(port): Path<String>) -> Response {
+    if let Err(error) = shared.agent().drain(&port) {
+        return failure(StatusCode::BAD_REQUEST, &error);
+    }
+    shared.change();
+    super::log::say(&format!("port {port} is to be empty, as the API was told"));
+    (StatusCode::ACCEPTED, Json(json!({ "port": port }))).into_response()
+}
+
+async fn give_back(State(shared): Shares, Path(port): Path<String>) -> Response {
+    if !shared.agent().give_back(&port) {
+        let reason = format!("port {port:?} was not drained through the API; try GET /api/v1/drains for the reasons");
+        return failure(StatusCode::NOT_FOUND, &reason);
+    }
+    shared.change();
+    super::log::say(&format!("port {port} is given back, as the API was told"));
+    (StatusCode::ACCEPTED, Json(json!({ "port": port }))).into_response()
+}
+
+async fn reload(State(shared): Shares) -> Response {
+    shared.reload();
+    (StatusCode::ACCEPTED, Json(json!({ "status": "the configuration is read again; the log has the result" })))
+        .into_response()
+}

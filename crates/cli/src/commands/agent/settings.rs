@@ -1,0 +1,156 @@
+//! The settings of the agent: its configuration, with the arguments over it.
+
+use super::{Arguments, log};
+use crate::environment;
+use railweave_agent::Config;
+use railweave_telemetry::RunDir;
+use std::fs::File;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The largest configuration, in bytes.
+const LARGEST_CONFIG: u64 = 1 << 20;
+
+/// The bytes that a token has.
+const TOKEN_BYTES: std::ops::RangeInclusive<usize> = 16..=1024;
+
+/// The settings of the agent.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub(super) config: Config,
+    pub(super) token: Option<String>,
+    /// The run dir that is made if it is missing, and has the agent's socket: the first of the settings, otherwise
+    /// this user's own.
+    own: RunDir,
+}
+
+impl Settings {
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    /// If it is missing or wrong: a sentence.
+    pub(super) fn read(arguments: &Arguments) -> Result<Self, String> {
+        let mut config = match &arguments.config {
+            Some(path) => {
+                let text = read_text(path, LARGEST_CONFIG)?;
+                Config::parse(&text).map_err(|error| format!("\"{}\": {error}", path.display()))?
+            }
+            None => Config::default(),
+        };
+        config.listen = arguments.listen.unwrap_or(config.listen);
+        if !arguments.run_dir.is_empty() {
+            config.run_dirs.clone_from(&arguments.run_dir);
+        }
+        if arguments.token_file.is_some() {
+            config.token_file.clone_from(&arguments.token_file);
+        }
+        let token = config.token_file.as_deref().map(read_token).transpose()?;
+        if token.is_none() && !config.listen.ip().is_loopback() {
+            return Err(format!(
+                "listen: {} is not an address of this host alone, and there is no token; allowed: a loopback address, \
+                 or any with a token; try token_file",
+                config.listen
+            ));
+        }
+        let own = match config.run_dirs.first() {
+            Some(first) => RunDir::named(Some(first)),
+            None => RunDir::named(environment::options()?.run_dir.value.path()),
+        };
+        Ok(Self { config, token, own })
+    }
+
+    /// Reads the configuration again. `None` if it is wrong, which is said: the present one stays in force.
+    pub(super) fn read_again(&self, arguments: &Arguments) -> Option<Self> {
+        match Self::read(arguments) {
+            Ok(mut new) => {
+                if new.config.listen != self.config.listen {
+                    log::say(&format!(
+                        "listen: {} holds from the next start on; until then, it is {}",
+                        new.config.listen, self.config.listen
+                    ));
+                    new.config.listen = self.config.listen;
+                }
+                log::say("the configuration was read again");
+                Some(new)
+            }
+            Err(error) => {
+                log::say(&format!("the configuration was not taken, and the last one stays in force: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Returns the address of metrics and API.
+    pub(super) fn listen(&self) -> SocketAddr {
+        self.config.listen
+    }
+
+    /// Returns the run dir that is made if it is missing, and has the agent's socket.
+    pub(super) fn own_run_dir(&self) -> &RunDir {
+        &self.own
+    }
+}
+
+fn read_text(path: &Path, most: u64) -> Result<String, String> {
+    let shown = path.display();
+    let failed = |error| format!("\"{shown}\" cannot be read: {error}; allowed: a file that this user can read");
+    let mut file = File::open(path).map_err(failed)?;
+    read_bounded(&mut file, path, most)
+}
+
+fn read_bounded(file: &mut File, path: &Path, most: u64) -> Result<String, String> {
+    let shown = path.display();
+    let mut text = String::new();
+    let read = file.take(most + 1).read_to_string(&mut text);
+    read.map_err(|error| format!("\"{shown}\" cannot be read: {error}; allowed: text in UTF-8"))?;
+    if text.len() as u64 > most {
+        return Err(format!("\"{shown}\" has more than {most} bytes; allowed: up to {most}; try a smaller one"));
+    }
+    Ok(text)
+}
+
+/// Reads a token, which nobody but its owner may be able to read.
+fn read_token(path: &Path) -> Result<String, String> {
+    let shown = path.display();
+    let failed = |error| format!("token_file: \"{shown}\" cannot be read: {error}; try one that this user can read");
+    let mut file = File::open(path).map_err(failed)?;
+    let facts = file.metadata().map_err(failed)?;
+    let user = rustix::process::geteuid().as_raw();
+    if !facts.is_file() || facts.mode() & 0o077 != 0 || (facts.uid() != user && facts.uid() != 0) {
+        return Err(format!(
+            "token_file: \"{shown}\" may be read by others than this user; allowed: a regular file of this user or \
+             root with mode 0600 or 0400; try `chmod 600 {shown}`"
+        ));
+    }
+    let text = read_bounded(&mut file, path, 1 << 16)?;
+    let token = text.trim();
+    let is_plain = token.bytes().all(|byte| byte.is_ascii_graphic());
+    if !TOKEN_BYTES.contains(&token.len()) || !is_plain {
+        return Err(format!(
+            "token_file: \"{shown}\" has no token; allowed: 16 to 1024 letters, digits and signs without spaces; try \
+             `openssl rand -hex 32 > {shown}`"
+        ));
+    }
+    Ok(token.to_owned())
+}
+
+/// Returns the folders to watch now: those of the settings, otherwise this user's own, and as root those of all users.
+pub(super) fn run_dirs(settings: &Settings) -> Vec<PathBuf> {
+    if !settings.config.run_dirs.is_empty() {
+        return settings.config.run_dirs.clone();
+    }
+    let mut found = vec![settings.own.path().to_owned()];
+    if rustix::process::geteuid().is_root() {
+        let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+        let is_run_dir = |name: &str| {
+            name.strip_prefix("railweave-")
+                .is_some_and(|user| !user.is_empty() && user.bytes().all(|byte| byte.is_ascii_digit()))
+        };
+        found.extend(entries.filter(|it| it.file_name().to_str().is_some_and(is_run_dir)).map(|it| it.path()));
+    }
+    found.sort();
+    found.dedup();
+    found
+}
