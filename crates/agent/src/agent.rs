@@ -122,10 +122,14 @@ impl Agent {
     /// Takes in the file of a process that was written. The events are those that are new. With `is_old`, the file was
     /// there when the agent began to watch: what it has counted so far does not count again.
     pub fn see(&mut self, user: u32, file: &str, snapshot: &Snapshot, presence: Presence, is_old: bool, now: Now) {
+        let key = (user, file.to_owned());
+        if let Some(reason) = self.world.objection(&key, snapshot) {
+            return self.refuse(user, file, &reason);
+        }
         if let Some(user) = self.users.get_mut(&user) {
             user.refused.remove(file);
         }
-        self.world.take((user, file.to_owned()), snapshot, presence, is_old, now);
+        self.world.take(key, snapshot, presence, is_old, now);
     }
 
     /// Notes that the file of a process was not written since the last look.

@@ -94,7 +94,7 @@ impl Process {
         self.is_new
     }
 
-    pub(crate) fn rails(&self) -> impl Iterator<Item = &TrackedRail> {
+    pub(crate) fn rails(&self) -> impl ExactSizeIterator<Item = &TrackedRail> {
         self.rails.values()
     }
 

@@ -11,6 +11,9 @@ use std::time::Duration;
 /// The time for which a series stays after the last process that used it.
 const KEPT: Duration = Duration::from_secs(900);
 
+/// The most rails of a user: more than any host's jobs have, and few enough for the agent's memory.
+const MOST_RAILS: usize = 100_000;
+
 /// The age from which a file of a process that is not gone counts as silent: two times the longest time between two
 /// writes.
 const SILENT: Duration = Duration::from_secs(10);
@@ -66,6 +69,15 @@ impl World {
 
     pub(crate) fn set_most_series(&mut self, most: usize) {
         self.most_series = most;
+    }
+
+    /// Returns the reason why a file cannot be taken in, if there is one: the end of a sentence that begins with it.
+    pub(crate) fn objection(&self, file: &FileKey, snapshot: &Snapshot) -> Option<String> {
+        let others = self.processes.iter().filter(|(key, _)| key.0 == file.0 && *key != file);
+        let rails = others.map(|(_, process)| process.rails().len()).sum::<usize>() + snapshot.state.rails.len();
+        (rails > MOST_RAILS).then(|| {
+            format!("is one too many: its user has {rails} rails here; allowed: {MOST_RAILS}; try fewer connections")
+        })
     }
 
     /// Takes in a process's file that was written. With `is_old`, the process ran before the agent began: what it has

@@ -21,6 +21,9 @@ const UNFINISHED: &str = "policy.new";
 /// The file that the agent that steers keeps locked.
 const LOCK: &str = "agent.lock";
 
+/// The most telemetry files of a folder that are read: a user may make more than any host has processes.
+pub const MOST_FILES: usize = 1024;
+
 /// A file of a run dir that is not used. The text is the end of a sentence that begins with the file.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
@@ -117,7 +120,7 @@ impl Folder {
         std::fs::symlink_metadata(&self.path).is_ok_and(is_same)
     }
 
-    /// Returns the names of the telemetry files, sorted.
+    /// Returns the names of the telemetry files, sorted: at most [`MOST_FILES`].
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -126,6 +129,9 @@ impl Folder {
         for entry in Dir::read_from(&self.handle)? {
             if let Some(name) = entry?.file_name().to_str().ok().filter(|name| is_telemetry(name)) {
                 names.push(name.to_owned());
+            }
+            if names.len() == MOST_FILES {
+                break;
             }
         }
         names.sort();
@@ -202,19 +208,28 @@ impl Folder {
         }
     }
 
+    /// Returns true if the right to steer is still that of this lock: its file may have been removed.
+    pub fn honours(&self, lock: &Lock) -> bool {
+        rustix::fs::statat(&self.handle, LOCK, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|facts| (facts.st_dev, facts.st_ino) == lock.identity)
+    }
+
     /// Takes the right to steer: only one agent at a time has it, until it drops what is returned or ends, however it
     /// ends. Returns `None` if another has it. Jobs neither lock nor look at this file.
     ///
     /// # Errors
     /// If the file of the lock cannot be made or opened.
     pub fn lock(&self) -> Result<Option<Lock>, FolderError> {
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = File::from(rustix::fs::openat(&self.handle, LOCK, flags, Mode::RUSR | Mode::WUSR)?);
-        if !file.metadata()?.is_file() {
+        // Only to read, so that agents of root and of the folder's owner can use each other's.
+        let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+        let file = File::from(rustix::fs::openat(&self.handle, LOCK, flags, mode)?);
+        let facts = file.metadata()?;
+        if !facts.is_file() {
             return Err(FolderError::NotRegular);
         }
         match file.try_lock() {
-            Ok(()) => Ok(Some(Lock { _file: file })),
+            Ok(()) => Ok(Some(Lock { _file: file, identity: (facts.dev(), facts.ino()) })),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error.into()),
         }
@@ -225,6 +240,8 @@ impl Folder {
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
+    /// The device and the inode.
+    identity: (u64, u64),
 }
 
 #[cfg(test)]
@@ -298,10 +315,11 @@ mod tests {
         let folder = Folder::open(&scratch.0).unwrap();
         let other = Folder::open(&scratch.0).unwrap();
         let lock = folder.lock().unwrap();
-        assert!(lock.is_some() && other.lock().unwrap().is_none());
+        assert!(lock.as_ref().is_some_and(|lock| folder.honours(lock)) && other.lock().unwrap().is_none());
         drop(lock);
-        assert!(other.lock().unwrap().is_some());
+        let lock = other.lock().unwrap().unwrap();
         fs::remove_file(scratch.0.join(LOCK)).unwrap();
+        assert!(!other.honours(&lock), "a second agent could take it now");
         symlink("/dev/null", scratch.0.join(LOCK)).unwrap();
         assert!(matches!(folder.lock(), Err(FolderError::NotRegular)));
     }

@@ -124,7 +124,8 @@ impl Watched {
     /// If it may not: a sentence.
     fn prepare(&mut self, shared: &Shared) -> Result<(), String> {
         let path = self.path();
-        if self.lock.is_none() {
+        if !self.lock.as_ref().is_some_and(|lock| self.folder.honours(lock)) {
+            self.lock = None;
             match self.folder.lock() {
                 Ok(Some(lock)) => self.lock = Some(lock),
                 Ok(None) => {

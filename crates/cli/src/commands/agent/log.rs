@@ -2,9 +2,22 @@
 
 use railweave_agent::Severity;
 
-/// Says a sentence.
+/// Says a sentence, in one line whatever names it holds.
 pub(super) fn say(text: &str) {
-    eprintln!("railweave agent: {text}");
+    eprintln!("railweave agent: {}", plain(text));
+}
+
+/// Returns the text with its control characters escaped: names from files of other users may hold any.
+fn plain(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if letter.is_control() {
+            plain.extend(letter.escape_default());
+        } else {
+            plain.push(letter);
+        }
+    }
+    plain
 }
 
 /// Says a sentence of some urgency.
@@ -12,5 +25,18 @@ pub(super) fn say_as(severity: Severity, text: &str) {
     match severity {
         Severity::Info => say(text),
         Severity::Warning | Severity::Critical => say(&format!("{}: {text}", severity.word())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_make_a_line_of_its_own() {
+        assert_eq!(
+            plain("job \"a\nrailweave agent: all is well\u{1b}[2J\" ü"),
+            "job \"a\\nrailweave agent: all is well\\u{1b}[2J\" ü"
+        );
     }
 }
