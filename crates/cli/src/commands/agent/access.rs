@@ -1,4 +1,4 @@
-//! Who may ask and order what.
+//! The requests that the agent answers: by the way they came, and the token that they show.
 
 use super::shared::Shared;
 use axum::extract::{Request, State};
