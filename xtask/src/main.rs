@@ -18,6 +18,7 @@ mod gpu;
 mod instructions;
 mod lab;
 mod model;
+mod monitoring;
 mod mutants;
 mod nccl;
 mod packages;
@@ -84,6 +85,8 @@ enum Chore {
     Connections(instructions::Connections),
     /// Compare what NCCL sees of a host through its own transport and through Railweave, and write docs/nccl-view.md
     View(view::Arguments),
+    /// Try metrics, alert rules and dashboard with a real Prometheus, and check the units and Kubernetes' files
+    Monitoring(monitoring::Arguments),
     /// Write the pages in docs/ that are generated from the code
     Docs,
 }
@@ -131,6 +134,7 @@ fn run(chore: Chore) -> Result<ExitCode, String> {
         Chore::Instructions(messages) => instructions::count_messages(&messages),
         Chore::Connections(connections) => instructions::measure_connections(&connections),
         Chore::View(arguments) => view::run_view(&arguments),
+        Chore::Monitoring(arguments) => monitoring::run(&arguments),
         Chore::Docs => docs::write().map(|()| ExitCode::SUCCESS),
     }
 }

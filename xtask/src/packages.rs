@@ -14,6 +14,9 @@ pub(crate) const RAILS: &[&str] = &["iproute2"];
 /// Packages that run programs for aarch64 on another processor: the emulator, and a glibc for them.
 pub(crate) const AARCH64: &[&str] = &["qemu-user", "libc6-arm64-cross"];
 
+/// Packages that try metrics, alert rules and units: Prometheus, Python's environments, and systemd's own checks.
+pub(crate) const MONITORING: &[&str] = &["prometheus", "python3-venv", "systemd"];
+
 /// The lab's packages.
 pub(crate) const LAB: &[&str] = &[
     // Runs the guests.
