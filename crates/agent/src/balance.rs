@@ -2,8 +2,8 @@
 //!
 //! Each connection by itself splits its messages by the rates of its rails. A job with two rails then takes as much of
 //! the port that it shares as a job that has no other. Here the rates show for some seconds while the rails decide;
-//! then each port's rate is given to its jobs again, less to those that have other ports. That is only worth an order if
-//! the slowest job gains by it: otherwise the rails go on deciding, because they notice changes at once.
+//! then each port's rate is given to its jobs again, less to those that have other ports. That is only worth an order
+//! if the slowest job gains by it: otherwise the rails go on deciding, because they notice changes at once.
 
 use crate::config::BalanceConfig;
 use std::collections::BTreeMap;

@@ -13,6 +13,7 @@ mod congestion;
 mod drain;
 mod findings;
 mod keeper;
+mod life;
 mod metrics;
 mod ports;
 mod process;

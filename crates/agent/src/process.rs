@@ -1,6 +1,6 @@
 //! One process: its counters at the last look.
 
-use crate::world::Life;
+use crate::life::Life;
 use railweave_telemetry::{
     BUCKETS, Connection, ConnectionState, Direction, Policy, Presence, Process as Facts, RailState, State,
 };

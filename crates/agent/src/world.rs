@@ -1,6 +1,7 @@
 //! The jobs of the host, as their telemetry files show them.
 
 use crate::arena::Arena;
+use crate::life::Life;
 use crate::process::{Change, Process};
 use crate::series::{Group, GroupKey, Series, SeriesKey};
 use crate::time::Now;
@@ -23,30 +24,6 @@ pub(crate) const OTHER: &str = "(other)";
 
 /// A file: the user whose run dir it is in, and its name.
 pub(crate) type FileKey = (u32, String);
-
-/// The presence of a process as a reader judges it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Life {
-    Running,
-    /// It may run, but has not written for long: it is stopped, or hangs.
-    Silent,
-    Gone,
-    /// It belongs to another container or host.
-    Unknown,
-}
-
-impl Life {
-    pub(crate) const ALL: [Self; 4] = [Self::Running, Self::Silent, Self::Gone, Self::Unknown];
-
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Silent => "silent",
-            Self::Gone => "gone",
-            Self::Unknown => "unknown",
-        }
-    }
-}
 
 /// All processes, and the sums of their traffic.
 #[derive(Debug, Default)]

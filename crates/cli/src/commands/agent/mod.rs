@@ -3,48 +3,26 @@
 //! `railweave-agent` decides; here is the work around it: files, counters, signals, sockets and a script's process.
 
 mod access;
+mod arguments;
 mod folders;
 mod log;
 mod looks;
+mod own_socket;
 mod script;
 mod server;
 mod settings;
 mod shared;
 mod sockets;
 
+pub(crate) use self::arguments::Arguments;
 use self::looks::Looks;
+use self::own_socket::OwnSocket;
 use self::settings::Settings;
 use self::shared::Shared;
-use clap::Args;
 use std::error::Error;
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
-
-/// Arguments of `railweave agent`.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct Arguments {
-    /// The configuration (docs/agent.md); without one, the agent watches, and steers only what its API is told
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// The address of metrics and API [default: 127.0.0.1:9470]
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    listen: Option<SocketAddr>,
-    /// A folder of telemetry files, once for each [default: this user's; as root, those of all users in /dev/shm]
-    #[arg(long, value_name = "FOLDER")]
-    run_dir: Vec<PathBuf>,
-    /// The file with the token that callers have to show; nobody else may read it
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
-    /// The folder below which `sys` is read, instead of /
-    #[arg(long, value_name = "FOLDER", default_value = "/")]
-    root: PathBuf,
-    /// Checks the configuration, and ends
-    #[arg(long)]
-    check: bool,
-}
 
 /// Runs the agent until it is told to end.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
@@ -72,7 +50,7 @@ async fn serve(arguments: &Arguments, settings: Settings) -> Result<(), Box<dyn 
     let mut looks = Some(Looks::new(&arguments.root, &settings));
     let tcp = sockets::listen(settings.listen()).await?;
     let _servers = server::start(&shared, tcp, settings.listen());
-    let mut socket = sockets::OwnSocket::new(settings.own_run_dir());
+    let mut socket = OwnSocket::new(settings.own_run_dir());
     let script = tokio::spawn(script::run(Arc::clone(&shared)));
     log::say(&format!("listens at {}; docs/agent.md says for what", settings.listen()));
     let mut settings = settings;

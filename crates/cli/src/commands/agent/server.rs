@@ -22,7 +22,7 @@ const API: &str = include_str!("../../../../../docs/agent-api.json");
 /// The type of the text of OpenMetrics 1.0.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The time without a look after which the agent counts as stuck.
+/// The time without a look after which the agent counts as stuck, unless its looks are rarer.
 const STUCK: Duration = Duration::from_secs(60);
 
 /// Serves at a TCP address.
@@ -72,9 +72,12 @@ async fn metrics(State(shared): Shares) -> Response {
 
 /// The agent is alive unless its looks hang.
 async fn health(State(shared): Shares) -> Response {
-    let age = shared.look_age().map_or(shared.age(), |(age, _)| age);
-    if age > STUCK {
-        return failure(StatusCode::SERVICE_UNAVAILABLE, "the last look was more than 60 s ago; try restarting it");
+    let (age, most) = shared.look_age().unwrap_or((shared.age(), STUCK));
+    if age > STUCK.max(most) {
+        return failure(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the last look is long ago, so it hangs; try restarting the agent",
+        );
     }
     Json(json!({ "status": "alive" })).into_response()
 }

@@ -1,6 +1,7 @@
 //! The settings of the agent: its configuration, with the arguments over it.
 
-use super::{Arguments, log};
+use super::arguments::Arguments;
+use super::log;
 use crate::environment;
 use railweave_agent::Config;
 use railweave_telemetry::RunDir;

@@ -1,25 +1,19 @@
-//! The sockets at which the agent serves: a TCP address, and a Unix socket in its own run dir.
+//! The TCP address at which the agent serves, and the bounds for connections.
 
 use super::log;
-use super::server;
-use super::shared::Shared;
 use axum::serve::Listener;
-use railweave_telemetry::RunDir;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::error::Error;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, Sleep, sleep};
 
 /// The most connections at a time on each socket; others wait.
@@ -80,68 +74,6 @@ impl Tcp {
                 return listener;
             }
         }
-    }
-}
-
-/// The socket in this user's own run dir, at which nobody but this user needs no token.
-pub(super) struct OwnSocket {
-    path: PathBuf,
-    dir: RunDir,
-    server: Option<JoinHandle<()>>,
-    /// The device and inode of the socket.
-    identity: Option<(u64, u64)>,
-    said: bool,
-}
-
-impl OwnSocket {
-    pub(super) fn new(dir: &RunDir) -> Self {
-        let path = dir.path().join("agent.sock");
-        Self { path, dir: dir.clone(), server: None, identity: None, said: false }
-    }
-
-    /// Makes the socket if it is not there. The socket of another agent that answers is left alone.
-    pub(super) fn keep(&mut self, shared: &Arc<Shared>) {
-        if self.identity.is_some() && self.identity == self.present() {
-            return;
-        }
-        if let Some(server) = self.server.take() {
-            server.abort();
-        }
-        self.identity = None;
-        match self.make() {
-            Ok(Some(listener)) => {
-                self.identity = self.present();
-                self.server = Some(tokio::spawn(server::serve_own(Arc::clone(shared), Limited::new(listener))));
-                self.said = false;
-            }
-            Ok(None) => {}
-            Err(error) => {
-                if !std::mem::replace(&mut self.said, true) {
-                    log::say(&format!(
-                        "\"{}\" cannot be used: {error}; the API is at its address only",
-                        self.path.display()
-                    ));
-                }
-            }
-        }
-    }
-
-    fn present(&self) -> Option<(u64, u64)> {
-        std::fs::symlink_metadata(&self.path).ok().map(|facts| (facts.dev(), facts.ino()))
-    }
-
-    fn make(&self) -> io::Result<Option<UnixListener>> {
-        self.dir.check().map_err(io::Error::other)?;
-        if self.present().is_some() {
-            // Somebody listens: an agent that this one will replace.
-            if std::os::unix::net::UnixStream::connect(&self.path).is_ok() {
-                return Ok(None);
-            }
-            std::fs::remove_file(&self.path)?;
-        }
-        let listener = UnixListener::bind(&self.path)?;
-        std::fs::set_permissions(&self.path, std::fs::Permissions::from_mode(0o600))?;
-        Ok(Some(listener))
     }
 }
 
