@@ -64,7 +64,7 @@ impl EncodeMetric for Sample<'_> {
             (Value::Number(number), _) => encoder.encode_gauge(number),
             (Value::Histogram(counts), _) => {
                 let bounds = (0..BUCKETS).map(|bucket| match bucket {
-                    15 => f64::MAX,
+                    15 => f64::INFINITY,
                     bucket => (2_u64 << bucket) as f64 / 1e6,
                 });
                 let buckets: Vec<(f64, u64)> = bounds.zip(*counts).collect();
