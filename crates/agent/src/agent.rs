@@ -1,12 +1,12 @@
 //! The agent: what it knows of a host, and its decisions.
 
 use crate::balance::Balance;
-use crate::config::{Config, check_port};
+use crate::config::{Config, MOST_DRAINED, check_port};
 use crate::congestion::Congestion;
 use crate::drain::{Drain, Phase, Reason};
-use crate::findings::{Finding, Findings, Severity};
-use crate::life::Life;
+use crate::findings::{Finding, Findings, MORE, Severity};
 use crate::ports::{PortCounters, PortUse, counted_name};
+use crate::process::Life;
 use crate::rules::{GroupWeights, Orders, file};
 use crate::script::Script;
 use crate::series::GroupKey;
@@ -22,6 +22,12 @@ use std::time::Duration;
 
 /// The part of its share from which a port counts as congested for people.
 const CONGESTED: f64 = 0.999;
+
+/// The most files of a user that findings name one by one.
+const NAMED_FILES: usize = 16;
+
+/// The names that a sentence repeats.
+const NAMED: usize = 8;
 
 /// An agent.
 ///
@@ -141,7 +147,7 @@ impl Agent {
     /// Notes that a file cannot be used: the end of a sentence that begins with it.
     pub fn refuse(&mut self, user: u32, file: &str, reason: &str) {
         self.users.entry(user).or_default().refused.insert(file.to_owned(), reason.to_owned());
-        self.world.forget(&(user, file.to_owned()));
+        self.world.refuse(&(user, file.to_owned()));
     }
 
     /// Forgets a file that is gone.
@@ -155,9 +161,14 @@ impl Agent {
     /// Empties a port, for an operator.
     ///
     /// # Errors
-    /// If no rule can name it: a sentence.
+    /// If no rule can name it, or too many are drained: a sentence.
     pub fn drain(&mut self, port: &str) -> Result<(), String> {
         check_port("port", port)?;
+        if self.operator.len() >= MOST_DRAINED && !self.operator.contains(port) {
+            return Err(format!(
+                "port: \"{port}\" is one too many; allowed: {MOST_DRAINED} ports that are drained; try giving one back"
+            ));
+        }
         self.operator.insert(port.to_owned());
         self.set_drains();
         Ok(())
@@ -199,16 +210,20 @@ impl Agent {
         }
         self.look_at_links();
         let groups = groups(&self.world);
-        self.shares.learn(&groups);
+        self.shares.learn(&groups, now.up);
         if let Some(config) = &self.config.balance {
             self.balance.look(config, &senders(&groups), now.up);
         }
         let congestion = &self.congestion;
         let factor = |port: &str| congestion.get(port).map_or(1.0, Congestion::factor);
         self.weights = orders(&groups, &self.shares, &self.balance, factor);
+        if self.config.script.is_some() {
+            self.script.look(now.up);
+        }
         self.set_drains();
-        for (port, drain) in &mut self.drains {
-            drain.look(self.uses.get(port).unwrap_or(&PortUse::default()), now.up, now.clock);
+        let used: Vec<PortUse> = self.drains.keys().map(|port| self.usage(port)).collect();
+        for (drain, usage) in self.drains.values_mut().zip(&used) {
+            drain.look(usage, now.up, now.clock);
         }
         let findings = self.find();
         self.findings.set(findings, now.clock)
@@ -236,7 +251,8 @@ impl Agent {
 
     fn take_readings(&mut self, readings: Vec<PortReading>, period: Duration) {
         let present: BTreeSet<String> = readings.iter().map(|reading| reading.name.clone()).collect();
-        self.counters.retain(|name, _| present.contains(name));
+        let up = self.now.up;
+        self.counters.retain(|name, counters| present.contains(name) || counters.miss(up));
         for reading in readings {
             self.counters.entry(reading.name.clone()).or_default().take(reading, self.now.up, period);
         }
@@ -245,7 +261,9 @@ impl Agent {
     /// Looks at the links of ports for sickness and congestion.
     fn look_at_links(&mut self) {
         let up = self.now.up;
-        let Self { config, counters, health, congestion, .. } = self;
+        let Self { config, counters, health, congestion, uses, .. } = self;
+        let sending: BTreeSet<String> =
+            uses.iter().filter(|(_, usage)| usage.sent_now > 0.0).map(|(port, _)| counted_name(port)).collect();
         match &config.avoid_sick {
             Some(config) => {
                 health.retain(|port, _| counters.contains_key(port));
@@ -259,7 +277,8 @@ impl Agent {
             Some(config) => {
                 congestion.retain(|port, _| counters.contains_key(port));
                 for (port, counters) in counters.iter() {
-                    congestion.entry(port.clone()).or_default().look(config, counters.signs(up).marks, up);
+                    let marks = counters.signs(up).marks;
+                    congestion.entry(port.clone()).or_default().look(config, marks, sending.contains(port), up);
                 }
             }
             None => congestion.clear(),
@@ -274,18 +293,39 @@ impl Agent {
         };
         self.operator.iter().for_each(|port| want(port, Reason::Operator));
         self.config.drain.iter().for_each(|port| want(port, Reason::Configuration));
-        let is_sick = |port: &str| self.health.get(&counted_name(port)).is_some_and(|health| health.reason().is_some());
-        // Those that no job uses need no order, and sick ports that none will.
-        self.uses.keys().filter(|port| is_sick(port)).for_each(|port| want(port, Reason::Sick));
+        let is_sick = |port: &str| self.health.get(port).is_some_and(|health| health.reason().is_some());
+        // Names are made by processes: one that no rule can have must not spoil the file. Ports that no job uses need
+        // no order of their own, and sick ports that none will.
+        let named = self.uses.keys().filter(|port| check_port("port", port).is_ok()).flat_map(|port| {
+            let counted = counted_name(port);
+            let reasons = [
+                (Reason::Operator, self.operator.contains(&counted)),
+                (Reason::Configuration, self.config.drain.contains(&counted)),
+                (Reason::Sick, is_sick(&counted)),
+            ];
+            reasons.into_iter().filter(|(_, holds)| *holds).map(move |(reason, _)| (port, reason))
+        });
+        named.take(MOST_DRAINED).for_each(|(port, reason)| want(port, reason));
         self.drains.retain(|port, _| wanted.contains_key(port));
-        let Now { clock, up } = self.now;
+        let clock = self.now.clock;
         for (port, reasons) in wanted {
-            let drain = self.drains.entry(port).or_insert_with(|| Drain::new(up, clock));
+            let drain = self.drains.entry(port).or_insert_with(|| Drain::new(clock));
             drain.reasons.retain(|reason, _| reasons.contains(reason));
             for reason in reasons {
                 drain.reasons.entry(reason).or_insert(clock);
             }
         }
+    }
+
+    /// Returns the use of a port that is to be empty. A name that counters have stands for all ports that share these.
+    fn usage(&self, port: &str) -> PortUse {
+        let mut usage = PortUse::default();
+        for (name, other) in &self.uses {
+            if name == port || counted_name(name) == port {
+                usage.merge(other);
+            }
+        }
+        usage
     }
 
     /// Returns everything that an operator should know now.
@@ -325,13 +365,11 @@ impl Agent {
             let text =
                 format!("port {port} is to be empty ({}); docs/agent.md says how to give it back", words.join(", "));
             add("port-drained", port, Severity::Info, text);
-            let usage = self.uses.get(port);
-            let states = |state| usage.map_or(0, |usage| usage.in_state(state));
+            let usage = self.usage(port);
             match drain.phase {
                 Phase::Emptying => {}
                 Phase::Empty => {
-                    let peers = usage.map(|usage| usage.senders.join(", ")).filter(|peers| !peers.is_empty());
-                    let rest = peers.map_or(String::new(), |peers| {
+                    let rest = few(&usage.senders).map_or(String::new(), |peers| {
                         format!("; data from {peers} still comes over it: drain the port at its other end too")
                     });
                     add(
@@ -345,26 +383,34 @@ impl Agent {
                     let text = format!(
                         "{} rails go on using port {port}: their connections have no other, or their processes follow \
                          RAILWEAVE_POLICY or RAILWEAVE_WEIGHTS; try giving them another port",
-                        states(RailState::Up) + states(RailState::Suspected)
+                        usage.in_state(RailState::Up) + usage.in_state(RailState::Suspected)
                     );
                     add("drain-in-vain", port, Severity::Warning, text);
                 }
             }
         }
         self.find_users(&mut add);
-        if self.config.balance.is_some() && self.balance.has_orders() {
+        if self.config.balance.is_some() && self.balance.is_active() {
             let text = "ports are shared between jobs so that the slowest gains".to_owned();
             add("balance", "", Severity::Info, text);
         }
-        if let Some((config, trouble)) = self.config.script.as_ref().zip(self.script.trouble()) {
-            let text = format!("\"{}\" {trouble}", config.program[0]);
+        if let Some(config) = &self.config.script
+            && let Some(trouble) = self.script.trouble(config.timeout_s, self.now.up)
+        {
+            let text = format!("\"{}\" {trouble}", config.program.first().map_or("", String::as_str));
             add("script", "", Severity::Critical, text);
         }
         findings
     }
 
     fn find_users(&self, add: &mut impl FnMut(&'static str, &str, Severity, String)) {
+        let mut silent: BTreeMap<u32, usize> = BTreeMap::new();
         for ((user, file), process) in self.world.processes.iter().filter(|(_, it)| it.life == Life::Silent) {
+            let count = silent.entry(*user).or_default();
+            *count += 1;
+            if *count > NAMED_FILES {
+                continue;
+            }
             let facts = &process.facts;
             let text = format!(
                 "process {} on {} (job \"{}\") has not written its file for {} s; it is stopped or hangs, or ended in \
@@ -376,10 +422,18 @@ impl Agent {
             );
             add("process-silent", &format!("{user}/{file}"), Severity::Warning, text);
         }
+        for (user, count) in silent.into_iter().filter(|(_, count)| *count > NAMED_FILES) {
+            let text = format!("{} more processes of user {user} have not written their files", count - NAMED_FILES);
+            add("process-silent", &format!("{user}/{MORE}"), Severity::Warning, text);
+        }
         for (number, user) in &self.users {
-            for (file, reason) in &user.refused {
+            for (file, reason) in user.refused.iter().take(NAMED_FILES) {
                 let text = format!("\"{file}\" of user {number} {reason}");
                 add("file-refused", &format!("{number}/{file}"), Severity::Warning, text);
+            }
+            if let Some(more) = user.refused.len().checked_sub(NAMED_FILES + 1) {
+                let text = format!("{} more files of user {number} cannot be used", more + 1);
+                add("file-refused", &format!("{number}/{MORE}"), Severity::Warning, text);
             }
             for (run_dir, steers) in &user.run_dirs {
                 if let Steers::No(reason) = steers {
@@ -388,6 +442,14 @@ impl Agent {
             }
         }
     }
+}
+
+/// Returns some of the names as words; `None` if there are none.
+fn few(names: &BTreeSet<String>) -> Option<String> {
+    let named: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
+    let more = names.len() - named.len();
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!named.is_empty()).then(|| format!("{}{rest}", named.join(", ")))
 }
 
 /// Returns the sentence about a port that is slower than it could be.

@@ -8,6 +8,12 @@ use std::path::PathBuf;
 /// The address at which the agent listens unless it is told another.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:9470";
 
+/// The most ports that are kept empty, of each reason: all are in one rule.
+pub(crate) const MOST_DRAINED: usize = 256;
+
+/// The most rules of the operator. Each may be two in the policy file, which has 4,096 at most with those of others.
+const MOST_FIXED: u64 = 500;
+
 /// The configuration of the agent. docs/agent.md explains each key.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -156,6 +162,8 @@ impl Config {
             ));
         }
         within("series", self.series as u64, 16, 100_000)?;
+        within("drain (its length)", self.drain.len() as u64, 0, MOST_DRAINED as u64)?;
+        within("fixed (its length)", self.fixed.len() as u64, 0, MOST_FIXED)?;
         for port in &self.drain {
             check_port("drain", port)?;
         }
@@ -279,7 +287,9 @@ mod tests {
 
     #[test]
     fn each_wrong_value_is_named_in_one_line() {
+        let many = format!("fixed = [{}]", "'any -> policy speed',".repeat(501));
         for (text, expected) in [
+            (&*many, "fixed (its length): 501 is not allowed; allowed: 0 to 500"),
             ("ttl = 3", "unknown field `ttl`"),
             ("ttl_s = 2", "ttl_s: 2 is not allowed; allowed: 3 to 86400; try 3"),
             ("every_ms = 50", "every_ms: 50 is not allowed"),

@@ -10,8 +10,9 @@ use std::time::Duration;
 /// a second while messages move.
 const QUIET: Duration = Duration::from_millis(1500);
 
-/// The time after an order within which jobs follow it.
-const FOLLOWED: Duration = Duration::from_secs(3);
+/// The time after the first look that follows an order within which jobs follow it and their files show that: an idle
+/// process notices a policy file after a second, and writes its own after two more.
+const FOLLOWED: Duration = Duration::from_secs(5);
 
 /// The reason for which a port is to be empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -65,21 +66,22 @@ impl Phase {
 pub(crate) struct Drain {
     /// The reasons, and the time since which each holds by the host's clock.
     pub(crate) reasons: BTreeMap<Reason, Duration>,
-    /// The time of the first order, by the agent's own clock.
-    ordered: Duration,
+    /// The time of the first look after the order, by the agent's own clock. The order itself may come between two
+    /// looks that are rare, or before the first one of all.
+    looked: Option<Duration>,
     pub(crate) phase: Phase,
     /// The time since which it has its phase, by the host's clock.
     pub(crate) since: Duration,
 }
 
 impl Drain {
-    pub(crate) fn new(up: Duration, clock: Duration) -> Self {
-        Self { reasons: BTreeMap::new(), ordered: up, phase: Phase::Emptying, since: clock }
+    pub(crate) fn new(clock: Duration) -> Self {
+        Self { reasons: BTreeMap::new(), looked: None, phase: Phase::Emptying, since: clock }
     }
 
     /// Returns the progress, from the use of the port.
     pub(crate) fn look(&mut self, usage: &PortUse, up: Duration, clock: Duration) {
-        let age = up.saturating_sub(self.ordered);
+        let age = up.saturating_sub(*self.looked.get_or_insert(up));
         let using = usage.in_state(RailState::Up) + usage.in_state(RailState::Suspected);
         let is_quiet = usage.sent_at.is_none_or(|at| up.saturating_sub(at) >= QUIET) && usage.in_flight == 0;
         let phase = match (using, is_quiet) {
@@ -106,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_port_is_empty_once_nothing_can_come_any_more() {
-        let mut drain = Drain::new(Duration::from_secs(10), Duration::ZERO);
+        let mut drain = Drain::new(Duration::ZERO);
         let mut look = |second, usage: &PortUse| {
             drain.look(usage, Duration::from_secs(second), Duration::from_secs(second));
             drain.phase
@@ -115,17 +117,22 @@ mod tests {
         assert_eq!(look(12, &usage(0, 2, 5, Some(11))), Phase::Emptying, "bytes are in flight");
         assert_eq!(look(13, &usage(0, 2, 0, Some(12))), Phase::Emptying, "it has just sent something");
         assert_eq!(look(14, &usage(0, 2, 0, Some(12))), Phase::Empty);
-        assert_eq!(look(15, &usage(1, 2, 0, Some(12))), Phase::InVain, "a connection that has no other");
-        assert_eq!(look(16, &usage(0, 2, 0, Some(12))), Phase::Empty);
-        assert_eq!(look(17, &PortUse::default()), Phase::Empty, "nobody uses it");
+        assert_eq!(look(15, &usage(1, 2, 0, Some(12))), Phase::Emptying, "a job that has just begun");
+        assert_eq!(look(16, &usage(1, 2, 0, Some(12))), Phase::InVain, "a connection that has no other");
+        assert_eq!(look(17, &usage(0, 2, 0, Some(12))), Phase::Empty);
+        assert_eq!(look(18, &PortUse::default()), Phase::Empty, "nobody uses it");
+        assert_eq!(look(30, &usage(0, 2, 5, Some(12))), Phase::Emptying, "long silent, and yet in flight");
+        let mut suspected = usage(0, 2, 0, Some(12));
+        suspected.states[RailState::Suspected as usize] = 1;
+        assert_eq!(look(31, &suspected), Phase::InVain, "it may send again");
     }
 
     #[test]
     fn a_port_that_nobody_uses_is_empty_soon() {
-        let mut drain = Drain::new(Duration::ZERO, Duration::ZERO);
+        let mut drain = Drain::new(Duration::ZERO);
         drain.look(&PortUse::default(), Duration::from_secs(1), Duration::ZERO);
         assert_eq!(drain.phase, Phase::Emptying);
-        drain.look(&PortUse::default(), Duration::from_secs(2), Duration::from_secs(9));
+        drain.look(&PortUse::default(), Duration::from_secs(3), Duration::from_secs(9));
         assert_eq!((drain.phase, drain.since), (Phase::Empty, Duration::from_secs(9)));
     }
 }

@@ -56,6 +56,12 @@ pub const KINDS: [(&str, &str); 12] = [
     ("script", "the program of the policy script fails"),
 ];
 
+/// The most findings of a kind; those beyond are only counted.
+const MOST_OF_A_KIND: usize = 128;
+
+/// The thing that a finding about others is about.
+pub(crate) const MORE: &str = "(more)";
+
 /// The present findings.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
@@ -68,7 +74,8 @@ impl Findings {
     pub(crate) fn set(&mut self, findings: Vec<Finding>, clock: Duration) -> Vec<(Severity, String)> {
         let mut lines = Vec::new();
         let mut next = BTreeMap::new();
-        for finding in findings {
+        for mut finding in bounded(findings) {
+            finding.text = one_line(&finding.text);
             let key = (finding.kind, finding.about.clone());
             let before = self.present.remove(&key);
             let is_new = before.as_ref().is_none_or(|(before, _)| before.severity != finding.severity);
@@ -79,7 +86,7 @@ impl Findings {
             next.insert(key, (finding, since));
         }
         for (kind, about) in std::mem::replace(&mut self.present, next).into_keys() {
-            let about = if about.is_empty() { String::new() } else { format!(" \"{about}\"") };
+            let about = if about.is_empty() { String::new() } else { format!(" \"{}\"", one_line(&about)) };
             lines.push((Severity::Info, format!("{kind}{about}: is over")));
         }
         lines
@@ -89,6 +96,37 @@ impl Findings {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Finding, Duration)> {
         self.present.values().map(|(finding, since)| (finding, *since))
     }
+}
+
+/// Returns the findings, of each kind no more than [`MOST_OF_A_KIND`] and one that counts the others.
+fn bounded(findings: Vec<Finding>) -> Vec<Finding> {
+    let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
+    let mut kept = Vec::with_capacity(findings.len());
+    for finding in findings {
+        let count = counts.entry(finding.kind).or_default();
+        *count += 1;
+        if *count <= MOST_OF_A_KIND {
+            kept.push(finding);
+        }
+    }
+    for (kind, count) in counts.into_iter().filter(|(_, count)| *count > MOST_OF_A_KIND) {
+        let text = format!("there are {} more of this kind; try ending the first ones", count - MOST_OF_A_KIND);
+        kept.push(Finding { kind, about: MORE.to_owned(), severity: Severity::Warning, text });
+    }
+    kept
+}
+
+/// Returns a text in which names that processes have made up end no line.
+fn one_line(text: &str) -> String {
+    if !text.contains(is_unprintable) {
+        return text.to_owned();
+    }
+    let escaped = |letter: char| letter.escape_unicode().collect::<String>();
+    text.chars().map(|letter| if is_unprintable(letter) { escaped(letter) } else { letter.to_string() }).collect()
+}
+
+fn is_unprintable(letter: char) -> bool {
+    letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}')
 }
 
 #[cfg(test)]

@@ -13,7 +13,6 @@ mod congestion;
 mod drain;
 mod findings;
 mod keeper;
-mod life;
 mod metrics;
 mod ports;
 mod process;

@@ -4,15 +4,17 @@ use crate::agent::Agent;
 use crate::congestion::Congestion;
 use crate::drain::{Phase, Reason};
 use crate::findings::KINDS;
-use crate::life::Life;
 use crate::ports::counted_name;
+use crate::process::Life;
 use crate::series::{Series, SeriesKey};
+use crate::world::OTHER;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, text::encode};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use railweave_counters::Counter;
 use railweave_telemetry::{BUCKETS, ConnectionState, Direction, RailState};
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// Labels with their values.
@@ -67,7 +69,9 @@ impl EncodeMetric for Sample<'_> {
                     15 => f64::INFINITY,
                     bucket => (2_u64 << bucket) as f64 / 1e6,
                 });
-                let buckets: Vec<(f64, u64)> = bounds.zip(*counts).collect();
+                // Files that lie must not overflow the sum of all.
+                let counts = counts.map(|count| count.min(u64::MAX / BUCKETS as u64));
+                let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
                 // The middle of each bucket: the sum itself is not known.
                 let middle = |bucket: usize| (if bucket == 0 { 1.0 } else { 1.5 * (1_u64 << bucket) as f64 }) / 1e6;
                 let sum = counts.iter().enumerate().map(|(bucket, count)| middle(bucket) * *count as f64).sum();
@@ -220,16 +224,20 @@ impl Agent {
             "Messages that the application had ready before their CTS came.",
             groups().map(|(labels, group)| (labels, group.waited_for_cts)),
         );
-        let mut processes: std::collections::BTreeMap<(u32, &str, Life), u32> = Default::default();
+        let mut processes: BTreeMap<(u32, &str), [u32; Life::ALL.len()]> = BTreeMap::new();
         for ((user, _), process) in &self.world.processes {
-            for life in Life::ALL {
-                *processes.entry((*user, &process.facts.job, life)).or_default() += u32::from(process.life == life);
+            let mut job = (*user, process.facts.job.as_str());
+            if processes.len() >= self.config.series && !processes.contains_key(&job) {
+                job.1 = OTHER;
             }
+            processes.entry(job).or_default()[process.life as usize] += 1;
         }
-        let processes = processes.into_iter().map(|((user, job, life), count)| {
-            let labels =
-                vec![("user", user.to_string()), ("job_id", job.to_owned()), ("presence", life.word().to_owned())];
-            (labels, Some(f64::from(count)))
+        let processes = processes.into_iter().flat_map(|((user, job), counts)| {
+            Life::ALL.map(|life| {
+                let labels =
+                    vec![("user", user.to_string()), ("job_id", job.to_owned()), ("presence", life.word().to_owned())];
+                (labels, Some(f64::from(counts[life as usize])))
+            })
         });
         all.gauges("railweave_processes", "Processes by their presence.", processes);
         let events = self.world.events.iter().map(|((user, job, kind), count)| {

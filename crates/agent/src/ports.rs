@@ -3,7 +3,7 @@
 use crate::series::{Series, SeriesKey};
 use railweave_counters::{Counter, Kind, PortReading, Unit};
 use railweave_telemetry::RailState;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// The time over which link errors are counted.
@@ -15,13 +15,17 @@ const FIVE_MINUTES: Duration = Duration::from_secs(300);
 /// The time for which data counts as having come lately.
 const RECENT: Duration = Duration::from_secs(2);
 
+/// The time for which a port that is not there is remembered.
+const REMEMBERED: Duration = Duration::from_secs(900);
+
 /// The share of its largest rate below which a link is slow.
 const SLOW: f64 = 0.9;
 
 /// The use of a port by the jobs of the host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct PortUse {
-    /// Bytes per second.
+    /// Bytes per second; those sent, also in the last look alone.
+    pub(crate) sent_now: f64,
     pub(crate) sent_rate: f64,
     pub(crate) received_rate: f64,
     pub(crate) in_flight: u64,
@@ -30,12 +34,13 @@ pub(crate) struct PortUse {
     /// The last time at which a rail sent data or CTS over it.
     pub(crate) sent_at: Option<Duration>,
     /// The hosts from which data came over it lately.
-    pub(crate) senders: Vec<String>,
+    pub(crate) senders: BTreeSet<String>,
 }
 
 impl PortUse {
     /// Adds a series of rails.
     pub(crate) fn add(&mut self, key: &SeriesKey, series: &Series, up: Duration) {
+        self.sent_now += series.sent_now;
         self.sent_rate += series.sent_rate;
         self.received_rate += series.received_rate;
         self.in_flight = self.in_flight.saturating_add(series.in_flight);
@@ -45,8 +50,21 @@ impl PortUse {
         self.sent_at = self.sent_at.max(series.sent_at);
         let is_receiving = series.received_at.is_some_and(|at| up.saturating_sub(at) < RECENT);
         if is_receiving && !self.senders.contains(&key.group.peer_host) {
-            self.senders.push(key.group.peer_host.clone());
+            self.senders.insert(key.group.peer_host.clone());
         }
+    }
+
+    /// Adds the use of another name of the port.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.sent_now += other.sent_now;
+        self.sent_rate += other.sent_rate;
+        self.received_rate += other.received_rate;
+        self.in_flight = self.in_flight.saturating_add(other.in_flight);
+        for (sum, more) in self.states.iter_mut().zip(other.states) {
+            *sum += more;
+        }
+        self.sent_at = self.sent_at.max(other.sent_at);
+        self.senders.extend(other.senders.iter().cloned());
     }
 
     /// Returns the number of rails in a state.
@@ -69,6 +87,8 @@ pub(crate) struct PortCounters {
     downs: VecDeque<(Duration, u64)>,
     /// The time since which the link is slower than it was.
     slow_since: Option<Duration>,
+    /// The time of the last reading.
+    seen: Duration,
 }
 
 /// The signs of a port that policies look at.
@@ -85,17 +105,25 @@ pub(crate) struct Signs {
 }
 
 impl PortCounters {
+    /// Notes that the port is not there. Returns true if it is remembered all the same: a driver that is loaded again
+    /// makes no port well, and no slow link a fast one.
+    pub(crate) fn miss(&mut self, up: Duration) -> bool {
+        (self.reading, self.marks, self.slow_since) = (None, 0.0, None);
+        up.saturating_sub(self.seen) < REMEMBERED
+    }
+
     /// Takes in a reading.
     pub(crate) fn take(&mut self, reading: PortReading, up: Duration, period: Duration) {
-        let (mut marks, mut errors, mut downs) = (0, 0, 0);
+        let (mut marks, mut errors, mut downs) = (0_u64, 0_u64, 0_u64);
         for (counter, value) in &reading.counters {
             let Some(before) = self.reading.as_ref().and_then(|before| before.value(*counter)) else { continue };
             // A counter that goes back was set to zero: its new value is the increase.
             let gained = value.checked_sub(before).unwrap_or(*value);
             match (counter, counter.kind()) {
-                (Counter::LinkDowned | Counter::LinkDownEventsPhy, _) => downs += gained,
-                (_, Kind::LinkError) => errors += gained,
-                _ if is_mark(*counter) => marks += gained,
+                // Both count the same: an adapter with RDMA and Ethernet has both.
+                (Counter::LinkDowned | Counter::LinkDownEventsPhy, _) => downs = gained.max(downs),
+                (_, Kind::LinkError) => errors = gained.saturating_add(errors),
+                _ if is_mark(*counter) => marks = gained.saturating_add(marks),
                 _ => {}
             }
         }
@@ -109,7 +137,7 @@ impl PortCounters {
         // A link that is down reports the rate of a link that is being set up.
         let is_slow = reading.is_up == Some(true) && (slower || narrower);
         self.slow_since = if is_slow { self.slow_since.or(Some(up)) } else { None };
-        self.reading = Some(reading);
+        (self.reading, self.seen) = (Some(reading), up);
     }
 
     pub(crate) fn signs(&self, up: Duration) -> Signs {
@@ -179,6 +207,16 @@ pub(crate) mod tests {
     }
 
     const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn one_down_that_two_counters_tell_is_one() {
+        let mut port = PortCounters::default();
+        for (second, downs) in [(1, 5), (2, 6)] {
+            let counters = [(Counter::LinkDowned, downs), (Counter::LinkDownEventsPhy, downs + 9)];
+            port.take(reading("mlx5_0", 100, &counters), second * SECOND, SECOND);
+        }
+        assert_eq!(port.signs(2 * SECOND).downs, 1);
+    }
 
     #[test]
     fn signs_are_increases_and_not_values() {

@@ -1,11 +1,34 @@
 //! One process: its counters at the last look.
 
-use crate::life::Life;
 use railweave_telemetry::{
     BUCKETS, Connection, ConnectionState, Direction, Policy, Presence, Process as Facts, RailState, State,
 };
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
+
+/// The presence of a process as a reader judges it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Life {
+    Running,
+    /// It may run, but has not written for long: it is stopped, or hangs.
+    Silent,
+    Gone,
+    /// It belongs to another container or host.
+    Unknown,
+}
+
+impl Life {
+    pub(crate) const ALL: [Self; 4] = [Self::Running, Self::Silent, Self::Gone, Self::Unknown];
+
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Silent => "silent",
+            Self::Gone => "gone",
+            Self::Unknown => "unknown",
+        }
+    }
+}
 
 /// The counters of a rail: sent, received, writes, CTS, retransmitted parts, failovers.
 pub(crate) const COUNTERS: usize = 6;
@@ -69,6 +92,8 @@ pub(crate) struct Process {
     written_ns: u64,
     rails: HashMap<(u32, u8), TrackedRail>,
     connections: HashMap<u32, TrackedConnection>,
+    /// True while its file cannot be used: what it has counted stays, so that it does not count again later.
+    pub(crate) is_refused: bool,
     /// True until its first counters were taken.
     is_new: bool,
     /// True if the counters of the present look are only noted.
@@ -85,6 +110,7 @@ impl Process {
             written_ns: 0,
             rails: HashMap::new(),
             connections: HashMap::new(),
+            is_refused: false,
             is_new: true,
             is_baseline: false,
         }
@@ -103,7 +129,7 @@ impl Process {
     }
 
     pub(crate) fn note_written(&mut self, written_ns: u64, presence: Presence, up: Duration) {
-        self.presence = presence;
+        (self.presence, self.is_refused) = (presence, false);
         if written_ns != self.written_ns {
             (self.written_ns, self.written) = (written_ns, up);
         }
@@ -114,6 +140,7 @@ impl Process {
         let is_silent = up.saturating_sub(self.written) > silent;
         self.life = match self.presence {
             Presence::Gone => Life::Gone,
+            _ if self.is_refused => Life::Unknown,
             Presence::Running if is_silent => Life::Silent,
             Presence::Running => Life::Running,
             // Nobody can tell from here whether it has ended.

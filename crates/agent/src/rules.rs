@@ -3,6 +3,7 @@
 
 use crate::config::is_name;
 use crate::series::GroupKey;
+use railweave_telemetry::{LARGEST_POLICY, MOST_RULES};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
@@ -16,6 +17,9 @@ const DRAINED: &str = "# drained ";
 
 /// The largest weight that is written.
 const WHOLE: f64 = 1000.0;
+
+/// The most bytes of rules: those of a file, less its first lines.
+const MOST_BYTES: usize = LARGEST_POLICY as usize - (128 << 10);
 
 /// The weights of a group's rails, by their numbers, from 0 to 1.
 pub(crate) type GroupWeights = BTreeMap<GroupKey, Vec<(u8, f64)>>;
@@ -36,33 +40,63 @@ impl Orders<'_> {
     ///
     /// A rule that does not name rails itself comes twice if ports are drained: first for connections that have one of
     /// these, without it.
+    ///
+    /// A file that is too long orders nothing at all, so the last rules are left out of one that would be; but never
+    /// the one that drains.
     pub(crate) fn rules(&self, user: u32) -> String {
-        let mut text = String::new();
         let drained = self.drained.join(",");
+        let last = if drained.is_empty() { String::new() } else { format!("rail={drained} -> drain\n") };
+        let mut lines = Lines { text: String::new(), rules: MOST_RULES - 1, bytes: MOST_BYTES - last.len() };
         for rule in &self.rules {
-            if let Some((matchers, actions)) = rule.split_once("->")
-                && !drained.is_empty()
-                && !matchers.split_whitespace().any(|matcher| matcher.starts_with("rail="))
-            {
-                let (matchers, actions) = (matchers.trim(), actions.trim());
-                writeln!(text, "{matchers} rail={drained} -> {actions} drain").unwrap_or_default();
+            let own = rule.trim();
+            match rule.split_once("->") {
+                Some((matchers, actions))
+                    if !drained.is_empty()
+                        && !matchers.split_whitespace().any(|matcher| matcher.starts_with("rail=")) =>
+                {
+                    let (matchers, actions) = (matchers.trim(), actions.trim());
+                    lines.add(&[&format!("{matchers} rail={drained} -> {actions} drain"), own]);
+                }
+                _ => lines.add(&[own]),
             }
-            writeln!(text, "{}", rule.trim()).unwrap_or_default();
         }
         // Groups whose job is not known would fit all jobs, so they come last.
         let (known, unknown): (Vec<_>, Vec<_>) =
             self.weights.iter().filter(|(key, _)| key.user == user).partition(|(key, _)| !key.job.is_empty());
         for (key, weights) in known.into_iter().chain(unknown) {
             let Some((matchers, weights)) = matchers(key).zip(words(weights)) else { continue };
-            if !drained.is_empty() {
-                writeln!(text, "{matchers} rail={drained} -> weights {weights} drain").unwrap_or_default();
+            let own = format!("{matchers} -> weights {weights}");
+            if drained.is_empty() {
+                lines.add(&[&own]);
+            } else {
+                lines.add(&[&format!("{matchers} rail={drained} -> weights {weights} drain"), &own]);
             }
-            writeln!(text, "{matchers} -> weights {weights}").unwrap_or_default();
         }
-        if !drained.is_empty() {
-            writeln!(text, "rail={drained} -> drain").unwrap_or_default();
+        lines.text + &last
+    }
+}
+
+/// The lines of a policy file, as many as it may have.
+struct Lines {
+    text: String,
+    /// The rules and bytes that there is still room for.
+    rules: usize,
+    bytes: usize,
+}
+
+impl Lines {
+    /// Adds rules that make sense together only; leaves them out if there is no room for all.
+    fn add(&mut self, rules: &[&str]) {
+        let bytes: usize = rules.iter().map(|rule| rule.len() + 1).sum();
+        if rules.len() > self.rules || bytes > self.bytes {
+            (self.rules, self.bytes) = (0, 0);
+            return;
         }
-        text
+        (self.rules, self.bytes) = (self.rules - rules.len(), self.bytes - bytes);
+        for rule in rules {
+            self.text.push_str(rule);
+            self.text.push('\n');
+        }
     }
 }
 

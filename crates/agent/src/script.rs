@@ -23,6 +23,8 @@ struct Answer {
 pub(crate) struct Script {
     rules: Vec<String>,
     answered: Option<Duration>,
+    /// The time of the first look, from which on it may be asked.
+    begun: Option<Duration>,
     /// The reason why the last answer was not taken, or why there is none.
     trouble: Option<String>,
 }
@@ -48,9 +50,17 @@ impl Script {
         if is_fresh { &self.rules } else { &[] }
     }
 
-    /// Returns the reason why its rules are not those that it wants.
-    pub(crate) fn trouble(&self) -> Option<&str> {
-        self.trouble.as_deref()
+    /// Notes a look.
+    pub(crate) fn look(&mut self, up: Duration) {
+        self.begun.get_or_insert(up);
+    }
+
+    /// Returns the reason why its rules are not those that it wants: the end of a sentence that begins with it.
+    pub(crate) fn trouble(&self, timeout_s: u64, up: Duration) -> Option<String> {
+        let silent = up.saturating_sub(self.answered.max(self.begun)?);
+        let is_silent = silent > Duration::from_secs(timeout_s);
+        let silence = || format!("has not answered for {} s, so it orders nothing; try it by hand", silent.as_secs());
+        self.trouble.clone().or_else(|| is_silent.then(silence))
     }
 }
 
@@ -80,11 +90,13 @@ mod tests {
         script.answer(r#"{"rules": ["any -> policy speed"]}"#, 5 * SECOND);
         assert_eq!(script.rules(10, 15 * SECOND), ["any -> policy speed"]);
         script.answer("nonsense", 15 * SECOND);
-        assert!(script.trouble().is_some_and(|reason| reason.contains("allowed: one line of JSON")));
+        let trouble = script.trouble(10, 15 * SECOND);
+        assert!(trouble.is_some_and(|reason| reason.contains("allowed: one line of JSON")));
         assert_eq!(script.rules(10, 15 * SECOND).len(), 1, "the last good ones");
         assert!(script.rules(10, 16 * SECOND).is_empty());
         script.answer(r#"{"rules": []}"#, 17 * SECOND);
-        assert!(script.trouble().is_none() && script.rules(10, 17 * SECOND).is_empty());
+        assert!(script.trouble(10, 27 * SECOND).is_none() && script.rules(10, 17 * SECOND).is_empty());
+        assert!(script.trouble(10, 28 * SECOND).is_some_and(|reason| reason.contains("for 11 s")));
     }
 
     #[test]

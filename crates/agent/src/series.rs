@@ -85,6 +85,8 @@ pub(crate) struct Series {
     /// Bytes per second that were sent and received in the last look, smoothed.
     pub(crate) sent_rate: f64,
     pub(crate) received_rate: f64,
+    /// The bytes per second that were sent in the last look, not smoothed.
+    pub(crate) sent_now: f64,
     /// The bytes that were sent and received since the last look.
     window: [u64; 2],
     /// The part of its senders that follow a policy file.
@@ -110,6 +112,7 @@ impl Series {
             speed_mbps: None,
             sent_rate: 0.0,
             received_rate: 0.0,
+            sent_now: 0.0,
             window: [0; 2],
             senders: 0,
             steered: 0,
@@ -130,7 +133,7 @@ impl Series {
         let [sent, received, writes, cts, ..] = update.counters;
         self.window[0] = self.window[0].saturating_add(sent);
         self.window[1] = self.window[1].saturating_add(received);
-        if sent + writes + cts > 0 {
+        if sent > 0 || writes > 0 || cts > 0 {
             self.sent_at = Some(up);
         }
         if received > 0 {
@@ -161,6 +164,7 @@ impl Series {
         let [sent, received] = std::mem::take(&mut self.window);
         let seconds = period.as_secs_f64();
         if seconds > 0.0 {
+            self.sent_now = sent as f64 / seconds;
             self.sent_rate += (sent as f64 / seconds - self.sent_rate) * SMOOTHING;
             self.received_rate += (received as f64 / seconds - self.received_rate) * SMOOTHING;
             // A rate that only fades away is none.

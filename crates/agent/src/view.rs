@@ -218,6 +218,7 @@ impl Agent {
             let is_usable = |series: &Series| series.in_state(RailState::Up) > 0;
             let usable = || rails.iter().filter(|(_, series)| is_usable(series));
             let speeds: Option<f64> = usable().map(|(_, series)| series.speed_mbps.map(f64::from)).sum();
+            let speeds = speeds.filter(|speeds| *speeds > 0.0);
             let is_whole = usable().count() > 0;
             let views = rails.iter().map(|(key, series)| {
                 let share = (sent > 0.0).then(|| series.sent_rate / sent);

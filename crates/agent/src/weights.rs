@@ -7,12 +7,16 @@ use crate::series::{GroupKey, Series, SeriesKey};
 use crate::world::{OTHER, World};
 use railweave_telemetry::RailState;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// The bytes per second from which a group sends.
 const SENDS: f64 = 1000.0;
 
 /// The part of a share that a look decides.
 const SMOOTHING: f64 = 0.2;
+
+/// The time after which rates are those that the rails themselves give: they are smoothed over some looks.
+const SETTLE: Duration = Duration::from_secs(8);
 
 /// Factors from here on are none.
 const WHOLE: f64 = 0.999;
@@ -42,7 +46,7 @@ pub(crate) fn senders(groups: &BTreeMap<&GroupKey, Rails<'_>>) -> Vec<Sender<Gro
     for (key, rails) in groups {
         let usable = rails.iter().filter(|(.., series)| series.in_state(RailState::Up) > 0);
         let rails: Vec<(u8, String, f64)> =
-            usable.map(|(rail, port, series)| (*rail, (*port).to_owned(), series.sent_rate)).collect();
+            usable.map(|(rail, port, series)| (*rail, (*port).to_owned(), series.sent_now)).collect();
         if rails.iter().map(|(.., rate)| rate).sum::<f64>() >= SENDS {
             senders.push(Sender { group: (*key).clone(), job: (key.user, key.job.clone()), rails });
         }
@@ -53,25 +57,40 @@ pub(crate) fn senders(groups: &BTreeMap<&GroupKey, Rails<'_>>) -> Vec<Sender<Gro
 /// The shares that groups have if nobody orders any.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
-    shares: BTreeMap<GroupKey, BTreeMap<u8, f64>>,
+    groups: BTreeMap<GroupKey, Learnt>,
+}
+
+/// The shares of a group.
+#[derive(Debug, Default)]
+struct Learnt {
+    shares: BTreeMap<u8, f64>,
+    /// The last time at which something else than the rails decided.
+    disturbed: Option<Duration>,
 }
 
 impl Shares {
     /// Learns the shares of groups that send and that nothing orders.
-    pub(crate) fn learn(&mut self, groups: &BTreeMap<&GroupKey, Rails<'_>>) {
-        self.shares.retain(|key, _| groups.contains_key(key));
+    pub(crate) fn learn(&mut self, groups: &BTreeMap<&GroupKey, Rails<'_>>, up: Duration) {
+        self.groups.retain(|key, _| groups.contains_key(key));
         for (key, rails) in groups {
             let sum: f64 = rails.iter().map(|(.., series)| series.sent_rate).sum();
             let is_steered = rails.iter().any(|(.., series)| series.steered > 0);
             // A rail that is drained or down has a share of another cause.
             let is_whole = rails.iter().all(|(.., series)| series.in_state(RailState::Up) > 0);
-            if sum < SENDS || is_steered || !is_whole {
+            if !self.groups.contains_key(*key) {
+                self.groups.insert((*key).clone(), Learnt::default());
+            }
+            let Some(learnt) = self.groups.get_mut(*key) else { continue };
+            if is_steered || !is_whole {
+                learnt.disturbed = Some(up);
+            }
+            let is_settled = learnt.disturbed.is_none_or(|at| up.saturating_sub(at) >= SETTLE);
+            if sum < SENDS || !is_settled {
                 continue;
             }
-            let shares = self.shares.entry((*key).clone()).or_default();
             for (rail, _, series) in rails {
                 let now = series.sent_rate / sum;
-                let share = shares.entry(*rail).or_insert(now);
+                let share = learnt.shares.entry(*rail).or_insert(now);
                 *share += (now - *share) * SMOOTHING;
             }
         }
@@ -80,7 +99,7 @@ impl Shares {
     /// Returns the share of each rail of a group: as learnt, otherwise by the speeds that the ports report, otherwise
     /// all equal.
     fn of(&self, key: &GroupKey, rails: &Rails<'_>) -> Vec<(u8, f64)> {
-        let learnt = self.shares.get(key);
+        let learnt = self.groups.get(key).map(|learnt| &learnt.shares).filter(|shares| !shares.is_empty());
         let speeds: Option<Vec<f64>> = rails.iter().map(|(.., it)| it.speed_mbps.map(f64::from)).collect();
         rails
             .iter()

@@ -1,8 +1,7 @@
 //! The jobs of the host, as their telemetry files show them.
 
 use crate::arena::Arena;
-use crate::life::Life;
-use crate::process::{Change, Process};
+use crate::process::{Change, Life, Process};
 use crate::series::{Group, GroupKey, Series, SeriesKey};
 use crate::time::Now;
 use railweave_telemetry::{EventKind, Presence, Snapshot};
@@ -18,6 +17,13 @@ const MOST_RAILS: usize = 100_000;
 /// The age from which a file of a process that is not gone counts as silent: two times the longest time between two
 /// writes.
 const SILENT: Duration = Duration::from_secs(10);
+
+/// The time between two looks for jobs that are over.
+const SWEEP: Duration = Duration::from_secs(60);
+
+/// The most series of a user for rails that have none of their own: the product of the most rails of a connection and
+/// the ports of a large host.
+const MOST_OTHERS: usize = 64;
 
 /// The text that stands for names in series that had no room of their own.
 pub(crate) const OTHER: &str = "(other)";
@@ -36,6 +42,11 @@ pub(crate) struct World {
     most_series: usize,
     /// The rails that have no series of their own, in all looks so far.
     pub(crate) left_out: u64,
+    /// By user, the series for rails that have none of their own.
+    others: BTreeMap<u32, usize>,
+    /// By user and job, the last time at which a process had it, and the time of the last look at all of them.
+    jobs: BTreeMap<(u32, String), Duration>,
+    swept: Duration,
     last_up: Option<Duration>,
 }
 
@@ -68,10 +79,11 @@ impl World {
             // A count that begins at 1 is no increase to who only sees its later values.
             EventKind::ALL
                 .iter()
-                .for_each(|(_, word)| self.count_event(user, &state.process.job, (*word).to_owned(), 0));
+                .for_each(|(_, word)| self.count_event(user, &process.facts.job, (*word).to_owned(), 0));
+            self.jobs.insert((user, process.facts.job.clone()), now.up);
         }
         for event in events.iter().filter(|_| !is_baseline) {
-            self.count_event(user, &state.process.job, event.kind.to_string(), 1);
+            self.count_event(user, &process.facts.job, event.kind.to_string(), 1);
         }
         process.note_written(*written_ns, presence, now.up);
         let changes = process.take(state, is_baseline);
@@ -107,6 +119,13 @@ impl World {
         }
     }
 
+    /// Notes that a file cannot be used.
+    pub(crate) fn refuse(&mut self, file: &FileKey) {
+        if let Some(process) = self.processes.get_mut(file) {
+            process.is_refused = true;
+        }
+    }
+
     /// Forgets a file that is gone.
     pub(crate) fn forget(&mut self, file: &FileKey) {
         self.processes.remove(file);
@@ -121,7 +140,7 @@ impl World {
         self.series.values_mut().for_each(Series::begin_gauges);
         self.groups.values_mut().for_each(Group::begin_gauges);
         for process in self.processes.values() {
-            let is_live = process.life != Life::Gone;
+            let is_live = process.life != Life::Gone && !process.is_refused;
             for rail in process.rails() {
                 if let Some(series) = self.series.get_mut(rail.series) {
                     series.count(rail, is_live, now.up);
@@ -136,6 +155,30 @@ impl World {
         self.series.values_mut().for_each(|series| series.finish(period));
         self.series.retain(|series| now.up.saturating_sub(series.used) <= KEPT);
         self.groups.retain(|group| now.up.saturating_sub(group.used) <= KEPT);
+        if now.up.saturating_sub(self.swept) >= SWEEP {
+            self.sweep(now.up);
+        }
+    }
+
+    /// Forgets the events of jobs that are over, and counts the series of others again.
+    fn sweep(&mut self, up: Duration) {
+        self.swept = up;
+        for ((user, _), process) in &self.processes {
+            self.jobs.insert((*user, process.facts.job.clone()), up);
+        }
+        self.jobs.retain(|_, used| up.saturating_sub(*used) <= KEPT);
+        let jobs = &self.jobs;
+        let mut key = (0, String::new());
+        self.events.retain(|(user, job, _), _| {
+            if (key.0, &key.1) != (*user, job) {
+                key = (*user, job.clone());
+            }
+            job == OTHER || jobs.contains_key(&key)
+        });
+        self.others.clear();
+        for (key, _) in self.series.iter().filter(|(key, _)| key.group.job == OTHER) {
+            *self.others.entry(key.group.user).or_default() += 1;
+        }
     }
 
     fn count_event(&mut self, user: u32, job: &str, kind: String, count: u64) {
@@ -157,10 +200,22 @@ impl World {
 
     /// Returns the number of a series, which is made if it is new.
     fn find_series(&mut self, mut key: SeriesKey, now: Now) -> usize {
-        if self.series.find(&key).is_none() && self.series.len() >= self.most_series {
+        if let Some(number) = self.series.find(&key) {
+            return number;
+        }
+        if self.series.len() >= self.most_series {
             key.group = key.group.without_names(OTHER);
             self.left_out += 1;
+            let others = self.others.entry(key.group.user).or_default();
+            // Rails and ports stay apart, so that it is known when a port is empty; but their names can be made up too.
+            if self.series.find(&key).is_none() && *others >= MOST_OTHERS {
+                (key.rail, key.port) = (0, String::new());
+            }
+            if let Some(number) = self.series.find(&key) {
+                return number;
+            }
+            *others += 1;
         }
-        self.series.find(&key).unwrap_or_else(|| self.series.add(key, Series::new(now.up)))
+        self.series.add(key, Series::new(now.up))
     }
 }

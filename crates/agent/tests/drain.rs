@@ -1,0 +1,163 @@
+//! Stories of ports that are emptied.
+
+mod host;
+
+use host::Host;
+use railweave_agent::Phase;
+use railweave_telemetry::RailState;
+
+const PORTS: [(&str, f64); 2] = [("mlx5_0", 100.0), ("mlx5_1", 100.0)];
+
+#[test]
+fn a_port_empties_and_is_given_back() {
+    let mut host = Host::new("", &PORTS);
+    let job = host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    host.play(10);
+    host.agent.drain("mlx5_1").unwrap();
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Emptying));
+    host.look();
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Emptying), "jobs have not even read the order");
+    host.play(5);
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty));
+    assert_eq!(host.findings("mlx5_1"), ["port-drained", "port-empty"]);
+    let (empty, other) = (host.jobs[job].sent(1), host.jobs[job].sent(0));
+    host.play(60);
+    assert_eq!(host.jobs[job].sent(1), empty, "a report is a promise");
+    assert!(host.jobs[job].sent(0) > other, "the job goes on");
+    assert!(host.agent.give_back("mlx5_1") && !host.agent.give_back("mlx5_1"));
+    host.play(5);
+    assert!(host.jobs[job].sent(1) > empty);
+    assert!(host.findings("mlx5_1").is_empty() && host.agent.rules(7).is_empty());
+    assert!(!host.log.iter().any(|line| line.contains("in-vain")), "{:?}", host.log);
+}
+
+#[test]
+fn a_drain_is_in_vain_if_a_connection_has_no_other_port_or_does_not_follow() {
+    for follows in [true, false] {
+        let mut host = Host::new("drain = [\"mlx5_1\"]", &PORTS);
+        let other = host.job(7, "two", &["mlx5_0", "mlx5_1"]);
+        host.jobs[other].follows = follows;
+        if follows {
+            host.job(7, "one", &["mlx5_1"]);
+        }
+        host.play(10);
+        assert_eq!(host.phase("mlx5_1"), Some(Phase::InVain));
+        assert_eq!(host.findings("mlx5_1"), ["drain-in-vain", "port-drained"]);
+        host.jobs.retain(|job| job.follows && job.ports.len() > 1);
+    }
+}
+
+#[test]
+fn an_order_between_two_looks_that_are_rare_is_not_in_vain_at_the_next() {
+    let mut host = Host::new("every_ms = 5000", &PORTS);
+    host.step = std::time::Duration::from_secs(5);
+    host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    host.play(20);
+    host.agent.drain("mlx5_1").unwrap();
+    host.play(30);
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty));
+    assert!(!host.log.iter().any(|line| line.contains("in-vain")), "{:?}", host.log);
+}
+
+#[test]
+fn an_operators_drain_outlives_the_agent_and_a_configured_one_does_not() {
+    let mut host = Host::new("drain = [\"mlx5_0\"]", &[("mlx5_0", 10.0), ("mlx5_1", 10.0), ("mlx5_2", 10.0)]);
+    let job = host.job(7, "one", &["mlx5_0", "mlx5_1", "mlx5_2"]);
+    host.play(5);
+    host.agent.drain("mlx5_1").unwrap();
+    host.play(10);
+    let before = (host.jobs[job].sent(0), host.jobs[job].sent(1));
+    host.restart("");
+    assert!(host.agent.rules(7).contains("rail=mlx5_1 -> drain"), "before its first look");
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Emptying), "it has not looked yet");
+    host.look();
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Emptying), "one look shows no silence");
+    host.play(10);
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty));
+    assert_eq!(host.jobs[job].sent(1), before.1);
+    assert!(host.jobs[job].sent(0) > before.0);
+    assert_eq!(host.agent.drained_by_operator().collect::<Vec<_>>(), ["mlx5_1"]);
+}
+
+#[test]
+fn a_port_that_no_rail_uses_is_empty_soon_and_a_rail_that_is_down_keeps_none() {
+    let mut host = Host::new("drain = [\"mlx5_9\", \"mlx5_1\"]", &PORTS);
+    let job = host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    host.jobs[job].snapshot.state.rails[1].state = RailState::Down;
+    host.play(8);
+    assert_eq!(host.phase("mlx5_9"), Some(Phase::Empty));
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty));
+    assert_eq!(host.phase("mlx5_0"), None);
+}
+
+#[test]
+fn all_users_leave_a_port_that_is_named_once() {
+    let mut host = Host::new("", &PORTS);
+    let jobs = [host.job(7, "one", &["mlx5_0", "mlx5_1"]), host.job(8, "one", &["mlx5_1", "mlx5_0"])];
+    host.play(5);
+    host.agent.drain("mlx5_1").unwrap();
+    host.play(10);
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty));
+    let sent = (host.jobs[jobs[0]].sent(1), host.jobs[jobs[1]].sent(0));
+    host.play(10);
+    assert_eq!(sent, (host.jobs[jobs[0]].sent(1), host.jobs[jobs[1]].sent(0)));
+    assert_eq!(host.agent.rules(7), host.agent.rules(8));
+}
+
+#[test]
+fn the_name_of_an_interface_stands_for_its_addresses() {
+    let mut host = Host::new("", &[("eth0", 10.0), ("eth1", 10.0)]);
+    let job = host.job(7, "one", &["eth0@10.0.0.1", "eth1"]);
+    let (other, names) = (host.jobs[job].snapshot.clone(), ["eth0@10.0.0.1", "eth1"]);
+    assert_eq!(other.state.ports.iter().map(|port| port.name.as_str()).collect::<Vec<_>>(), names);
+    host.play(5);
+    host.agent.drain("eth0").unwrap();
+    host.play(10);
+    assert_eq!(host.phase("eth0@10.0.0.1"), Some(Phase::Empty), "{}", host.agent.rules(7));
+    assert_eq!(host.phase("eth0"), Some(Phase::Empty));
+    assert_eq!(host.jobs[job].snapshot.state.rails[0].state, RailState::Drained);
+    assert_eq!(host.jobs[job].snapshot.state.rails[1].state, RailState::Up);
+    host.agent.give_back("eth0");
+    host.play(5);
+    assert_eq!((host.phase("eth0@10.0.0.1"), host.phase("eth0")), (None, None));
+    let single = host.job(7, "two", &["eth0@10.0.0.2"]);
+    host.agent.drain("eth0").unwrap();
+    host.play(10);
+    assert_eq!(host.phase("eth0"), Some(Phase::InVain), "a rail of another name goes on");
+    assert_eq!(host.jobs[single].snapshot.state.rails[0].state, RailState::Up);
+}
+
+#[test]
+fn a_reason_ends_without_the_others() {
+    let mut host = Host::new("drain = [\"mlx5_1\"]", &PORTS);
+    host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    host.agent.drain("mlx5_1").unwrap();
+    host.play(10);
+    let reasons = |host: &Host| {
+        let ports = host.agent.state().ports;
+        let port = ports.into_iter().find(|port| port.port == "mlx5_1").and_then(|port| port.drain);
+        port.unwrap().reasons.iter().map(|reason| reason.reason.word()).collect::<Vec<_>>()
+    };
+    assert_eq!(reasons(&host), ["operator", "configuration"]);
+    assert!(host.agent.give_back("mlx5_1"));
+    assert_eq!(reasons(&host), ["configuration"]);
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty), "it stays as empty as it is");
+}
+
+#[test]
+fn a_made_up_name_of_a_sick_port_spoils_no_policy_file() {
+    let mut host = Host::new("[avoid_sick]\n", &[("eth0", 10.0), ("eth1", 10.0)]);
+    host.job(7, "one", &["eth0@10.0.0.1", "eth1"]);
+    for name in ["eth0@a b", "eth0@\nany", "eth0@a,b", "eth0@->", "eth0@*"] {
+        host.job(8, "two", &[name, "eth1"]);
+    }
+    host.play(5);
+    host.links.get_mut("eth0").unwrap().count(railweave_counters::Counter::SymbolErrors, 1000);
+    host.play(5);
+    // The host itself checks that the file is right.
+    assert_eq!(host.agent.rules(7), "rail=eth0@10.0.0.1 -> drain\n");
+    for place in 0..1000 {
+        assert_eq!(host.agent.drain(&format!("p{place}")).is_ok(), place < 256);
+    }
+    host.look();
+}
