@@ -7,6 +7,7 @@ use crate::findings::Severity;
 use crate::ports::{PortCounters, PortUse, counted_name};
 use crate::series::{GroupKey, Series, SeriesKey};
 use crate::user::Steers;
+use railweave_counters::{Counter, Unit};
 use railweave_telemetry::{BUCKETS, ConnectionState, Direction, Latencies, RailState};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -161,8 +162,8 @@ pub struct PortView {
     pub weight: f64,
     /// The drain, if it is to be empty.
     pub drain: Option<DrainView>,
-    /// Its counters.
-    pub counters: BTreeMap<&'static str, u64>,
+    /// Its counters: in bytes, packets or events, and times in microseconds, as their names say.
+    pub counters: BTreeMap<String, u64>,
 }
 
 /// A port that is to be empty.
@@ -371,9 +372,19 @@ impl Agent {
             counters: reading
                 .iter()
                 .flat_map(|reading| &reading.counters)
-                .map(|(counter, value)| (counter.name(), *value))
+                .map(|(counter, value)| (counter_name(*counter), *value))
                 .collect(),
         }
+    }
+}
+
+/// Returns the name under which the raw value of a counter is shown.
+fn counter_name(counter: Counter) -> String {
+    let name = counter.name();
+    match (counter.unit(), name.strip_suffix("_seconds")) {
+        // Metrics have seconds.
+        (Unit::Microseconds, Some(name)) => format!("{name}_microseconds"),
+        _ => name.to_owned(),
     }
 }
 
