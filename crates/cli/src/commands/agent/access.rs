@@ -2,8 +2,8 @@
 
 use super::shared::Shared;
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, HOST};
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::header::{AUTHORIZATION, HOST, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::net::{IpAddr, SocketAddr};
@@ -29,7 +29,12 @@ pub(super) async fn check(State(gate): State<Gate>, request: Request, next: Next
 }
 
 fn refuse(status: StatusCode, reason: &str) -> Response {
-    (status, axum::Json(serde_json::json!({ "error": reason }))).into_response()
+    let mut response = (status, axum::Json(serde_json::json!({ "error": reason }))).into_response();
+    if status == StatusCode::UNAUTHORIZED {
+        // RFC 9110, section 11.6.1.
+        response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    response
 }
 
 fn refusal(gate: &Gate, method: &Method, path: &str, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
@@ -72,7 +77,13 @@ fn names_this_host(headers: &HeaderMap) -> bool {
 
 /// Returns true if the request shows the token. Takes as long for each wrong one of its length.
 fn shows(headers: &HeaderMap, token: &str) -> bool {
-    let shown = headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    let Some(shown) = shown.filter(|shown| shown.len() == token.len()) else { return false };
+    let Some((scheme, shown)) = headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().split_at_checked(7))
+    else {
+        return false;
+    };
+    // The name of a scheme has no case (RFC 9110, section 11.1).
+    if !scheme.eq_ignore_ascii_case(b"Bearer ") || shown.len() != token.len() {
+        return false;
+    }
     shown.iter().zip(token.bytes()).fold(0, |difference, (one, other)| difference | (one ^ other)) == 0
 }
