@@ -3,6 +3,7 @@
 use super::access::{self, Gate};
 use super::shared::Shared;
 use super::sockets::{Limited, Tcp};
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
@@ -24,6 +25,9 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// The time without a look after which the agent counts as stuck, unless its looks are rarer.
 const STUCK: Duration = Duration::from_secs(60);
+
+/// The bytes of the longest name of a port.
+const LONGEST_NAME: usize = 64;
 
 /// Serves at a TCP address.
 pub(super) fn start(shared: &Arc<Shared>, tcp: Tcp, listen: SocketAddr) -> JoinHandle<()> {
@@ -56,6 +60,11 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/api/v1/drains/{port}", put(drain).delete(give_back))
         .route("/api/v1/reload", post(reload))
         .fallback(|| async { failure(StatusCode::NOT_FOUND, "there is no such path; try /api/v1/openapi.json") })
+        .method_not_allowed_fallback(|| async {
+            let reason = "this path takes other methods; allowed: those in the header Allow; try \
+                          /api/v1/openapi.json for their meaning";
+            failure(StatusCode::METHOD_NOT_ALLOWED, reason)
+        })
         .with_state(shared)
 }
 
@@ -104,7 +113,37 @@ async fn drains(State(shared): Shares) -> Json<Value> {
     Json(json!(drained.map(|port| json!({ "port": port.port, "drain": port.drain })).collect::<Vec<_>>()))
 }
 
-async fn drain(State(shared): Shares, Path(port): Path<String>) -> Response {
+/// Returns the port that an order names.
+///
+/// # Errors
+/// If the order cannot be taken: the status, and a sentence.
+fn ordered(shared: &Shared, port: Result<Path<String>, PathRejection>) -> Result<String, (StatusCode, String)> {
+    let Ok(Path(port)) = port else {
+        let reason = "the name of the port is no text; allowed: UTF-8, with percent-encoding; try a name as GET \
+                      /api/v1/ports shows it";
+        return Err((StatusCode::BAD_REQUEST, reason.to_owned()));
+    };
+    if port.len() > LONGEST_NAME {
+        let reason = format!(
+            "the name of the port has {} bytes; allowed: up to {LONGEST_NAME}; try a name as GET /api/v1/ports shows \
+             it",
+            port.len()
+        );
+        return Err((StatusCode::BAD_REQUEST, reason));
+    }
+    // Until then, it does not know the drains of an agent before this one, nor the time.
+    if shared.look_age().is_none() {
+        let reason = "the agent has not looked yet; try again in a second";
+        return Err((StatusCode::SERVICE_UNAVAILABLE, reason.to_owned()));
+    }
+    Ok(port)
+}
+
+async fn drain(State(shared): Shares, port: Result<Path<String>, PathRejection>) -> Response {
+    let port = match ordered(&shared, port) {
+        Ok(port) => port,
+        Err((status, reason)) => return failure(status, &reason),
+    };
     if let Err(error) = shared.agent().drain(&port) {
         return failure(StatusCode::BAD_REQUEST, &error);
     }
@@ -113,7 +152,11 @@ async fn drain(State(shared): Shares, Path(port): Path<String>) -> Response {
     (StatusCode::ACCEPTED, Json(json!({ "port": port }))).into_response()
 }
 
-async fn give_back(State(shared): Shares, Path(port): Path<String>) -> Response {
+async fn give_back(State(shared): Shares, port: Result<Path<String>, PathRejection>) -> Response {
+    let port = match ordered(&shared, port) {
+        Ok(port) => port,
+        Err((status, reason)) => return failure(status, &reason),
+    };
     if !shared.agent().give_back(&port) {
         let reason = format!("port {port:?} was not drained through the API; try GET /api/v1/drains for the reasons");
         return failure(StatusCode::NOT_FOUND, &reason);
