@@ -186,6 +186,11 @@ impl Agent {
         self.operator.iter().map(String::as_str)
     }
 
+    /// Returns the names under which the ports that jobs use have counters.
+    pub fn used_ports(&self) -> BTreeSet<String> {
+        self.uses.keys().map(|port| counted_name(port)).collect()
+    }
+
     /// Takes in a line of the policy script's program.
     pub fn script_answered(&mut self, line: &str, now: Now) {
         self.script.answer(line, now.up);

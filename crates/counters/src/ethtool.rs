@@ -21,7 +21,7 @@ const SET_SIZES: usize = 16;
 pub(crate) const MAX_STATISTICS: usize = 32_000;
 
 /// Asks the drivers of interfaces. Each question holds the kernel's lock of all interfaces (RTNL) while the driver
-/// answers; mlx5 reads registers for some milliseconds.
+/// answers, which may take it milliseconds if it asks its adapter.
 #[derive(Debug)]
 pub(crate) struct Ethtool {
     /// Any socket will do: the kernel hands the ioctl from each family to the network devices.

@@ -27,6 +27,8 @@ pub(crate) struct Interfaces {
 #[derive(Debug)]
 struct Interface {
     name: String,
+    /// True if it has an adapter, unlike bridges, bonds, and the veths of containers.
+    is_physical: bool,
     operstate: PathBuf,
     carrier: PathBuf,
     speed: PathBuf,
@@ -61,9 +63,10 @@ impl Interfaces {
         true
     }
 
-    /// Reads all interfaces.
-    pub(crate) fn read(&mut self, reader: &mut Reader) -> Vec<PortReading> {
-        let readings = self.interfaces.iter_mut().map(|interface| interface.read(&mut self.private, reader));
+    /// Reads the interfaces of adapters, and of the others those that are used.
+    pub(crate) fn read(&mut self, reader: &mut Reader, is_used: &dyn Fn(&str) -> bool) -> Vec<PortReading> {
+        let wanted = self.interfaces.iter_mut().filter(|interface| interface.is_physical || is_used(&interface.name));
+        let readings = wanted.map(|interface| interface.read(&mut self.private, reader));
         readings.filter(|reading| !reading.is_empty()).collect()
     }
 
@@ -84,6 +87,7 @@ impl Interface {
         });
         Self {
             name: name.to_owned(),
+            is_physical: directory.join("device").exists(),
             operstate: directory.join("operstate"),
             carrier: directory.join("carrier"),
             speed: directory.join("speed"),

@@ -17,6 +17,20 @@ fn port<'a>(readings: &'a [PortReading], name: &str) -> &'a PortReading {
 }
 
 #[test]
+fn interfaces_without_an_adapter_are_read_only_if_they_are_used() {
+    let tree = Tree::new();
+    for name in ["eth0", "veth1", "bond0"] {
+        tree.file(&format!("sys/class/net/{name}/operstate"), "up\n");
+        tree.file(&format!("sys/class/net/{name}/statistics/rx_bytes"), "7\n");
+    }
+    tree.file("sys/class/net/eth0/device/vendor", "0x15b3\n");
+    let mut source = Source::new(tree.root());
+    assert_eq!(names(&source.read_used(|name| name == "bond0")), ["bond0", "eth0"]);
+    assert_eq!(names(&source.read_used(|_| false)), ["eth0"]);
+    assert_eq!(names(&source.read()), ["bond0", "eth0", "veth1"]);
+}
+
+#[test]
 fn an_adapter_tells_its_link_and_its_counters() {
     let tree = Tree::new();
     tree.mlx5_port("mlx5_0", 1, "eth2");

@@ -42,7 +42,9 @@ impl Looks {
         for watched in self.watched.values_mut() {
             watched.read(shared, &mut self.buffer);
         }
-        let readings = self.source.read();
+        // Those of the last look: a port that is new is read one look later.
+        let used = shared.agent().used_ports();
+        let readings = self.source.read_used(|name| used.contains(name));
         let mut lines = {
             let mut agent = shared.agent();
             agent.set_look_took(begin.elapsed());
