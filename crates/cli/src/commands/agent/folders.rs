@@ -159,12 +159,12 @@ impl Watched {
                 Ok(())
             }
             Origin::Other => {
+                // Whatever this agent wrote before is gone.
+                (self.keeper, self.written) = (Keeper::new(false), None);
                 let clock_s = shared.now().clock.as_secs();
                 if Rules::parse(&text).is_ok_and(|rules| rules.are_over(clock_s)) {
-                    self.keeper = Keeper::new(false);
                     return Ok(());
                 }
-                self.written = None;
                 Err(format!(
                     "\"{path}/policy\" was written by somebody else, and this agent leaves it alone; try removing it, \
                      or its rules in `fixed` of the agent's configuration"
