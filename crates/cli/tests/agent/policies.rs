@@ -1,0 +1,188 @@
+//! The policy file: one of somebody else, a disk that is full, and a clock that jumps.
+
+use crate::host::{Agent, Scratch, is_root};
+use crate::job::{Job, can_slow};
+use crate::life::written_s;
+use railweave_patience::until;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A policy that only has to be written again if something happens.
+const LONG: &str = "ttl_s = 86400\nfixed = [\"any -> policy speed\"]\n";
+
+/// Waits for the end of three more looks.
+fn until_looks(agent: &Agent) {
+    let looked_at = || agent.get("/api/v1/state")["agent"]["looked_at"].as_f64().unwrap();
+    for _ in 0..3 {
+        let last = looked_at();
+        until("another look", || (looked_at() > last).then_some(()));
+    }
+}
+
+#[test]
+fn a_policy_of_somebody_else_is_left_alone_until_it_is_gone_or_too_old() {
+    let scratch = Scratch::new("foreign");
+    let policy = scratch.run_dir().join("policy");
+    let foreign = "railweave-policy 1\nttl forever\nany -> policy static\n";
+    let put = |text: &str| fs::rename(scratch.file("policy", text), &policy).unwrap();
+    put(foreign);
+    let agent = Agent::start(&scratch, LONG, &[]);
+    assert!(agent.until_finding("not-steering").contains("was written by somebody else"));
+    until_looks(&agent);
+    assert_eq!(fs::read_to_string(&policy).unwrap(), foreign);
+    fs::remove_file(&policy).unwrap();
+    scratch.until_policy("any -> policy speed");
+    until("steering again", || agent.finding("not-steering").is_none().then_some(()));
+    put(foreign);
+    agent.until_finding("not-steering");
+    until_looks(&agent);
+    assert_eq!(fs::read_to_string(&policy).unwrap(), foreign);
+    fs::remove_file(&policy).unwrap();
+    scratch.until_policy("any -> policy speed");
+    put("railweave-policy 1\nwritten 1000\nttl 30\nany -> policy static\n");
+    scratch.until_policy("any -> policy speed");
+    fs::remove_file(&policy).unwrap();
+    scratch.until_policy("any -> policy speed");
+    agent.terminate();
+}
+
+/// A file system in memory, which is taken away at the end.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn new(path: &Path) -> Option<Self> {
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs"]).arg(path).status();
+        let can = mount.is_ok_and(|status| status.success());
+        if !can {
+            assert!(std::env::var("CI").as_deref() != Ok("true"), "with CI=true, a full disk must be tested");
+            eprintln!("skipped: this needs the right to mount");
+        }
+        can.then(|| Self(path.to_owned()))
+    }
+
+    /// Takes all of its room.
+    fn fill(&self) {
+        let mut file = OpenOptions::new().create(true).append(true).open(self.0.join("filler")).unwrap();
+        while file.write_all(&[1; 4096]).is_ok() {}
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_is_said_once_and_steering_returns_with_the_room() {
+    if !can_slow() {
+        return;
+    }
+    let scratch = Scratch::new("full");
+    let Some(disk) = SmallDisk::new(&scratch.run_dir()) else { return };
+    let mut job = Job::start(&scratch, "50,50");
+    let agent = Agent::start(&scratch, "ttl_s = 3\n", &[]);
+    agent.drain("rail1");
+    agent.until_phase("rail1", "empty");
+    until("an agent that cannot write", || {
+        // A policy file that was being written may have given some room back.
+        disk.fill();
+        agent.finding("not-steering")
+    });
+    assert!(agent.until_finding("not-steering").contains("jobs follow the last one until its time to live of 3 s"));
+    // It is too old soon, so the rails decide again.
+    job.until_more("rail1", 1 << 20);
+    job.until_more("rail0", 1 << 20);
+    assert_eq!(agent.count_said("not-steering: "), 1, "{}", agent.log());
+    fs::remove_file(disk.0.join("filler")).unwrap();
+    agent.until_said("not-steering \"");
+    agent.until_phase("rail1", "empty");
+    job.check();
+    drop(job);
+    agent.terminate();
+}
+
+/// A library that shifts the clock of the program that loads it by the seconds in a file.
+fn clock(scratch: &Scratch) -> PathBuf {
+    let library = scratch.path().join("clock.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/agent/clock.c");
+    let status = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source).status();
+    assert!(status.expect("a C compiler is there").success());
+    library
+}
+
+#[test]
+fn a_policy_is_written_again_at_once_after_the_clock_has_jumped() {
+    let scratch = Scratch::new("clock");
+    let library = clock(&scratch);
+    let set = |offset: &str| fs::rename(scratch.file("offset.new", offset), scratch.path().join("offset")).unwrap();
+    set("0");
+    let mut command = Agent::command(&scratch, LONG, &[]);
+    command.env("LD_PRELOAD", library).env("CLOCK_OFFSET_FILE", scratch.path().join("offset"));
+    let agent = Agent::spawn(&scratch, &mut command);
+    scratch.until_policy("any -> policy speed");
+    for offset in [-3600_i64, 3600, 0] {
+        set(&offset.to_string());
+        let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() as i64 + offset;
+        until(&format!("a policy that follows the clock by {offset} s"), || {
+            let written = written_s(&scratch.until_policy("any -> policy speed")) as i64;
+            ((written - clock).abs() < 600).then_some(())
+        });
+    }
+    agent.terminate();
+}
+
+#[test]
+fn a_policy_or_a_run_dir_that_is_a_link_is_not_followed() {
+    let scratch = Scratch::new("links");
+    let precious = scratch.file("precious", "railweave-policy 1\nttl forever\nany -> policy static\n");
+    let text = fs::read_to_string(&precious).unwrap();
+    std::os::unix::fs::symlink(&precious, scratch.run_dir().join("policy")).unwrap();
+    let agent = Agent::start(&scratch, LONG, &[]);
+    assert!(agent.until_finding("not-steering").contains("is not a regular file"));
+    until_looks(&agent);
+    assert_eq!(fs::read_to_string(&precious).unwrap(), text);
+    fs::remove_file(scratch.run_dir().join("policy")).unwrap();
+    scratch.until_policy("any -> policy speed");
+    // Somebody replaces the folder while the agent runs.
+    let moved = scratch.path().join("moved");
+    fs::rename(scratch.run_dir(), &moved).unwrap();
+    std::os::unix::fs::symlink(&moved, scratch.run_dir()).unwrap();
+    agent.until_said("not watched: ");
+    assert!(agent.log().contains("is not a folder, or is a symbolic link"), "{}", agent.log());
+    fs::remove_file(scratch.run_dir()).unwrap();
+    fs::rename(&moved, scratch.run_dir()).unwrap();
+    agent.until_said("is watched now");
+    agent.terminate();
+}
+
+#[test]
+fn files_of_others_and_links_are_refused_one_by_one() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new("refused");
+    let name = |number: u32| scratch.run_dir().join(format!("{number:032x}.railweave"));
+    std::os::unix::fs::symlink("/etc/passwd", name(1)).unwrap();
+    fs::write(name(2), "x".repeat(600)).unwrap();
+    fs::write(name(3), "x".repeat(600)).unwrap();
+    std::os::unix::fs::chown(name(3), Some(65_534), None).unwrap();
+    let made = Command::new("mkfifo").arg(name(4)).status().unwrap();
+    assert!(made.success());
+    let agent = Agent::start(&scratch, "", &[]);
+    let findings = until("four refused files", || {
+        let findings = agent.get("/api/v1/findings");
+        (findings.as_array()?.len() == 4).then_some(findings)
+    });
+    let words = ["is not a regular file", "does not begin as", "belongs to user 65534", "is not a regular file"];
+    for (finding, words) in findings.as_array().unwrap().iter().zip(words) {
+        assert_eq!(finding["kind"], "file-refused");
+        assert!(finding["text"].as_str().unwrap().contains(words), "{finding}");
+    }
+    (1..=4).for_each(|number| fs::remove_file(name(number)).unwrap());
+    until("no findings", || agent.get("/api/v1/findings").as_array()?.is_empty().then_some(()));
+    agent.terminate();
+}

@@ -1,0 +1,169 @@
+//! Everything that an agent refuses.
+
+use crate::host::{Agent, Scratch, free_port, is_root, over_tcp};
+use railweave_patience::{in_time, until};
+use rustix::process::Signal;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+
+/// A token of the length that is asked for.
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+/// Writes the file of the token, with these permissions, and returns its path.
+fn token_file(scratch: &Scratch, mode: u32) -> String {
+    let path = scratch.file("token", &format!("{TOKEN}\n"));
+    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    path
+}
+
+/// Returns the status and the body of a request over TCP.
+fn status(port: u16, method: &str, path: &str, headers: &[&str]) -> (u16, String) {
+    in_time(over_tcp(port, method, path, headers), "an answer of the agent")
+}
+
+#[test]
+fn orders_over_tcp_need_the_token_and_names_of_others_get_nothing() {
+    let scratch = Scratch::new("open");
+    let port = free_port();
+    let agent = Agent::start(&scratch, "", &["--listen", &format!("127.0.0.1:{port}")]);
+    let here = "Host: localhost";
+    assert_eq!(status(port, "GET", "/metrics", &[here]).0, 200);
+    assert_eq!(status(port, "GET", "/metrics", &[&format!("Host: 127.0.0.1:{port}")]).0, 200);
+    for (method, path) in [("PUT", "drains/rail1"), ("DELETE", "drains/rail1"), ("POST", "reload")] {
+        let (status, body) = status(port, method, &format!("/api/v1/{path}"), &[here]);
+        assert!(status == 403 && body.contains("orders over TCP need a token"), "{method}: {status} {body}");
+    }
+    for name in ["railweave.example.org", "localhost.example.org:80", "127.0.0.1.example.org"] {
+        let (status, body) = status(port, "GET", "/api/v1/state", &[&format!("Host: {name}")]);
+        assert!(status == 403 && body.contains("names another host"), "{name}: {status} {body}");
+    }
+    assert_eq!(status(port, "GET", "/healthz", &["Host: railweave.example.org"]).0, 200);
+    assert!(!scratch.has_policy());
+    agent.terminate();
+}
+
+#[test]
+fn with_a_token_everything_but_probes_needs_it() {
+    let scratch = Scratch::new("token");
+    let port = free_port();
+    let token = token_file(&scratch, 0o600);
+    let agent = Agent::start(&scratch, "", &["--listen", &format!("127.0.0.1:{port}"), "--token-file", &token]);
+    let host = "Host: 127.0.0.1";
+    let right = format!("Authorization: Bearer {TOKEN}");
+    let wrong = format!("Authorization: Bearer {}", TOKEN.replace('f', "e"));
+    let long = format!("{right}0");
+    for (method, path) in [("GET", "/metrics"), ("PUT", "/api/v1/drains/rail1")] {
+        for headers in [&[host][..], &[host, &wrong], &[host, &long], &[host, "Authorization: Bearer "]] {
+            let (status, body) = status(port, method, path, headers);
+            assert!(status == 401 && body.contains("the token is missing or wrong"), "{headers:?}: {status} {body}");
+        }
+    }
+    assert!(!scratch.has_policy());
+    assert_eq!(status(port, "GET", "/readyz", &[host]).0, 200);
+    assert_eq!(status(port, "GET", "/metrics", &[host, &right]).0, 200);
+    assert_eq!(status(port, "PUT", "/api/v1/drains/rail1", &[host, &right]).0, 202);
+    scratch.until_policy("rail=rail1 -> drain");
+    assert_eq!(status(port, "PUT", "/api/v1/drains/a%20b", &[host, &right]).0, 400);
+    assert_eq!(status(port, "DELETE", "/api/v1/drains/rail2", &[host, &right]).0, 404);
+    assert!(!agent.log().contains(TOKEN));
+    agent.terminate();
+}
+
+#[test]
+fn an_agent_that_would_not_be_safe_does_not_start() {
+    let scratch = Scratch::new("refuses");
+    let open = token_file(&scratch, 0o640);
+    let missing = scratch.path().join("missing").to_str().unwrap().to_owned();
+    for (config, arguments, words) in [
+        ("", &["--token-file", &*open][..], "may be read by others than this user; allowed: a regular file"),
+        ("", &["--token-file", &missing], "cannot be read"),
+        ("", &["--listen", "0.0.0.0:0"], "is not an address of this host alone, and there is no token"),
+        ("", &["--listen", "192.0.2.1:0", "--token-file", &token_file(&scratch, 0o400)], "192.0.2.1:0 cannot be used"),
+        ("ttl = 3\n", &[], "unknown field `ttl`"),
+        ("fixed = [\"any -> fly\"]\n", &["--check"], "action: \"fly\" is not known"),
+    ] {
+        let mode = if arguments.contains(&&*open) && words.starts_with("may") { 0o640 } else { 0o400 };
+        token_file(&scratch, mode);
+        let agent = Agent::spawn(&scratch, &mut Agent::command(&scratch, config, arguments));
+        let (code, text) = agent.end();
+        assert_eq!((code, text.lines().count()), (Some(1), 1), "{text}");
+        assert!(text.starts_with("railweave: ") && text.contains(words), "{text}");
+    }
+    let checked = Agent::command(&scratch, "[balance]\n", &["--check"]).output().unwrap();
+    assert_eq!(String::from_utf8(checked.stdout).unwrap(), "the configuration is right\n");
+    assert!(checked.status.success() && !scratch.run_dir().join("agent.sock").exists());
+}
+
+#[test]
+fn a_wrong_configuration_is_not_taken_while_the_agent_runs() {
+    let scratch = Scratch::new("reload");
+    let config = scratch.file("reload.toml", "fixed = [\"any -> policy speed\"]\n");
+    let mut command = Agent::command(&scratch, "", &["--listen", "127.0.0.1:0"]);
+    // The path that is given last counts.
+    let mut words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
+    let place = words.iter().position(|word| word == "--config").unwrap() + 1;
+    words[place] = config.clone().into();
+    command = std::process::Command::new(command.get_program());
+    let agent = Agent::spawn(&scratch, command.args(words));
+    scratch.until_policy("any -> policy speed");
+    fs::write(&config, "fixed = [\"any -> fly\"]\n").unwrap();
+    agent.signal(Signal::HUP);
+    agent.until_said("the configuration was not taken, and the last one stays in force: ");
+    assert!(agent.log().contains("action: \"fly\" is not known"), "{}", agent.log());
+    scratch.until_policy("any -> policy speed");
+    fs::write(&config, "fixed = [\"any -> policy static\"]\n").unwrap();
+    agent.signal(Signal::HUP);
+    scratch.until_policy("any -> policy static");
+    fs::write(&config, "").unwrap();
+    let (status, body) = in_time(agent.ask("POST", "/api/v1/reload"), "an answer of the agent");
+    assert_eq!(status, 202, "{body}");
+    until("no policy", || (!scratch.has_policy()).then_some(()));
+    agent.terminate();
+}
+
+#[test]
+fn idle_and_wild_connections_do_not_keep_others_from_working() {
+    let scratch = Scratch::new("crowd");
+    let port = free_port();
+    let agent = Agent::start(&scratch, "", &["--listen", &format!("127.0.0.1:{port}")]);
+    let idle: Vec<_> = (0..80).map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap()).collect();
+    assert!(agent.try_get("/metrics").unwrap().1.ends_with("# EOF\n"));
+    drop(idle);
+    assert_eq!(status(port, "GET", "/readyz", &["Host: localhost"]).0, 200);
+    let garbage: Vec<u8> = (0..100_000_u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    for _ in 0..10 {
+        // It answers or closes before it has read everything.
+        let mut tcp = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        let mut own = UnixStream::connect(scratch.run_dir().join("agent.sock")).unwrap();
+        let _ = (tcp.write_all(&garbage), own.write_all(&garbage));
+        let _ = (tcp.read(&mut [0; 64]), own.read(&mut [0; 64]));
+    }
+    assert_eq!(status(port, "GET", "/healthz", &["Host: localhost"]).0, 200);
+    assert!(agent.try_get("/metrics").unwrap().1.ends_with("# EOF\n"));
+    agent.terminate();
+}
+
+#[test]
+fn an_agent_of_another_user_cannot_use_the_folder_and_says_so() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new("nobody");
+    // Another user may not be able to start the program where it lies.
+    let program = scratch.path().join("railweave");
+    fs::copy(env!("CARGO_BIN_EXE_railweave"), &program).unwrap();
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let command = Agent::command(&scratch, "drain = [\"rail1\"]\n", &[]);
+    let mut unprivileged = std::process::Command::new(program);
+    unprivileged.args(command.get_args()).current_dir("/").uid(65_534).gid(65_534);
+    let agent = Agent::spawn(&scratch, &mut unprivileged);
+    agent.until_said("not watched: ");
+    agent.until_said("agent.sock\" cannot be used");
+    assert_eq!(agent.count_said("not watched: "), 1, "{}", agent.log());
+    assert_eq!(fs::read_dir(scratch.run_dir()).unwrap().count(), 0);
+    agent.terminate();
+}

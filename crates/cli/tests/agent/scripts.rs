@@ -1,0 +1,73 @@
+//! The program of the policy `script`.
+
+use crate::host::{Agent, Scratch};
+use railweave_patience::until;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+/// A program that does as the file that it is given says.
+const PROGRAM: &str = r#"
+cd "$1"
+echo $$ > pid
+while read -r question; do
+    printf '%s\n' "$question" > question.new && mv question.new question
+    case "$(cat mode)" in
+    good) echo '{"rules": ["any -> policy speed"]}' ;;
+    other) echo '{"rules": ["any -> policy static"]}' ;;
+    wrong) echo '{"rules": ["any -> fly"]}' ;;
+    garbage) echo nonsense ;;
+    bytes) printf '\377\n' ;;
+    die) exit 3 ;;
+    hang) exec sleep 1000 ;;
+    esac
+done
+"#;
+
+#[test]
+fn a_script_steers_and_is_started_again_however_it_fails() {
+    let scratch = Scratch::new("script");
+    let mode = |word: &str| fs::rename(scratch.file("mode.new", word), scratch.path().join("mode")).unwrap();
+    mode("good");
+    let program = scratch.file("steer.sh", PROGRAM);
+    let config = format!(
+        "[script]\nprogram = [\"/bin/sh\", \"{program}\", \"{}\"]\ntimeout_s = 1\n",
+        scratch.path().to_str().unwrap()
+    );
+    let agent = Agent::start(&scratch, &config, &[]);
+    scratch.until_policy("any -> policy speed");
+    let question: Value = serde_json::from_str(&fs::read_to_string(scratch.path().join("question")).unwrap()).unwrap();
+    assert!(question["ports"].is_array() && question["jobs"].is_array(), "{question}");
+    mode("other");
+    scratch.until_policy("any -> policy static");
+    for (word, words) in [
+        ("garbage", "answered with something else"),
+        ("wrong", "answered with a rule that is wrong: rules: action: \"fly\" is not known"),
+        ("bytes", "answered with bytes that are no text in UTF-8"),
+        ("die", "ended (exit status: 3); it is started again in 1 s"),
+        ("hang", "did not answer within 1 s; it is started again in 1 s"),
+    ] {
+        mode(word);
+        agent.until_said(words);
+        assert!(agent.until_finding("script").contains(words.split(';').next().unwrap()));
+        // Without an answer in time, the last rules are over.
+        until(&format!("no policy with {word}"), || (!scratch.has_policy()).then_some(()));
+        mode("good");
+        scratch.until_policy("any -> policy speed");
+        until("no finding", || agent.finding("script").is_none().then_some(()));
+        mode("other");
+        scratch.until_policy("any -> policy static");
+    }
+    let pid = fs::read_to_string(scratch.path().join("pid")).unwrap();
+    agent.terminate();
+    until("the end of the program", || (!Path::new(&format!("/proc/{}", pid.trim())).exists()).then_some(()));
+}
+
+#[test]
+fn a_script_that_cannot_be_started_is_named() {
+    let scratch = Scratch::new("no-script");
+    let agent = Agent::start(&scratch, "[script]\nprogram = [\"/nowhere/steer\"]\n", &[]);
+    assert!(agent.until_finding("script").contains("\"/nowhere/steer\" cannot be started"));
+    agent.until_said("is started again in 2 s");
+    agent.terminate();
+}
