@@ -5,9 +5,11 @@ use super::server;
 use super::shared::Shared;
 use super::sockets::Limited;
 use railweave_telemetry::RunDir;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
@@ -63,7 +65,7 @@ impl OwnSocket {
         self.dir.check().map_err(io::Error::other)?;
         if self.present().is_some() {
             // Somebody listens: an agent that this one will replace.
-            if std::os::unix::net::UnixStream::connect(&self.path).is_ok() {
+            if answers(&self.path) {
                 return Ok(None);
             }
             std::fs::remove_file(&self.path)?;
@@ -71,5 +73,32 @@ impl OwnSocket {
         let listener = UnixListener::bind(&self.path)?;
         std::fs::set_permissions(&self.path, std::fs::Permissions::from_mode(0o600))?;
         Ok(Some(listener))
+    }
+}
+
+/// Returns true if somebody listens at a socket. Does not wait, even if whoever listens is stopped, and connections
+/// that it has not accepted have no more room.
+fn answers(path: &Path) -> bool {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let attempt =
+        || connect(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?, &SocketAddrUnix::new(path)?);
+    matches!(attempt(), Ok(()) | Err(Errno::AGAIN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_that_is_stopped_is_not_waited_for() {
+        let path = std::env::temp_dir().join(format!("railweave-own-socket-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        assert!(!answers(&path));
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        // More than there is room for (net.core.somaxconn is 4096).
+        assert!((0..5000).all(|_| answers(&path)));
+        drop(listener);
+        assert!(!answers(&path));
+        std::fs::remove_file(&path).unwrap();
     }
 }
