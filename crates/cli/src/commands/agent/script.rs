@@ -5,12 +5,13 @@ use super::shared::Shared;
 use railweave_agent::{LONGEST_ANSWER, ScriptConfig};
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::{sleep, timeout};
 
-/// The pause after the first failure, and the longest: each is twice the one before.
+/// The pause after the first failure, and the longest: each is twice the one before, unless the program ran for longer
+/// than the longest.
 const PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
@@ -24,9 +25,10 @@ pub(super) async fn run(shared: Arc<Shared>) {
             pause = PAUSE;
             continue;
         };
-        let (reason, has_answered) = serve(&shared, &config).await;
-        let Some(reason) = reason else { continue };
-        if has_answered {
+        let begin = Instant::now();
+        let Some(reason) = serve(&shared, &config).await else { continue };
+        // One that answers once and ends would otherwise fill the log.
+        if begin.elapsed() >= LONGEST_PAUSE {
             pause = PAUSE;
         }
         log::say(&format!("script: \"{}\" {reason}; it is started again in {} s", config.program[0], pause.as_secs()));
@@ -37,28 +39,24 @@ pub(super) async fn run(shared: Arc<Shared>) {
 }
 
 /// Runs the program until it fails or the configuration changes. Returns the reason of a failure, the end of a sentence
-/// that begins with the program, and true if it has answered.
-async fn serve(shared: &Shared, config: &ScriptConfig) -> (Option<String>, bool) {
+/// that begins with the program.
+async fn serve(shared: &Shared, config: &ScriptConfig) -> Option<String> {
     let mut program = match Program::start(config) {
         Ok(program) => program,
-        Err(reason) => return (Some(reason), false),
+        Err(reason) => return Some(reason),
     };
-    let mut has_answered = false;
     loop {
         let question = {
             let agent = shared.agent();
             if agent.config().script.as_ref() != Some(config) {
-                return (None, has_answered);
+                return None;
             }
             serde_json::to_string(&agent.state()).unwrap_or_default()
         };
         match timeout(Duration::from_secs(config.timeout_s), program.ask(&question)).await {
-            Err(_) => return (Some(format!("did not answer within {} s", config.timeout_s)), has_answered),
-            Ok(Err(reason)) => return (Some(reason), has_answered),
-            Ok(Ok(answer)) => {
-                has_answered = true;
-                shared.agent().script_answered(&answer, shared.now());
-            }
+            Err(_) => return Some(format!("did not answer within {} s", config.timeout_s)),
+            Ok(Err(reason)) => return Some(reason),
+            Ok(Ok(answer)) => shared.agent().script_answered(&answer, shared.now()),
         }
         shared.look.notified().await;
     }
