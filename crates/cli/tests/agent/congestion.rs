@@ -1,8 +1,7 @@
 //! The policy `avoid-congestion`, with counters of a tree instead of `/`.
 
-use crate::host::{Agent, Scratch};
+use crate::host::{Agent, Scratch, until};
 use crate::job::{Job, can_slow};
-use railweave_patience::until;
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
 //! The parts of every story: a folder, agents, and requests to them.
 
-use railweave_patience::{in_time, until};
+use railweave_patience::in_time;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs::{self, DirBuilder, File};
@@ -11,6 +11,20 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Calls `poll` until it returns a value, with pauses: the others are processes, which need the time.
+#[track_caller]
+pub(crate) fn until<T>(what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+    railweave_patience::until(what, || {
+        let value = poll();
+        if value.is_none() {
+            thread::sleep(Duration::from_millis(10));
+        }
+        value
+    })
+}
 
 /// A folder that is removed at the end.
 pub(crate) struct Scratch(PathBuf);
@@ -202,7 +216,7 @@ impl Drop for Agent {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        if std::thread::panicking() {
+        if thread::panicking() {
             eprintln!("the agent said:\n{}", fs::read_to_string(&self.log).unwrap_or_default());
         }
     }

@@ -1,7 +1,6 @@
 //! A job that sends checked messages over rails between two network namespaces.
 
-use crate::host::{Scratch, is_root};
-use railweave_patience::until;
+use crate::host::{Scratch, is_root, until};
 use railweave_telemetry::{RunDir, Snapshot, read};
 use std::fs::{self, File};
 use std::path::PathBuf;

@@ -1,8 +1,7 @@
 //! Agents that die, hang, and follow each other, while a job goes on.
 
-use crate::host::{Agent, Scratch, free_port};
+use crate::host::{Agent, Scratch, free_port, until};
 use crate::job::{Job, can_slow};
-use railweave_patience::until;
 use rustix::process::Signal;
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,9 +1,8 @@
 //! The policy file: one of somebody else, a disk that is full, and a clock that jumps.
 
-use crate::host::{Agent, Scratch, is_root};
+use crate::host::{Agent, Scratch, is_root, until};
 use crate::job::{Job, can_slow};
 use crate::life::written_s;
-use railweave_patience::until;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Everything that an agent refuses.
 
-use crate::host::{Agent, Scratch, free_port, is_root, over_tcp};
-use railweave_patience::{in_time, until};
+use crate::host::{Agent, Scratch, free_port, is_root, over_tcp, until};
+use railweave_patience::in_time;
 use rustix::process::Signal;
 use std::fs;
 use std::io::{Read, Write};

@@ -1,7 +1,6 @@
 //! The program of the policy `script`.
 
-use crate::host::{Agent, Scratch};
-use railweave_patience::until;
+use crate::host::{Agent, Scratch, until};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
