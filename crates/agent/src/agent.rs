@@ -239,6 +239,15 @@ impl Agent {
         self.look_took = took;
     }
 
+    /// Returns true while the program of the policy `script` has not answered for the first time. Until then, the rules
+    /// of an agent before this one are as good as any. Other orders wait too, so that lasts for a third of the time to
+    /// live at most.
+    pub fn is_undecided(&self) -> bool {
+        let age = self.now.up.saturating_sub(self.begin.unwrap_or(self.now.up));
+        let most_s = self.config.script.as_ref().map(|config| config.timeout_s.min(self.config.ttl_s / 3));
+        most_s.is_some_and(|most_s| self.script.is_awaited(most_s, age))
+    }
+
     /// Returns the rules for a user's policy file; empty if nothing is ordered.
     pub fn rules(&self, user: u32) -> String {
         let mut rules: Vec<&str> = self.config.fixed.iter().map(String::as_str).collect();

@@ -55,6 +55,11 @@ impl Script {
         self.begun.get_or_insert(up);
     }
 
+    /// Returns true if its first answer may still come in time, this time after the agent began.
+    pub(crate) fn is_awaited(&self, timeout_s: u64, age: Duration) -> bool {
+        self.answered.is_none() && self.trouble.is_none() && age <= Duration::from_secs(timeout_s)
+    }
+
     /// Returns the reason why its rules are not those that it wants: the end of a sentence that begins with it.
     pub(crate) fn trouble(&self, timeout_s: u64, up: Duration) -> Option<String> {
         let silent = up.saturating_sub(self.answered.max(self.begun)?);
@@ -87,8 +92,10 @@ mod tests {
     fn rules_hold_until_the_program_is_silent_for_too_long() {
         let mut script = Script::default();
         assert!(script.rules(10, SECOND).is_empty());
+        assert!(script.is_awaited(10, 10 * SECOND) && !script.is_awaited(10, 11 * SECOND));
         script.answer(r#"{"rules": ["any -> policy speed"]}"#, 5 * SECOND);
         assert_eq!(script.rules(10, 15 * SECOND), ["any -> policy speed"]);
+        assert!(!script.is_awaited(10, SECOND));
         script.answer("nonsense", 15 * SECOND);
         let trouble = script.trouble(10, 15 * SECOND);
         assert!(trouble.is_some_and(|reason| reason.contains("allowed: one line of JSON")));

@@ -13,6 +13,7 @@ while read -r question; do
     printf '%s\n' "$question" > question.new && mv question.new question
     case "$(cat mode)" in
     good) echo '{"rules": ["any -> policy speed"]}' ;;
+    slow) sleep 1; echo '{"rules": ["any -> policy speed"]}' ;;
     other) echo '{"rules": ["any -> policy static"]}' ;;
     wrong) echo '{"rules": ["any -> fly"]}' ;;
     garbage) echo nonsense ;;
@@ -69,4 +70,25 @@ fn a_script_that_cannot_be_started_is_named() {
     assert!(agent.until_finding("script").contains("\"/nowhere/steer\" cannot be started"));
     agent.until_said("is started again in 2 s");
     agent.terminate();
+}
+
+#[test]
+fn the_rules_of_a_script_outlive_a_restart_of_the_agent() {
+    let scratch = Scratch::new("script-again");
+    scratch.file("mode", "slow");
+    let program = scratch.file("steer.sh", PROGRAM);
+    let folder = scratch.path().to_str().unwrap();
+    let script = format!("[script]\nprogram = [\"/bin/sh\", \"{program}\", \"{folder}\"]\ntimeout_s = 100\n");
+    let config = format!("ttl_s = 300\n{script}");
+    let first = Agent::start(&scratch, &config, &[]);
+    scratch.until_policy("any -> policy speed");
+    first.kill();
+    let second = Agent::spawn(&scratch, &mut Agent::command(&scratch, &config, &[]));
+    until("a policy of the second agent", || {
+        // It is replaced by rename, and never missing.
+        let policy = fs::read_to_string(scratch.run_dir().join("policy")).unwrap();
+        assert!(policy.contains("any -> policy speed"), "{policy}");
+        policy.contains(&format!("process {} wrote this", second.id())).then_some(())
+    });
+    second.terminate();
 }

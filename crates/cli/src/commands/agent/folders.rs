@@ -112,6 +112,7 @@ impl Watched {
     pub(super) fn steer(&mut self, shared: &Shared) {
         let (user, path) = (self.folder.owner(), self.path());
         let steers = match self.prepare(shared) {
+            Ok(()) if self.is_inherited && shared.agent().is_undecided() => Steers::Yes,
             Ok(()) => self.write(shared),
             Err(reason) => Steers::No(reason),
         };
