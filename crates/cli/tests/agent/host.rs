@@ -90,14 +90,18 @@ pub(crate) struct Agent {
     child: Child,
     log: PathBuf,
     socket: PathBuf,
+    config: PathBuf,
 }
+
+/// The beginning of every configuration.
+const CONFIG: &str = "every_ms = 200\n";
 
 impl Agent {
     /// Returns the command that starts an agent, with looks five times a second unless `config` says more.
     pub(crate) fn command(scratch: &Scratch, config: &str, arguments: &[&str]) -> Command {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let config = scratch.file(&format!("agent-{number}.toml"), &format!("every_ms = 200\n{config}"));
+        let config = scratch.file(&format!("agent-{number}.toml"), &format!("{CONFIG}{config}"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_railweave"));
         command.args(["agent", "--config", &config, "--run-dir"]).arg(scratch.run_dir());
         if !arguments.contains(&"--listen") {
@@ -118,8 +122,15 @@ impl Agent {
     pub(crate) fn spawn(scratch: &Scratch, command: &mut Command) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let log = scratch.path().join(format!("agent-{}.log", COUNT.fetch_add(1, Ordering::Relaxed)));
+        let mut words = command.get_args().skip_while(|word| *word != "--config");
+        let config = words.nth(1).unwrap().into();
         let child = command.stdout(Stdio::null()).stderr(File::create(&log).unwrap()).spawn().unwrap();
-        Self { child, log, socket: scratch.run_dir().join("agent.sock") }
+        Self { child, log, socket: scratch.run_dir().join("agent.sock"), config }
+    }
+
+    /// Writes another configuration, which it has not read yet.
+    pub(crate) fn put_config(&self, text: &str) {
+        fs::write(&self.config, format!("{CONFIG}{text}")).unwrap();
     }
 
     pub(crate) fn id(&self) -> u32 {

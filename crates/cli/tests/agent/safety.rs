@@ -15,7 +15,7 @@ const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// Writes the file of the token, with these permissions, and returns its path.
 fn token_file(scratch: &Scratch, mode: u32) -> String {
-    let path = scratch.file("token", &format!("{TOKEN}\n"));
+    let path = scratch.file(&format!("token-{mode:o}"), &format!("{TOKEN}\n"));
     fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
     path
 }
@@ -76,18 +76,16 @@ fn with_a_token_everything_but_probes_needs_it() {
 #[test]
 fn an_agent_that_would_not_be_safe_does_not_start() {
     let scratch = Scratch::new("refuses");
-    let open = token_file(&scratch, 0o640);
+    let (open, good) = (token_file(&scratch, 0o640), token_file(&scratch, 0o400));
     let missing = scratch.path().join("missing").to_str().unwrap().to_owned();
     for (config, arguments, words) in [
-        ("", &["--token-file", &*open][..], "may be read by others than this user; allowed: a regular file"),
+        ("", &["--token-file", &open][..], "may be read by others than this user; allowed: a regular file"),
         ("", &["--token-file", &missing], "cannot be read"),
         ("", &["--listen", "0.0.0.0:0"], "is not an address of this host alone, and there is no token"),
-        ("", &["--listen", "192.0.2.1:0", "--token-file", &token_file(&scratch, 0o400)], "192.0.2.1:0 cannot be used"),
+        ("", &["--listen", "192.0.2.1:0", "--token-file", &good], "192.0.2.1:0 cannot be used"),
         ("ttl = 3\n", &[], "unknown field `ttl`"),
         ("fixed = [\"any -> fly\"]\n", &["--check"], "action: \"fly\" is not known"),
     ] {
-        let mode = if arguments.contains(&&*open) && words.starts_with("may") { 0o640 } else { 0o400 };
-        token_file(&scratch, mode);
         let agent = Agent::spawn(&scratch, &mut Agent::command(&scratch, config, arguments));
         let (code, text) = agent.end();
         assert_eq!((code, text.lines().count()), (Some(1), 1), "{text}");
@@ -101,24 +99,17 @@ fn an_agent_that_would_not_be_safe_does_not_start() {
 #[test]
 fn a_wrong_configuration_is_not_taken_while_the_agent_runs() {
     let scratch = Scratch::new("reload");
-    let config = scratch.file("reload.toml", "fixed = [\"any -> policy speed\"]\n");
-    let mut command = Agent::command(&scratch, "", &["--listen", "127.0.0.1:0"]);
-    // The path that is given last counts.
-    let mut words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
-    let place = words.iter().position(|word| word == "--config").unwrap() + 1;
-    words[place] = config.clone().into();
-    command = std::process::Command::new(command.get_program());
-    let agent = Agent::spawn(&scratch, command.args(words));
+    let agent = Agent::start(&scratch, "fixed = [\"any -> policy speed\"]\n", &[]);
     scratch.until_policy("any -> policy speed");
-    fs::write(&config, "fixed = [\"any -> fly\"]\n").unwrap();
+    agent.put_config("fixed = [\"any -> fly\"]\n");
     agent.signal(Signal::HUP);
     agent.until_said("the configuration was not taken, and the last one stays in force: ");
     assert!(agent.log().contains("action: \"fly\" is not known"), "{}", agent.log());
     scratch.until_policy("any -> policy speed");
-    fs::write(&config, "fixed = [\"any -> policy static\"]\n").unwrap();
+    agent.put_config("fixed = [\"any -> policy static\"]\n");
     agent.signal(Signal::HUP);
     scratch.until_policy("any -> policy static");
-    fs::write(&config, "").unwrap();
+    agent.put_config("");
     let (status, body) = in_time(agent.ask("POST", "/api/v1/reload"), "an answer of the agent");
     assert_eq!(status, 202, "{body}");
     until("no policy", || (!scratch.has_policy()).then_some(()));
