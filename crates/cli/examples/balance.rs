@@ -4,7 +4,8 @@
 //! one; both move the same bytes. It needs root and iproute2.
 //!
 //! `cargo build --release -p railweave-cli -p railweave-plugin`, then `cargo run --release -p railweave-cli --example
-//! balance -- target/release/railweave`; a number at the end is that of the rounds, of which the median is shown.
+//! balance -- target/release/railweave`; behind it, the number of rounds, of which the median is shown, and the size of
+//! the data of each collective may follow: `3 24MiB`.
 #![allow(clippy::print_stdout)] // its results
 
 use railweave_telemetry::RunDir;
@@ -17,7 +18,7 @@ use std::time::{Duration, Instant};
 /// The speeds of the cables in Mbit/s.
 const SPEEDS: [u32; 2] = [80, 20];
 
-/// The size of the data of each of a job's collectives.
+/// The size of the data of each of a job's collectives, unless another is given.
 const BYTES: &str = "24MiB";
 
 type Fallible<T> = Result<T, Box<dyn Error>>;
@@ -85,9 +86,9 @@ impl Drop for Scratch {
     }
 }
 
-fn job(program: &str, scratch: &Path, name: &str, rails: &str) -> Fallible<Process> {
+fn job(program: &str, scratch: &Path, bytes: &str, [name, rails]: [&str; 2]) -> Fallible<Process> {
     let mut command = Command::new(program);
-    command.args(["demo", "--bytes", BYTES, "--bucket", "4MiB", "--rails", rails, "--rank-command"]);
+    command.args(["demo", "--bytes", bytes, "--bucket", "4MiB", "--rails", rails, "--rank-command"]);
     command.arg(format!("ip netns exec railweave-balance-{}-{{rank}}", std::process::id()));
     command.env("RAILWEAVE_RUN_DIR", scratch.join("run")).env("SLURM_JOB_ID", name).env("RAILWEAVE_FABRIC", "tcp");
     for variable in ["RAILWEAVE_POLICY", "RAILWEAVE_WEIGHTS", "RAILWEAVE_OOB_IF", "NCCL_SOCKET_IFNAME"] {
@@ -97,7 +98,7 @@ fn job(program: &str, scratch: &Path, name: &str, rails: &str) -> Fallible<Proce
 }
 
 /// Runs both jobs. Returns the seconds that each has taken.
-fn round(program: &str, scratch: &Path, with_agent: bool) -> Fallible<[f64; 2]> {
+fn round(program: &str, scratch: &Path, bytes: &str, with_agent: bool) -> Fallible<[f64; 2]> {
     RunDir::named(Some(&scratch.join("run"))).make()?;
     let config = scratch.join("agent.toml");
     fs::write(&config, "[balance]\n")?;
@@ -107,8 +108,8 @@ fn round(program: &str, scratch: &Path, with_agent: bool) -> Fallible<[f64; 2]> 
     std::thread::sleep(Duration::from_secs(6));
     let begin = Instant::now();
     let mut jobs = [
-        job(program, scratch, "both", "10.232.0.0/30,10.232.1.0/30")?,
-        job(program, scratch, "slow", "10.232.1.0/30")?,
+        job(program, scratch, bytes, ["both", "10.232.0.0/30,10.232.1.0/30"])?,
+        job(program, scratch, bytes, ["slow", "10.232.1.0/30"])?,
     ];
     let mut seconds = [0.0; 2];
     while seconds.contains(&0.0) {
@@ -131,13 +132,14 @@ fn main() -> Fallible<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let program = arguments.first().ok_or("the program railweave is missing; try target/release/railweave")?;
     let rounds: usize = arguments.get(1).map_or(Ok(3), |text| text.parse())?;
+    let bytes = arguments.get(2).map_or(BYTES, String::as_str);
     let scratch = Scratch(std::env::temp_dir().join(format!("railweave-balance-{}", std::process::id())));
     fs::create_dir_all(&scratch.0)?;
     let _namespaces = Namespaces::make()?;
     let mut makespans = [Vec::new(), Vec::new()];
     for number in 1..=rounds {
         for (with_agent, makespans) in [false, true].into_iter().zip(&mut makespans) {
-            let [both, slow] = round(program, &scratch.0, with_agent)?;
+            let [both, slow] = round(program, &scratch.0, bytes, with_agent)?;
             let name = if with_agent { "with balance" } else { "each alone" };
             println!("round {number}, {name}: both cables {both:.1} s, slow cable {slow:.1} s");
             makespans.push(both.max(slow));
