@@ -29,6 +29,8 @@ pub struct RailCounters {
     in_flight: AtomicU64,
     is_down: AtomicBool,
     latencies: [AtomicU32; LATENCIES],
+    repaired: AtomicU64,
+    failovers: AtomicU32,
 }
 
 /// The number of latencies that [`RailCounters::latencies`] tells apart: below 2 µs, from 2^n to below 2^(n+1) µs, and
@@ -68,8 +70,25 @@ impl RailCounters {
         place.store(place.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
     }
 
+    /// Counts a part that the rail has lost, and that is sent again over another.
+    pub(crate) fn count_repaired(&self) {
+        Self::add(&self.repaired, 1);
+    }
+
     pub(crate) fn set_down(&self, is_down: bool) {
-        self.is_down.store(is_down, Ordering::Relaxed);
+        if !self.is_down.swap(is_down, Ordering::Relaxed) && is_down {
+            self.failovers.store(self.failovers().wrapping_add(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the number of parts of messages that the rail has lost and that were sent again, each time counted.
+    pub fn repaired(&self) -> u64 {
+        self.repaired.load(Ordering::Relaxed)
+    }
+
+    /// Returns the times that the rail failed and its connection went on without it.
+    pub fn failovers(&self) -> u32 {
+        self.failovers.load(Ordering::Relaxed)
     }
 
     /// Returns true while the connection goes on without the rail, because it has failed.

@@ -221,6 +221,15 @@ impl<F: Fabric> Rails<F> {
         }
     }
 
+    /// Counts a part that a rail has lost, whether it is up again or not.
+    pub(crate) fn count_repaired(&self, rail: RailId) {
+        match &self.by_id[rail] {
+            RailState::Up(connected) => connected.side.info.counters.count_repaired(),
+            RailState::Down(down) => down.side.info.counters.count_repaired(),
+            RailState::NeverUp => {}
+        }
+    }
+
     /// Returns the rails that have lanes, lowest number first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ConnectedRail<F>> {
         self.by_id.iter().filter_map(|state| match state {

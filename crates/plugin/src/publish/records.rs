@@ -399,6 +399,7 @@ fn refresh_rails(records: &mut [Rail], rails: &[Option<Arc<RailCounters>>], send
         let counts = [counters.data_bytes(), counters.data_writes(), counters.cts_writes(), counters.received_bytes()];
         let before = [record.bytes_sent, record.writes_sent, record.cts_writes, record.bytes_received];
         record.in_flight = Some(counters.in_flight());
+        (record.retransmitted, record.failovers) = (counters.repaired(), counters.failovers());
         if counts == before {
             continue;
         }

@@ -541,7 +541,9 @@ impl<F: Fabric> SendConnection<F> {
         connected.side.info.counters.count_data(self.chain.len() as u64, bytes);
         self.recovery.rails[repair.part].repaired += bytes;
         self.progress.repairs.note_posted(place, on);
-        if let Err(error) = connected.rail.post(lane, &self.chain) {
+        let posted = connected.rail.post(lane, &self.chain);
+        self.core.rails.count_repaired(repair.part);
+        if let Err(error) = posted {
             // The connection keeps an error.
             let _ = self.core.post_failed(on, error, &mut self.progress);
         }

@@ -238,6 +238,11 @@ fn a_part_that_a_rail_has_lost_goes_again_over_another<const ONE_SIDED: bool>() 
     assert_eq!(events.matches("-1").count(), 2, "{events:?}");
     let rails: Vec<_> = pair.posted(true).iter().map(|(place, _)| place.rail).collect();
     assert_eq!(rails, [0], "the lost part is one write");
+    let counted: Vec<_> =
+        pair.sender.rails().iter().map(|rail| (rail.counters.repaired(), rail.counters.failovers())).collect();
+    assert_eq!(counted, [(0, 0), (1, 1)], "of the rail that has lost it");
+    let failovers: Vec<_> = pair.receiver.rails().iter().map(|rail| rail.counters.failovers()).collect();
+    assert_eq!(failovers, [0, 1]);
 }
 
 fn a_message_of_one_rail_goes_again_over_the_other<const ONE_SIDED: bool>() {
