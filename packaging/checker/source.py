@@ -124,7 +124,7 @@ class Program(Address):
     def traffic(self, seconds):
         """Runs demos for `seconds`, or longer if one still runs."""
         end = time.monotonic() + seconds
-        environment = dict(os.environ, RAILWEAVE_RUN_DIR=self.run_dir)
+        environment = dict(os.environ, RAILWEAVE_RUN_DIR=self.run_dir, SLURM_JOB_ID="4711")
         # More data than --quick moves, because a look at the files should fall into it.
         command = [self.program, "demo", "--quick", "--bytes", "512MiB"]
         while time.monotonic() < end:
