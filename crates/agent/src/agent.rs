@@ -3,9 +3,10 @@
 use crate::balance::Balance;
 use crate::config::{Config, MOST_DRAINED, check_port};
 use crate::congestion::Congestion;
-use crate::drain::{Drain, Phase, Reason};
+use crate::drain::{Drain, Reason, Unseen};
 use crate::findings::{Finding, Findings, MORE, Severity};
-use crate::ports::{PortCounters, PortUse, counted_name};
+use crate::names::{counted_name, covering};
+use crate::ports::{PortCounters, PortUse};
 use crate::process::Life;
 use crate::rules::{GroupWeights, Orders, file};
 use crate::script::Script;
@@ -25,9 +26,6 @@ const CONGESTED: f64 = 0.999;
 
 /// The most files of a user that findings name one by one.
 const NAMED_FILES: usize = 16;
-
-/// The names that a sentence repeats.
-const NAMED: usize = 8;
 
 /// An agent.
 ///
@@ -186,9 +184,9 @@ impl Agent {
         self.operator.iter().map(String::as_str)
     }
 
-    /// Returns the names under which the ports that jobs use have counters.
+    /// Returns the names under which the ports that jobs use, or that are to be empty, have counters.
     pub fn used_ports(&self) -> BTreeSet<String> {
-        self.uses.keys().map(|port| counted_name(port)).collect()
+        self.uses.keys().chain(self.drains.keys()).map(|port| counted_name(port)).collect()
     }
 
     /// Takes in a line of the policy script's program.
@@ -226,11 +224,8 @@ impl Agent {
             self.script.look(now.up);
         }
         self.set_drains();
-        let used: Vec<PortUse> = self.drains.keys().map(|port| self.usage(port)).collect();
-        for (drain, usage) in self.drains.values_mut().zip(&used) {
-            drain.look(usage, now.up, now.clock);
-        }
-        let findings = self.find();
+        let usages = self.look_at_drains();
+        let findings = self.find(&usages);
         self.findings.set(findings, now.clock)
     }
 
@@ -308,18 +303,9 @@ impl Agent {
         self.operator.iter().for_each(|port| want(port, Reason::Operator));
         self.config.drain.iter().for_each(|port| want(port, Reason::Configuration));
         let is_sick = |port: &str| self.health.get(port).is_some_and(|health| health.reason().is_some());
-        // Names are made by processes: one that no rule can have must not spoil the file. Ports that no job uses need
-        // no order of their own, and sick ports that none will.
-        let named = self.uses.keys().filter(|port| check_port("port", port).is_ok()).flat_map(|port| {
-            let counted = counted_name(port);
-            let reasons = [
-                (Reason::Operator, self.operator.contains(&counted)),
-                (Reason::Configuration, self.config.drain.contains(&counted)),
-                (Reason::Sick, is_sick(&counted)),
-            ];
-            reasons.into_iter().filter(|(_, holds)| *holds).map(move |(reason, _)| (port, reason))
-        });
-        named.take(MOST_DRAINED).for_each(|(port, reason)| want(port, reason));
+        // These are names that counters have. Those that rails have are made by processes: no rule repeats them.
+        let sick = self.health.keys().filter(|port| is_sick(port) && check_port("port", port).is_ok());
+        sick.take(MOST_DRAINED).for_each(|port| want(port, Reason::Sick));
         self.drains.retain(|port, _| wanted.contains_key(port));
         let clock = self.now.clock;
         for (port, reasons) in wanted {
@@ -331,19 +317,47 @@ impl Agent {
         }
     }
 
-    /// Returns the use of a port that is to be empty. A name that counters have stands for all ports that share these.
-    fn usage(&self, port: &str) -> PortUse {
-        let mut usage = PortUse::default();
-        for (name, other) in &self.uses {
-            if name == port || counted_name(name) == port {
-                usage.merge(other);
+    /// Returns the drain of a port: its own, or that of a name which stands for it.
+    pub(crate) fn drain_of(&self, port: &str) -> Option<&Drain> {
+        covering(port).iter().find_map(|name| self.drains.get(name))
+    }
+
+    /// Returns the use of the ports that are to be empty.
+    fn usages(&self) -> BTreeMap<String, PortUse> {
+        let mut usages: BTreeMap<String, PortUse> = BTreeMap::new();
+        for (port, usage) in &self.uses {
+            for name in covering(port).into_iter().filter(|name| self.drains.contains_key(name)) {
+                usages.entry(name).or_default().merge(usage);
             }
         }
-        usage
+        usages
+    }
+
+    /// Looks at the progress of drains. Returns the use of their ports.
+    fn look_at_drains(&mut self) -> BTreeMap<String, PortUse> {
+        let usages = self.usages();
+        let unseen = Unseen { nameless: self.world.nameless(), files: self.refused_files() };
+        let known: BTreeSet<String> =
+            self.counters.keys().chain(self.uses.keys()).flat_map(|port| covering(port)).collect();
+        let none = PortUse::default();
+        for (port, drain) in &mut self.drains {
+            // The counters of an adapter are also those of its Data Direct engine; but an address is one of several.
+            let is_counted = || !port.contains('@') && self.counters.contains_key(&counted_name(port));
+            let is_known = known.contains(port) || is_counted();
+            drain.look(usages.get(port).unwrap_or(&none), &unseen, is_known, self.now.up, self.now.clock);
+        }
+        usages
+    }
+
+    /// Returns the number of files that cannot be used, of processes that may run.
+    fn refused_files(&self) -> usize {
+        let files = self.users.iter().flat_map(|(user, it)| it.refused.keys().map(|file| (*user, file.clone())));
+        files.filter(|key| self.world.processes.get(key).is_none_or(|process| process.life != Life::Gone)).count()
     }
 
     /// Returns everything that an operator should know now.
-    fn find(&self) -> Vec<Finding> {
+    fn find(&self, usages: &BTreeMap<String, PortUse>) -> Vec<Finding> {
+        let known: BTreeSet<&str> = self.counters.keys().chain(self.uses.keys()).map(String::as_str).collect();
         let mut findings = Vec::new();
         let mut add = |kind, about: &str, severity, text: String| {
             findings.push(Finding { kind, about: about.to_owned(), severity, text });
@@ -375,34 +389,12 @@ impl Agent {
             }
         }
         for (port, drain) in &self.drains {
-            let words: Vec<_> = drain.reasons.keys().map(|reason| reason.word()).collect();
-            let text =
-                format!("port {port} is to be empty ({}); docs/agent.md says how to give it back", words.join(", "));
-            add("port-drained", port, Severity::Info, text);
-            let usage = self.usage(port);
-            match drain.phase {
-                Phase::Emptying => {}
-                Phase::Empty => {
-                    let rest = few(&usage.senders).map_or(String::new(), |peers| {
-                        format!("; data from {peers} still comes over it: drain the port at its other end too")
-                    });
-                    add(
-                        "port-empty",
-                        port,
-                        Severity::Info,
-                        format!("port {port} is empty: this host sends nothing over it{rest}"),
-                    );
-                }
-                Phase::InVain => {
-                    let text = format!(
-                        "{} rails go on using port {port}: their connections have no other, or their processes follow \
-                         RAILWEAVE_POLICY or RAILWEAVE_WEIGHTS; try giving them another port",
-                        usage.in_state(RailState::Up) + usage.in_state(RailState::Suspected)
-                    );
-                    add("drain-in-vain", port, Severity::Warning, text);
-                }
-            }
+            let none = PortUse::default();
+            findings.extend(drain.findings(port, usages.get(port).unwrap_or(&none), &known));
         }
+        let mut add = |kind, about: &str, severity, text: String| {
+            findings.push(Finding { kind, about: about.to_owned(), severity, text });
+        };
         self.find_users(&mut add);
         if self.config.balance.is_some() && self.balance.is_active() {
             let text = "ports are shared between jobs so that the slowest gains".to_owned();
@@ -456,14 +448,6 @@ impl Agent {
             }
         }
     }
-}
-
-/// Returns some of the names as words; `None` if there are none.
-fn few(names: &BTreeSet<String>) -> Option<String> {
-    let named: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
-    let more = names.len() - named.len();
-    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
-    (!named.is_empty()).then(|| format!("{}{rest}", named.join(", ")))
 }
 
 /// Returns the sentence about a port that is slower than it could be.

@@ -1,9 +1,10 @@
 //! Ports that are to be empty: who says so, and how far that is.
 
+use crate::findings::{Finding, Severity};
 use crate::ports::PortUse;
 use railweave_telemetry::RailState;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The time for which a port has to have sent nothing until it counts as empty: a process writes its counters ten times
@@ -13,6 +14,9 @@ const QUIET: Duration = Duration::from_millis(1500);
 /// The time after the first look that follows an order within which jobs follow it and their files show that: an idle
 /// process notices a policy file after a second, and writes its own after two more.
 const FOLLOWED: Duration = Duration::from_secs(5);
+
+/// The names that a sentence repeats.
+const NAMED: usize = 8;
 
 /// The reason for which a port is to be empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -61,6 +65,24 @@ impl Phase {
     }
 }
 
+/// Everything that may use a port without saying so.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Unseen {
+    /// The use of ports whose names are not known.
+    pub(crate) nameless: PortUse,
+    /// The files that cannot be used.
+    pub(crate) files: usize,
+}
+
+/// The reason for which a port that seems to be empty does not count as such.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doubt {
+    /// Nothing on this host has its name.
+    Unknown,
+    /// These rails and files do not say which ports they use.
+    Unseen { rails: u32, files: usize },
+}
+
 /// A port that is to be empty.
 #[derive(Clone, Debug)]
 pub(crate) struct Drain {
@@ -72,20 +94,34 @@ pub(crate) struct Drain {
     pub(crate) phase: Phase,
     /// The time since which it has its phase, by the host's clock.
     pub(crate) since: Duration,
+    /// The reason for which it does not count as empty, once that has lasted.
+    pub(crate) doubt: Option<Doubt>,
+    /// True once anything on this host had its name.
+    was_known: bool,
 }
 
 impl Drain {
     pub(crate) fn new(clock: Duration) -> Self {
-        Self { reasons: BTreeMap::new(), looked: None, phase: Phase::Emptying, since: clock }
+        Self {
+            reasons: BTreeMap::new(),
+            looked: None,
+            phase: Phase::Emptying,
+            since: clock,
+            doubt: None,
+            was_known: false,
+        }
     }
 
-    /// Returns the progress, from the use of the port.
-    pub(crate) fn look(&mut self, usage: &PortUse, up: Duration, clock: Duration) {
+    /// Looks at the use of the port. `is_known` is true if anything on this host has its name.
+    pub(crate) fn look(&mut self, usage: &PortUse, unseen: &Unseen, is_known: bool, up: Duration, clock: Duration) {
+        self.was_known |= is_known;
         let age = up.saturating_sub(*self.looked.get_or_insert(up));
-        let using = usage.in_state(RailState::Up) + usage.in_state(RailState::Suspected);
-        let is_quiet = usage.sent_at.is_none_or(|at| up.saturating_sub(at) >= QUIET) && usage.in_flight == 0;
+        let using = using(usage);
+        let doubt = if self.was_known { unseen.doubt(up) } else { Some(Doubt::Unknown) };
+        let is_quiet = is_quiet(usage, up);
+        self.doubt = doubt.filter(|_| using == 0 && is_quiet && age >= FOLLOWED);
         let phase = match (using, is_quiet) {
-            (0, true) if age >= QUIET => Phase::Empty,
+            (0, true) if age >= QUIET && doubt.is_none() => Phase::Empty,
             (0, _) => Phase::Emptying,
             _ if age >= FOLLOWED => Phase::InVain,
             _ => Phase::Emptying,
@@ -94,6 +130,74 @@ impl Drain {
             (self.phase, self.since) = (phase, clock);
         }
     }
+
+    /// Returns the findings about the drain of a port, from its use and the ports of this host.
+    pub(crate) fn findings(&self, port: &str, usage: &PortUse, known: &BTreeSet<&str>) -> Vec<Finding> {
+        let finding = |kind, severity, text| Finding { kind, about: port.to_owned(), severity, text };
+        let words: Vec<_> = self.reasons.keys().map(|reason| reason.word()).collect();
+        let text = format!("port {port} is to be empty ({}); docs/agent.md says how to give it back", words.join(", "));
+        let mut findings = vec![finding("port-drained", Severity::Info, text)];
+        let more = match (self.phase, self.doubt) {
+            (Phase::Emptying, None) => None,
+            (Phase::Emptying, Some(Doubt::Unknown)) => {
+                let known = few(known).map_or("none".to_owned(), |names| names);
+                let text = format!(
+                    "port {port} is not known on this host, so nobody can say that it is empty; known: {known}; try \
+                     one of these"
+                );
+                Some(finding("port-unknown", Severity::Warning, text))
+            }
+            (Phase::Emptying, Some(Doubt::Unseen { rails, files })) => {
+                let text = format!(
+                    "port {port} may be in use: {rails} rails of processes whose files name no ports (they have an \
+                     older version, or too many rails), and {files} files that cannot be used; try ending these \
+                     processes"
+                );
+                Some(finding("drain-in-vain", Severity::Warning, text))
+            }
+            (Phase::Empty, _) => {
+                let rest = few(&usage.senders).map_or(String::new(), |peers| {
+                    format!("; data from {peers} still comes over it: drain the port at its other end too")
+                });
+                let text = format!("port {port} is empty: this host sends nothing over it{rest}");
+                Some(finding("port-empty", Severity::Info, text))
+            }
+            (Phase::InVain, _) => {
+                let text = format!(
+                    "{} rails go on using port {port}: their connections have no other, or their processes follow \
+                     RAILWEAVE_POLICY or RAILWEAVE_WEIGHTS; try giving them another port",
+                    using(usage)
+                );
+                Some(finding("drain-in-vain", Severity::Warning, text))
+            }
+        };
+        findings.extend(more);
+        findings
+    }
+}
+
+impl Unseen {
+    fn doubt(&self, up: Duration) -> Option<Doubt> {
+        let rails = using(&self.nameless).max(u32::from(!is_quiet(&self.nameless, up)));
+        (rails > 0 || self.files > 0).then_some(Doubt::Unseen { rails, files: self.files })
+    }
+}
+
+/// Returns the number of rails that may send.
+fn using(usage: &PortUse) -> u32 {
+    usage.in_state(RailState::Up) + usage.in_state(RailState::Suspected)
+}
+
+fn is_quiet(usage: &PortUse, up: Duration) -> bool {
+    usage.sent_at.is_none_or(|at| up.saturating_sub(at) >= QUIET) && usage.in_flight == 0
+}
+
+/// Returns some of the names as words; `None` if there are none.
+fn few(names: &BTreeSet<impl AsRef<str>>) -> Option<String> {
+    let named: Vec<&str> = names.iter().take(NAMED).map(AsRef::as_ref).collect();
+    let more = names.len() - named.len();
+    let rest = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!named.is_empty()).then(|| format!("{}{rest}", named.join(", ")))
 }
 
 #[cfg(test)]
@@ -110,7 +214,8 @@ mod tests {
     fn a_port_is_empty_once_nothing_can_come_any_more() {
         let mut drain = Drain::new(Duration::ZERO);
         let mut look = |second, usage: &PortUse| {
-            drain.look(usage, Duration::from_secs(second), Duration::from_secs(second));
+            let now = Duration::from_secs(second);
+            drain.look(usage, &Unseen::default(), true, now, now);
             drain.phase
         };
         assert_eq!(look(11, &usage(2, 0, 5, Some(11))), Phase::Emptying);
@@ -130,9 +235,12 @@ mod tests {
     #[test]
     fn a_port_that_nobody_uses_is_empty_soon() {
         let mut drain = Drain::new(Duration::ZERO);
-        drain.look(&PortUse::default(), Duration::from_secs(1), Duration::ZERO);
-        assert_eq!(drain.phase, Phase::Emptying);
-        drain.look(&PortUse::default(), Duration::from_secs(3), Duration::from_secs(9));
-        assert_eq!((drain.phase, drain.since), (Phase::Empty, Duration::from_secs(9)));
+        let mut look = |up, clock| {
+            let (up, clock) = (Duration::from_secs(up), Duration::from_secs(clock));
+            drain.look(&PortUse::default(), &Unseen::default(), true, up, clock);
+            (drain.phase, drain.since)
+        };
+        assert_eq!(look(1, 0), (Phase::Emptying, Duration::ZERO));
+        assert_eq!(look(3, 9), (Phase::Empty, Duration::from_secs(9)));
     }
 }

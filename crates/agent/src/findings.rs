@@ -41,14 +41,15 @@ pub struct Finding {
 }
 
 /// All kinds of findings, with their meanings.
-pub const KINDS: [(&str, &str); 12] = [
+pub const KINDS: [(&str, &str); 13] = [
     ("rail-down", "rails of jobs on the port are down"),
     ("port-sick", "the link of the port has errors, so the port is kept empty"),
     ("port-congested", "data over the port meets congestion, so the port has less of it"),
     ("port-slow", "the link of the port, or its adapter's slot, is slower than it was or could be"),
     ("port-drained", "the port is to be empty: an operator, the configuration or avoid-sick says so"),
     ("port-empty", "a port that is to be empty is: this host sends nothing over it"),
-    ("drain-in-vain", "connections have no other port, and go on using the drained one"),
+    ("drain-in-vain", "connections go on using a drained port, or may do so"),
+    ("port-unknown", "a port that is to be empty has a name that nothing on this host has"),
     ("process-silent", "a process has not written its file for long"),
     ("file-refused", "a file cannot be used"),
     ("not-steering", "the agent writes no policy for a user"),

@@ -14,6 +14,7 @@ mod drain;
 mod findings;
 mod keeper;
 mod metrics;
+mod names;
 mod ports;
 mod process;
 mod rules;

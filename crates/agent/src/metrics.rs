@@ -4,7 +4,7 @@ use crate::agent::Agent;
 use crate::congestion::Congestion;
 use crate::drain::{Phase, Reason};
 use crate::findings::KINDS;
-use crate::ports::counted_name;
+use crate::names::counted_name;
 use crate::process::Life;
 use crate::series::{Series, SeriesKey};
 use crate::world::OTHER;
@@ -270,13 +270,13 @@ impl Agent {
         let used = || self.port_names().into_iter();
         let reasons = used().flat_map(|port| {
             [Reason::Operator, Reason::Configuration, Reason::Sick].map(|reason| {
-                let holds = self.drains.get(port).is_some_and(|drain| drain.reasons.contains_key(&reason));
+                let holds = self.drain_of(port).is_some_and(|drain| drain.reasons.contains_key(&reason));
                 (with(&port_label(port), "reason", reason.word()), Some(f64::from(u8::from(holds))))
             })
         });
         all.gauges("railweave_port_drained", "1 if the port is to be empty, by reason.", reasons);
         let empty = used().map(|port| {
-            let is_empty = self.drains.get(port).is_some_and(|drain| drain.phase == Phase::Empty);
+            let is_empty = self.drain_of(port).is_some_and(|drain| drain.phase == Phase::Empty);
             (port_label(port), Some(f64::from(u8::from(is_empty))))
         });
         all.gauges("railweave_port_empty", "1 if a port that is to be empty is.", empty);

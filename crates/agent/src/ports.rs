@@ -173,16 +173,6 @@ fn note(list: &mut VecDeque<(Duration, u64)>, up: Duration, gained: u64, window:
     }
 }
 
-/// Returns the name under which a port has counters: addresses of one interface share them, and so do a port and its
-/// Data Direct engine.
-pub(crate) fn counted_name(port: &str) -> String {
-    let name = port.split('@').next().unwrap_or(port);
-    match name.split_once(':') {
-        Some((device, number)) => format!("{}:{number}", device.strip_suffix("_dma").unwrap_or(device)),
-        None => name.strip_suffix("_dma").unwrap_or(name).to_owned(),
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -246,12 +236,5 @@ pub(crate) mod tests {
         assert_eq!([look(1, 50, true), look(2, 100, true), look(3, 95, true)], [None; 3]);
         assert_eq!([look(4, 50, true), look(9, 50, true)], [Some(Duration::ZERO), Some(5 * SECOND)]);
         assert_eq!([look(10, 5, false), look(11, 100, true)], [None; 2]);
-    }
-
-    #[test]
-    fn ports_of_one_adapter_or_interface_share_counters() {
-        let names = ["mlx5_0", "mlx5_0_dma", "mlx5_0_dma:2", "mlx5_1:2", "eth0@10.0.0.1", "eth0"];
-        let counted = ["mlx5_0", "mlx5_0", "mlx5_0:2", "mlx5_1:2", "eth0", "eth0"];
-        assert_eq!(names.map(counted_name), counted);
     }
 }

@@ -2,6 +2,7 @@
 //! holds.
 
 use crate::config::is_name;
+use crate::names::patterns;
 use crate::series::GroupKey;
 use railweave_telemetry::{LARGEST_POLICY, MOST_RULES};
 use std::collections::BTreeMap;
@@ -31,7 +32,7 @@ pub(crate) struct Orders<'a> {
     pub(crate) rules: Vec<&'a str>,
     /// The weights of groups.
     pub(crate) weights: GroupWeights,
-    /// The ports that are to be empty, sorted.
+    /// The ports that are to be empty, sorted; each name stands for the ports that it covers.
     pub(crate) drained: Vec<&'a str>,
 }
 
@@ -44,7 +45,8 @@ impl Orders<'_> {
     /// A file that is too long orders nothing at all, so the last rules are left out of one that would be; but never
     /// the one that drains.
     pub(crate) fn rules(&self, user: u32) -> String {
-        let drained = self.drained.join(",");
+        let drained: Vec<String> = self.drained.iter().flat_map(|port| patterns(port)).collect();
+        let drained = drained.join(",");
         let last = if drained.is_empty() { String::new() } else { format!("rail={drained} -> drain\n") };
         let mut lines = Lines { text: String::new(), rules: MOST_RULES - 1, bytes: MOST_BYTES - last.len() };
         for rule in &self.rules {

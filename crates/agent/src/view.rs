@@ -4,7 +4,8 @@ use crate::agent::Agent;
 use crate::congestion::Congestion;
 use crate::drain::{Phase, Reason};
 use crate::findings::Severity;
-use crate::ports::{PortCounters, PortUse, counted_name};
+use crate::names::counted_name;
+use crate::ports::{PortCounters, PortUse};
 use crate::series::{GroupKey, Series, SeriesKey};
 use crate::user::Steers;
 use railweave_counters::{Counter, Unit};
@@ -349,7 +350,7 @@ impl Agent {
         let signs = counters.map(|counters| counters.signs(self.now.up)).unwrap_or_default();
         let none = PortUse::default();
         let usage = self.uses.get(port).unwrap_or(&none);
-        let drain = self.drains.get(port).map(|drain| DrainView {
+        let drain = self.drain_of(port).map(|drain| DrainView {
             reasons: drain
                 .reasons
                 .iter()

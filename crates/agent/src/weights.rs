@@ -1,7 +1,7 @@
 //! The weights of groups that policies order: shares as the rails have them, changed by balance and congestion.
 
 use crate::balance::{Balance, Sender};
-use crate::ports::counted_name;
+use crate::names::counted_name;
 use crate::rules::GroupWeights;
 use crate::series::{GroupKey, Series, SeriesKey};
 use crate::world::{OTHER, World};

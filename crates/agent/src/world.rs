@@ -1,6 +1,7 @@
 //! The jobs of the host, as their telemetry files show them.
 
 use crate::arena::Arena;
+use crate::ports::PortUse;
 use crate::process::{Change, Life, Process};
 use crate::series::{Group, GroupKey, Series, SeriesKey};
 use crate::time::Now;
@@ -158,6 +159,16 @@ impl World {
         if now.up.saturating_sub(self.swept) >= SWEEP {
             self.sweep(now.up);
         }
+    }
+
+    /// Returns the use of ports whose names are not known: files of an older version have none, and rails beyond the
+    /// series lose them.
+    pub(crate) fn nameless(&self) -> PortUse {
+        let mut usage = PortUse::default();
+        for (key, series) in self.series.iter().filter(|(key, _)| key.port.is_empty()) {
+            usage.add(key, series, self.last_up.unwrap_or_default());
+        }
+        usage
     }
 
     /// Forgets the events of jobs that are over, and counts the series of others again.

@@ -68,7 +68,8 @@ fn an_operators_drain_outlives_the_agent_and_a_configured_one_does_not() {
     host.play(10);
     let before = (host.jobs[job].sent(0), host.jobs[job].sent(1));
     host.restart("");
-    assert!(host.agent.rules(7).contains("rail=mlx5_1 -> drain"), "before its first look");
+    let rule = format!("rail={} -> drain", host::patterns("mlx5_1"));
+    assert!(host.agent.rules(7).contains(&rule), "before its first look");
     assert_eq!(host.phase("mlx5_1"), Some(Phase::Emptying), "it has not looked yet");
     host.look();
     assert_eq!(host.phase("mlx5_1"), Some(Phase::Emptying), "one look shows no silence");
@@ -81,7 +82,8 @@ fn an_operators_drain_outlives_the_agent_and_a_configured_one_does_not() {
 
 #[test]
 fn a_port_that_no_rail_uses_is_empty_soon_and_a_rail_that_is_down_keeps_none() {
-    let mut host = Host::new("drain = [\"mlx5_9\", \"mlx5_1\"]", &PORTS);
+    let ports = [("mlx5_0", 100.0), ("mlx5_1", 100.0), ("mlx5_9", 100.0)];
+    let mut host = Host::new("drain = [\"mlx5_9\", \"mlx5_1\"]", &ports);
     let job = host.job(7, "one", &["mlx5_0", "mlx5_1"]);
     host.jobs[job].snapshot.state.rails[1].state = RailState::Down;
     host.play(8);
@@ -155,9 +157,86 @@ fn a_made_up_name_of_a_sick_port_spoils_no_policy_file() {
     host.links.get_mut("eth0").unwrap().count(railweave_counters::Counter::SymbolErrors, 1000);
     host.play(5);
     // The host itself checks that the file is right.
-    assert_eq!(host.agent.rules(7), "rail=eth0@10.0.0.1 -> drain\n");
+    assert_eq!(host.agent.rules(7), format!("rail={} -> drain\n", host::patterns("eth0")));
     for place in 0..1000 {
         assert_eq!(host.agent.drain(&format!("p{place}")).is_ok(), place < 256);
     }
     host.look();
+}
+
+#[test]
+fn a_port_that_rails_without_names_may_use_is_not_empty() {
+    let mut host = Host::new("drain = [\"mlx5_1\"]", &PORTS);
+    host.job(7, "new", &["mlx5_0", "mlx5_1"]);
+    let old = host.job(8, "old", &["mlx5_1"]);
+    for rail in &mut host.jobs[old].snapshot.state.rails {
+        rail.port = None;
+    }
+    host.play(20);
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Emptying));
+    assert_eq!(host.findings("mlx5_1"), ["drain-in-vain", "port-drained"]);
+    assert!(host.log.iter().any(|line| line.contains("may be in use: 1 rails of processes")), "{:?}", host.log);
+    host.jobs[old].presence = railweave_telemetry::Presence::Gone;
+    host.play(5);
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty));
+}
+
+#[test]
+fn a_port_that_a_file_which_is_refused_may_use_is_not_empty() {
+    let mut host = Host::new("drain = [\"mlx5_1\"]", &PORTS);
+    host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    host.agent.refuse(8, "x.railweave", "is no file");
+    host.play(20);
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Emptying));
+    assert_eq!(host.findings("mlx5_1"), ["drain-in-vain", "port-drained"]);
+    host.agent.forget(8, "x.railweave");
+    host.look();
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty));
+}
+
+#[test]
+fn a_port_that_nothing_has_the_name_of_is_never_empty() {
+    let mut host = Host::new("drain = [\"mlx5_l\"]", &PORTS);
+    host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    host.play(600);
+    assert_eq!(host.phase("mlx5_l"), Some(Phase::Emptying));
+    assert_eq!(host.findings("mlx5_l"), ["port-drained", "port-unknown"]);
+    assert!(host.log.iter().any(|line| line.contains("known: mlx5_0, mlx5_1;")), "{:?}", host.log);
+    // One that was known stays so if its adapter is taken out.
+    host.agent.drain("mlx5_1").unwrap();
+    host.play(10);
+    host.links.get_mut("mlx5_1").unwrap().is_present = false;
+    host.jobs.clear();
+    host.play(3600);
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty));
+}
+
+#[test]
+fn the_name_of_an_adapter_stands_for_its_ports_and_engine() {
+    let mut host = Host::new("", &[("mlx5_0:1", 10.0), ("mlx5_0:2", 10.0), ("mlx5_01:1", 10.0)]);
+    let job = host.job(7, "one", &["mlx5_0:1", "mlx5_0:2", "mlx5_01:1", "mlx5_0_dma:2"]);
+    host.play(5);
+    host.agent.drain("mlx5_0").unwrap();
+    host.play(10);
+    assert_eq!(host.phase("mlx5_0"), Some(Phase::Empty), "{}", host.agent.rules(7));
+    let states: Vec<_> = host.jobs[job].snapshot.state.rails.iter().map(|rail| rail.state).collect();
+    assert_eq!(states, [RailState::Drained, RailState::Drained, RailState::Up, RailState::Drained]);
+    host.job(7, "two", &["mlx5_0:2"]);
+    host.play(10);
+    assert_eq!(host.phase("mlx5_0"), Some(Phase::InVain), "a rail over one of its ports goes on");
+}
+
+#[test]
+fn made_up_names_push_no_port_out_of_the_rule_and_a_new_job_needs_no_other() {
+    let mut host = Host::new("drain = [\"eth0\"]", &[("eth0", 10.0), ("eth1", 10.0)]);
+    host.play(1);
+    let rules = host.agent.rules(7);
+    for place in 0..300 {
+        host.job(8, "evil", &[&format!("eth0@{place:04}"), "eth1"]);
+    }
+    let job = host.job(7, "one", &["eth0@zzz", "eth1"]);
+    host.play(10);
+    assert_eq!(host.agent.rules(7), rules, "no name of a process is in it");
+    assert_eq!(host.jobs[job].snapshot.state.rails[0].state, RailState::Drained);
+    assert_eq!(host.phase("eth0"), Some(Phase::Empty));
 }

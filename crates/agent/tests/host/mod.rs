@@ -383,6 +383,11 @@ impl Host {
     }
 }
 
+/// Returns the values of `rail=` by which a rule drains an interface or adapter.
+pub(crate) fn patterns(port: &str) -> String {
+    format!("{port},{port}@*,{port}:*,{port}_dma,{port}_dma:*")
+}
+
 fn agent(config: &str) -> Agent {
     Agent::new(Config::parse(config).unwrap(), "0.1.0", "node1", 42)
 }

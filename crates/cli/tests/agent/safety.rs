@@ -66,7 +66,7 @@ fn with_a_token_everything_but_probes_needs_it() {
     assert_eq!(status(port, "GET", "/readyz", &[host]).0, 200);
     assert_eq!(status(port, "GET", "/metrics", &[host, &right]).0, 200);
     assert_eq!(status(port, "PUT", "/api/v1/drains/rail1", &[host, &right]).0, 202);
-    scratch.until_policy("rail=rail1 -> drain");
+    scratch.until_policy("rail=rail1,");
     assert_eq!(status(port, "PUT", "/api/v1/drains/a%20b", &[host, &right]).0, 400);
     assert_eq!(status(port, "DELETE", "/api/v1/drains/rail2", &[host, &right]).0, 404);
     assert!(!agent.log().contains(TOKEN));
