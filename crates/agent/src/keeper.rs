@@ -17,12 +17,12 @@ pub enum Keeping {
     Remove,
 }
 
-/// Decides when one policy file is written: when its rules change, three times in its time to live, and when the clock
+/// Decides when one policy file is written: when its rules or its time to live change, three times in its time to live, and when the clock
 /// has jumped, because a file from the future orders nothing.
 #[derive(Debug, Default)]
 pub struct Keeper {
-    /// The rules of the file, and the time of its last write.
-    written: Option<(String, Now)>,
+    /// The rules of the file, its time to live, and the time of its last write.
+    written: Option<(String, u64, Now)>,
     /// True if a file of an agent is there.
     exists: bool,
 }
@@ -38,18 +38,19 @@ impl Keeper {
         if rules.is_empty() {
             return if self.exists { Keeping::Remove } else { Keeping::Rest };
         }
-        let Some((written, then)) = &self.written else { return Keeping::Write };
+        let Some((written, written_ttl_s, then)) = &self.written else { return Keeping::Write };
         let passed = now.up.saturating_sub(then.up);
         let jumped = now.clock.abs_diff(then.clock + passed) > DRIFT;
         let is_due = passed >= Duration::from_secs(ttl_s) / 3;
-        if written != rules || is_due || jumped { Keeping::Write } else { Keeping::Rest }
+        let is_other = written != rules || *written_ttl_s != ttl_s;
+        if is_other || is_due || jumped { Keeping::Write } else { Keeping::Rest }
     }
 
     /// Notes that it was done.
-    pub fn done(&mut self, keeping: Keeping, rules: &str, now: Now) {
+    pub fn done(&mut self, keeping: Keeping, rules: &str, ttl_s: u64, now: Now) {
         match keeping {
             Keeping::Rest => {}
-            Keeping::Write => (self.written, self.exists) = (Some((rules.to_owned(), now)), true),
+            Keeping::Write => (self.written, self.exists) = (Some((rules.to_owned(), ttl_s, now)), true),
             Keeping::Remove => (self.written, self.exists) = (None, false),
         }
     }
@@ -65,12 +66,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn another_time_to_live_is_written_at_once() {
+        let at = |second| Now { clock: Duration::from_secs(1000 + second), up: Duration::from_secs(second) };
+        let mut keeper = Keeper::new(false);
+        keeper.done(Keeping::Write, "a", 3, at(0));
+        assert_eq!(keeper.next("a", 3, at(0)), Keeping::Rest);
+        assert_eq!(keeper.next("a", 86_400, at(1)), Keeping::Write, "the file lives for 3 s, not for a day");
+        keeper.done(Keeping::Write, "a", 86_400, at(1));
+        assert_eq!(keeper.next("a", 86_400, at(2)), Keeping::Rest);
+    }
+
+    #[test]
     fn a_file_is_written_when_it_has_to_be() {
         let at = |clock, up| Now { clock: Duration::from_secs(clock), up: Duration::from_secs(up) };
         let mut keeper = Keeper::new(false);
         let mut next = |rules: &str, now| {
             let next = keeper.next(rules, 30, now);
-            keeper.done(next, rules, now);
+            keeper.done(next, rules, 30, now);
             next
         };
         assert_eq!(next("", at(1000, 0)), Keeping::Rest);

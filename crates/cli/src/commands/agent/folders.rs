@@ -188,7 +188,7 @@ impl Watched {
         agent.count_write(user, result.is_ok());
         match result {
             Ok(()) => {
-                self.keeper.done(keeping, &rules, now);
+                self.keeper.done(keeping, &rules, ttl_s, now);
                 Steers::Yes
             }
             Err(error) => Steers::No(format!(
