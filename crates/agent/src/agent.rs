@@ -8,7 +8,7 @@ use crate::findings::{Finding, Findings, MORE, Severity};
 use crate::names::{counted_name, covering};
 use crate::ports::{PortCounters, PortUse};
 use crate::process::Life;
-use crate::rules::{GroupWeights, Orders, file};
+use crate::rules::{GroupWeights, Inherited, Orders, file};
 use crate::script::Script;
 use crate::series::GroupKey;
 use crate::sick::Health;
@@ -179,6 +179,27 @@ impl Agent {
         was_drained
     }
 
+    /// Takes over the orders of an agent before this one. Returns the sentences to log.
+    pub fn inherit(&mut self, before: &Inherited) -> Vec<String> {
+        let mut lines = Vec::new();
+        for port in &before.drained {
+            lines.push(match self.drain(port) {
+                Ok(()) => format!("port {port} stays drained, as an agent before this one was told"),
+                Err(error) => error,
+            });
+        }
+        if self.config.avoid_sick.is_some() {
+            let sick = before.sick.iter().filter(|(port, _)| check_port("port", port).is_ok()).take(MOST_DRAINED);
+            for (port, reason) in sick {
+                if self.health.entry(port.clone()).or_default().inherit(reason, self.now.up) {
+                    lines.push(format!("port {port} stays drained: it {reason}, as an agent before this one saw"));
+                }
+            }
+        }
+        self.set_drains();
+        lines
+    }
+
     /// Returns the ports that an operator has drained.
     pub fn drained_by_operator(&self) -> impl Iterator<Item = &str> {
         self.operator.iter().map(String::as_str)
@@ -255,7 +276,8 @@ impl Agent {
 
     /// Returns the text of a policy file with these rules.
     pub fn policy_file(&self, rules: &str, clock: Duration) -> String {
-        file(rules, &self.name, self.operator.iter(), clock, self.config.ttl_s)
+        let sick = self.health.iter().filter_map(|(port, health)| Some((port, health.reason()?)));
+        file(rules, &self.name, self.operator.iter(), sick, clock, self.config.ttl_s)
     }
 
     fn take_readings(&mut self, readings: Vec<PortReading>, period: Duration) {
@@ -275,10 +297,15 @@ impl Agent {
             uses.iter().filter(|(_, usage)| usage.sent_now > 0.0).map(|(port, _)| counted_name(port)).collect();
         match &config.avoid_sick {
             Some(config) => {
-                health.retain(|port, _| counters.contains_key(port));
-                for (port, counters) in counters.iter() {
-                    health.entry(port.clone()).or_default().look(config, &counters.signs(up), up);
+                for port in counters.keys() {
+                    health.entry(port.clone()).or_default();
                 }
+                for (port, health) in health.iter_mut() {
+                    let signs = counters.get(port).map(|counters| counters.signs(up)).unwrap_or_default();
+                    health.look(config, &signs, up);
+                }
+                // A sick one that is not there yet, or not any more, is no better for that.
+                health.retain(|port, health| counters.contains_key(port) || health.reason().is_some());
             }
             None => health.clear(),
         }

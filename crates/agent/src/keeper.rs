@@ -17,8 +17,8 @@ pub enum Keeping {
     Remove,
 }
 
-/// Decides when one policy file is written: when its rules or its time to live change, three times in its time to live, and when the clock
-/// has jumped, because a file from the future orders nothing.
+/// Decides when one policy file is written: when its rules or its time to live change, three times in its time to live,
+/// and when the clock has jumped, because a file from the future orders nothing.
 #[derive(Debug, Default)]
 pub struct Keeper {
     /// The rules of the file, its time to live, and the time of its last write.

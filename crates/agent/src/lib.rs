@@ -32,7 +32,7 @@ pub use config::{BalanceConfig, Config, CongestionConfig, DEFAULT_LISTEN, Script
 pub use drain::{Phase, Reason};
 pub use findings::{Finding, KINDS, Severity};
 pub use keeper::{Keeper, Keeping};
-pub use rules::{Origin, origin};
+pub use rules::{Inherited, Origin, origin};
 pub use script::LONGEST_ANSWER;
 pub use time::Now;
 pub use user::Steers;

@@ -16,6 +16,12 @@ const MARK: &str = "# railweave agent";
 /// knows of them.
 const DRAINED: &str = "# drained ";
 
+/// The beginning of the lines that name ports which are sick, each with the reason.
+const SICK: &str = "# sick ";
+
+/// The most letters of a reason that is taken over.
+const LONGEST_REASON: usize = 128;
+
 /// The largest weight that is written.
 const WHOLE: f64 = 1000.0;
 
@@ -128,6 +134,7 @@ pub(crate) fn file(
     rules: &str,
     agent: &str,
     kept: impl Iterator<Item = impl AsRef<str>>,
+    sick: impl Iterator<Item = (impl AsRef<str>, impl AsRef<str>)>,
     clock: Duration,
     ttl_s: u64,
 ) -> String {
@@ -135,15 +142,27 @@ pub(crate) fn file(
     for port in kept {
         writeln!(text, "{DRAINED}{}", port.as_ref()).unwrap_or_default();
     }
+    for (port, reason) in sick.filter(|(port, _)| is_name(port.as_ref())) {
+        writeln!(text, "{SICK}{} {}", port.as_ref(), reason.as_ref()).unwrap_or_default();
+    }
     writeln!(text, "written {}\nttl {ttl_s}", clock.as_secs()).unwrap_or_default();
     text + rules
+}
+
+/// The knowledge that an agent leaves in its policy files to the next one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inherited {
+    /// The ports that were drained through its API.
+    pub drained: Vec<String>,
+    /// The ports that were sick, each with the reason: the end of a sentence that begins with the port.
+    pub sick: Vec<(String, String)>,
 }
 
 /// The origin of a policy file that is already there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// An agent wrote it, and these ports were drained through its API.
-    Agent(Vec<String>),
+    /// An agent wrote it, which leaves this to the next one.
+    Agent(Inherited),
     /// Somebody else did: it is left alone.
     Other,
 }
@@ -153,8 +172,13 @@ pub fn origin(text: &str) -> Origin {
     if !text.lines().nth(1).is_some_and(|line| line.starts_with(MARK)) {
         return Origin::Other;
     }
-    let ports = text.lines().filter_map(|line| line.strip_prefix(DRAINED));
-    Origin::Agent(ports.filter(|port| is_name(port)).map(str::to_owned).collect())
+    let drained = text.lines().filter_map(|line| line.strip_prefix(DRAINED)).filter(|port| is_name(port));
+    let sick = text.lines().filter_map(|line| line.strip_prefix(SICK)?.split_once(' '));
+    let sick = sick.filter(|(port, reason)| is_name(port) && reason.len() <= LONGEST_REASON);
+    Origin::Agent(Inherited {
+        drained: drained.map(str::to_owned).collect(),
+        sick: sick.map(|(port, reason)| (port.to_owned(), reason.to_owned())).collect(),
+    })
 }
 
 #[cfg(test)]
@@ -184,7 +208,8 @@ mod tests {
             drained: vec!["eth1", "eth2"],
         };
         let rules = orders.rules(7);
-        let text = file(&rules, "0.1.0 on node1", ["eth1"].iter(), Duration::from_secs(100), 30);
+        let sick = [("eth2", "had 60 link errors in a minute")];
+        let text = file(&rules, "0.1.0 on node1", ["eth1"].iter(), sick.iter().copied(), Duration::from_secs(100), 30);
         assert_eq!(weights(decide(&text, "fixed", &["eth0", "eth1"])), Some(([1, 3], 0b10)));
         assert_eq!(weights(decide(&text, "fixed", &["eth0", "eth3"])), Some(([1, 3], 0)));
         assert_eq!(weights(decide(&text, "own", &["eth0", "eth1"])), Some(([0, 0], 0b01)), "the operator's own");
@@ -193,7 +218,13 @@ mod tests {
         assert_eq!(weights(decide(&text, "two", &["eth0", "eth3"])), Some(([0, 1000], 0)), "the job is not known");
         assert_eq!(weights(decide(&text, "two", &["eth2", "eth1"])), Some(([0, 1000], 0)), "the last rails stay");
         assert_eq!(Orders { weights: [(group("one"), vec![(0, 1.0)])].into(), ..Orders::default() }.rules(8), "");
-        assert_eq!(origin(&text), Origin::Agent(vec!["eth1".to_owned()]));
+        assert_eq!(
+            origin(&text),
+            Origin::Agent(Inherited {
+                drained: vec!["eth1".to_owned()],
+                sick: vec![("eth2".to_owned(), sick[0].1.to_owned())],
+            })
+        );
     }
 
     #[test]

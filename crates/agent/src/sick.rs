@@ -12,11 +12,28 @@ const SLOW_FOR: Duration = Duration::from_secs(10);
 pub(crate) struct Health {
     /// The last reason for which it counted as sick, and the last look at which one held.
     sick: Option<(String, Duration)>,
+    /// True if an agent before this one said so, and this one has not looked yet.
+    is_inherited: bool,
 }
 
 impl Health {
+    /// Takes over the reason that an agent before this one knew: the port has to be well for the whole time again.
+    /// Returns false if it is known to be sick anyway.
+    pub(crate) fn inherit(&mut self, reason: &str, up: Duration) -> bool {
+        let is_new = self.sick.is_none();
+        if is_new {
+            (self.sick, self.is_inherited) = (Some((reason.to_owned(), up)), true);
+        }
+        is_new
+    }
+
     /// Looks at the signs of a port.
     pub(crate) fn look(&mut self, config: &SickConfig, signs: &Signs, up: Duration) {
+        if std::mem::take(&mut self.is_inherited)
+            && let Some((_, at)) = &mut self.sick
+        {
+            *at = up;
+        }
         if let Some(reason) = reason(config, signs) {
             self.sick = Some((reason, up));
         } else if self.sick.as_ref().is_some_and(|(_, at)| up.saturating_sub(*at) >= seconds(config.leave_s)) {

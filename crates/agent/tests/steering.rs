@@ -123,6 +123,31 @@ fn a_sick_port_that_leaves_and_comes_back_is_still_sick() {
 }
 
 #[test]
+fn a_sick_port_stays_sick_over_a_restart_of_the_agent() {
+    let config = "[avoid_sick]\nleave_s = 100\n";
+    let mut host = Host::new(config, &EQUAL);
+    let job = host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    host.play(5);
+    host.links.get_mut("mlx5_1").unwrap().count(Counter::SymbolErrors, 60);
+    host.play(70);
+    let (rules, sent) = (host.agent.rules(7), host.jobs[job].sent(1));
+    host.restart(config);
+    assert_eq!(host.agent.rules(7), rules, "before its first look");
+    assert!(host.log.iter().any(|line| line.contains("port mlx5_1 stays drained: it had 60 link errors")));
+    host.play(99);
+    assert_eq!((host.agent.rules(7), host.jobs[job].sent(1)), (rules, sent), "it has to be well for the whole time");
+    assert_eq!(host.findings("mlx5_1"), ["port-drained", "port-empty", "port-sick"]);
+    host.play(5);
+    assert!(host.agent.rules(7).is_empty() && host.jobs[job].sent(1) > sent);
+    // Without the policy, there is nothing to take over.
+    host.links.get_mut("mlx5_1").unwrap().count(Counter::SymbolErrors, 60);
+    host.play(2);
+    assert!(!host.agent.rules(7).is_empty());
+    host.restart("");
+    assert!(host.agent.rules(7).is_empty());
+}
+
+#[test]
 fn jobs_go_on_if_all_their_ports_are_sick() {
     let mut host = Host::new("[avoid_sick]\n", &EQUAL);
     let job = host.job(7, "one", &["mlx5_0", "mlx5_1"]);

@@ -224,8 +224,8 @@ impl Host {
         let old = std::mem::replace(&mut self.agent, agent(config));
         drop(old);
         for text in texts {
-            if let railweave_agent::Origin::Agent(ports) = railweave_agent::origin(&text) {
-                ports.iter().for_each(|port| self.agent.drain(port).unwrap());
+            if let railweave_agent::Origin::Agent(before) = railweave_agent::origin(&text) {
+                self.log.extend(self.agent.inherit(&before));
             }
         }
         self.is_old = true;

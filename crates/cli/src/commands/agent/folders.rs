@@ -152,9 +152,10 @@ impl Watched {
             return Ok(());
         }
         match origin(&text) {
-            Origin::Agent(drained) => {
+            Origin::Agent(before) => {
                 if !std::mem::replace(&mut self.is_inherited, true) {
-                    inherit(shared, &drained);
+                    let lines = shared.agent().inherit(&before);
+                    lines.iter().for_each(|line| log::say(line));
                 }
                 self.keeper = Keeper::new(true);
                 Ok(())
@@ -214,17 +215,6 @@ impl Watched {
             {
                 log::say(&format!("\"{}/policy\" {error}", self.path()));
             }
-        }
-    }
-}
-
-/// Takes over the ports that an operator has drained through the agent before.
-fn inherit(shared: &Shared, drained: &[String]) {
-    let mut agent = shared.agent();
-    for port in drained {
-        match agent.drain(port) {
-            Ok(()) => log::say(&format!("port {port} stays drained, as an agent before this one was told")),
-            Err(error) => log::say(&error),
         }
     }
 }
