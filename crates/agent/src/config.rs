@@ -193,6 +193,16 @@ impl Config {
         }
         if let Some(script) = &self.script {
             within("script.timeout_s", script.timeout_s, 1, 3600)?;
+            // It is asked once in a look, and its answer is taken in at the next one.
+            if script.timeout_s.saturating_mul(1000) < 2 * self.every_ms {
+                return Err(format!(
+                    "script.timeout_s: {} is shorter than two looks (every_ms is {}); allowed: two looks and more; try \
+                     {}",
+                    script.timeout_s,
+                    self.every_ms,
+                    (2 * self.every_ms).div_ceil(1000)
+                ));
+            }
             if script.program.first().is_none_or(String::is_empty) {
                 return Err("script.program: it is empty; allowed: a list of the program and its arguments; try \
                             [\"/usr/local/bin/steer\"]"
@@ -308,6 +318,10 @@ mod tests {
             ("[avoid_congestion]\nleast = 1.5", "avoid_congestion.least: 1.5 is not allowed"),
             ("[avoid_sick]\ndowns = 0", "avoid_sick.downs: 0 is not allowed"),
             ("[script]\nprogram = []", "script.program: it is empty"),
+            (
+                "every_ms = 8000\n[script]\nprogram = [\"x\"]",
+                "script.timeout_s: 10 is shorter than two looks (every_ms is 8000); allowed: two looks and more; try 16",
+            ),
             ("[script]\n", "missing field `program`"),
             ("series = 1", "series: 1 is not allowed"),
             ("= 3", "TOML parse error at line 1"),

@@ -6,6 +6,9 @@ use railweave_telemetry::{
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+/// The time without a write after which a process that nobody can look for from here counts as gone.
+const GIVEN_UP: Duration = Duration::from_secs(300);
+
 /// The presence of a process as a reader judges it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Life {
@@ -137,13 +140,15 @@ impl Process {
 
     /// Decides if the process runs, is silent or is gone. Its clock is not trusted: only looks that found a new write.
     pub(crate) fn judge(&mut self, up: Duration, silent: Duration) {
-        let is_silent = up.saturating_sub(self.written) > silent;
+        let silence = up.saturating_sub(self.written);
+        let is_silent = silence > silent;
         self.life = match self.presence {
             Presence::Gone => Life::Gone,
             _ if self.is_refused => Life::Unknown,
             Presence::Running if is_silent => Life::Silent,
             Presence::Running => Life::Running,
-            // Nobody can tell from here whether it has ended.
+            // Nobody can tell from here whether it has ended; but a process that runs writes, and its file stays.
+            Presence::Unknown if silence > GIVEN_UP => Life::Gone,
             Presence::Unknown if is_silent => Life::Silent,
             Presence::Unknown => Life::Unknown,
         };

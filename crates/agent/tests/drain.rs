@@ -240,3 +240,24 @@ fn made_up_names_push_no_port_out_of_the_rule_and_a_new_job_needs_no_other() {
     assert_eq!(host.jobs[job].snapshot.state.rails[0].state, RailState::Drained);
     assert_eq!(host.phase("eth0"), Some(Phase::Empty));
 }
+
+#[test]
+fn a_process_of_another_container_that_is_silent_for_long_is_gone() {
+    let mut host = Host::new("drain = [\"mlx5_1\"]", &PORTS);
+    let job = host.job(7, "one", &["mlx5_1"]);
+    host.jobs[job].presence = railweave_telemetry::Presence::Unknown;
+    host.play(20);
+    host.jobs[job].hangs = true;
+    host.play(290);
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::InVain), "it may send again");
+    assert!(host.agent.state().findings.iter().any(|finding| finding.kind == "process-silent"));
+    host.play(20);
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty));
+    assert!(!host.agent.state().findings.iter().any(|finding| finding.kind == "process-silent"));
+    let state = host.agent.state();
+    assert_eq!(state.jobs[0].processes[0].presence, "gone");
+    // One that is known to be there is not.
+    host.jobs[job].presence = railweave_telemetry::Presence::Running;
+    host.look();
+    assert_eq!(host.agent.state().jobs[0].processes[0].presence, "silent");
+}
