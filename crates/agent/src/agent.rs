@@ -295,9 +295,12 @@ impl Agent {
         let Self { config, counters, health, congestion, uses, .. } = self;
         let sending: BTreeSet<String> =
             uses.iter().filter(|(_, usage)| usage.sent_now > 0.0).map(|(port, _)| counted_name(port)).collect();
+        let used: BTreeSet<String> = uses.keys().map(|port| counted_name(port)).collect();
+        // Not those of the host's management, which no job will use.
+        let is_of_jobs = |port: &String, counters: &PortCounters| counters.is_rdma() || used.contains(port);
         match &config.avoid_sick {
             Some(config) => {
-                for port in counters.keys() {
+                for port in counters.iter().filter(|(port, it)| is_of_jobs(port, it)).map(|(port, _)| port) {
                     health.entry(port.clone()).or_default();
                 }
                 for (port, health) in health.iter_mut() {
@@ -305,7 +308,9 @@ impl Agent {
                     health.look(config, &signs, up);
                 }
                 // A sick one that is not there yet, or not any more, is no better for that.
-                health.retain(|port, health| counters.contains_key(port) || health.reason().is_some());
+                health.retain(|port, health| {
+                    health.reason().is_some() || counters.get(port).is_some_and(|it| is_of_jobs(port, it))
+                });
             }
             None => health.clear(),
         }
@@ -410,7 +415,8 @@ impl Agent {
             );
             add("port-congested", port, Severity::Warning, text);
         }
-        for (port, counters) in &self.counters {
+        let used: BTreeSet<String> = self.uses.keys().map(|port| counted_name(port)).collect();
+        for (port, counters) in self.counters.iter().filter(|(port, it)| it.is_rdma() || used.contains(*port)) {
             if let Some(text) = slowness(port, counters, self.now.up) {
                 add("port-slow", port, Severity::Warning, text);
             }

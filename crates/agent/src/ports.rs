@@ -1,9 +1,9 @@
 //! The ports of the host: their counters, and what jobs send over them.
 
 use crate::series::{Series, SeriesKey};
-use railweave_counters::{Counter, Kind, PortReading, Unit};
+use railweave_counters::{Counter, Fabric, Kind, PortReading, Unit};
 use railweave_telemetry::RailState;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// The time over which link errors are counted.
@@ -17,6 +17,10 @@ const RECENT: Duration = Duration::from_secs(2);
 
 /// The time for which a port that is not there is remembered.
 const REMEMBERED: Duration = Duration::from_secs(900);
+
+/// The shortest time over which a rate says anything: an order brings a look soon after another, and counters are
+/// written ten times a second at most.
+pub(crate) const SHORTEST: Duration = Duration::from_millis(500);
 
 /// The share of its largest rate below which a link is slow.
 const SLOW: f64 = 0.9;
@@ -80,8 +84,9 @@ pub(crate) struct PortCounters {
     /// The largest rate of its link so far, in bytes per second, and its largest width.
     pub(crate) largest_rate: Option<u64>,
     pub(crate) largest_width: Option<u32>,
-    /// Signs of congestion per second in the last look.
+    /// Signs of congestion per second lately, and those that are not yet part of it, with their time.
     marks: f64,
+    window: (u64, Duration),
     /// The link errors, and the times that it went down, by the time of the look that found them.
     errors: VecDeque<(Duration, u64)>,
     downs: VecDeque<(Duration, u64)>,
@@ -109,25 +114,34 @@ impl PortCounters {
     /// makes no port well, and no slow link a fast one.
     pub(crate) fn miss(&mut self, up: Duration) -> bool {
         (self.reading, self.marks, self.slow_since) = (None, 0.0, None);
+        self.window = (0, Duration::ZERO);
         up.saturating_sub(self.seen) < REMEMBERED
     }
 
     /// Takes in a reading.
     pub(crate) fn take(&mut self, reading: PortReading, up: Duration, period: Duration) {
-        let (mut marks, mut errors, mut downs) = (0_u64, 0_u64, 0_u64);
+        let mut gains: BTreeMap<Cause, u64> = BTreeMap::new();
         for (counter, value) in &reading.counters {
             let Some(before) = self.reading.as_ref().and_then(|before| before.value(*counter)) else { continue };
-            // A counter that goes back was set to zero: its new value is the increase.
-            let gained = value.checked_sub(before).unwrap_or(*value);
-            match (counter, counter.kind()) {
-                // Both count the same: an adapter with RDMA and Ethernet has both.
-                (Counter::LinkDowned | Counter::LinkDownEventsPhy, _) => downs = gained.max(downs),
-                (_, Kind::LinkError) => errors = gained.saturating_add(errors),
-                _ if is_mark(*counter) => marks = gained.saturating_add(marks),
-                _ => {}
-            }
+            // A counter that goes back was set to zero, perhaps long after its new value was counted: a driver that is
+            // loaded again makes no port sick.
+            let gained = value.saturating_sub(before);
+            let Some(cause) = cause(*counter) else { continue };
+            let gain = gains.entry(cause).or_default();
+            *gain = gained.max(*gain);
         }
-        self.marks = if period.is_zero() { 0.0 } else { marks as f64 / period.as_secs_f64() };
+        let sum = |is_one: fn(&Cause) -> bool| {
+            let gains = gains.iter().filter(|(cause, _)| is_one(cause)).map(|(_, gain)| *gain);
+            gains.fold(0, u64::saturating_add)
+        };
+        let marks = sum(|cause| matches!(cause, Cause::Notified(_) | Cause::Paused | Cause::Discarded));
+        let errors = sum(|cause| matches!(cause, Cause::Damaged | Cause::Error(_)));
+        let downs = sum(|cause| *cause == Cause::Down);
+        self.window = (self.window.0.saturating_add(marks), self.window.1 + period);
+        if self.window.1 >= SHORTEST {
+            let (marks, time) = std::mem::take(&mut self.window);
+            self.marks = marks as f64 / time.as_secs_f64();
+        }
         note(&mut self.errors, up, errors, MINUTE);
         note(&mut self.downs, up, downs, FIVE_MINUTES);
         self.largest_rate = self.largest_rate.max(reading.rate);
@@ -138,6 +152,11 @@ impl PortCounters {
         let is_slow = reading.is_up == Some(true) && (slower || narrower);
         self.slow_since = if is_slow { self.slow_since.or(Some(up)) } else { None };
         (self.reading, self.seen) = (Some(reading), up);
+    }
+
+    /// Returns true if it is a port for RDMA.
+    pub(crate) fn is_rdma(&self) -> bool {
+        self.reading.as_ref().is_some_and(|reading| reading.fabric == Fabric::Verbs)
     }
 
     pub(crate) fn signs(&self, up: Duration) -> Signs {
@@ -151,17 +170,49 @@ impl PortCounters {
     }
 }
 
-/// Returns true if the counter shows that data which this host sends meets congestion. Marks on data that arrives say
-/// that of the peer's data, about which the peer's adapter hears by congestion notifications.
-fn is_mark(counter: Counter) -> bool {
-    match counter.kind() {
-        Kind::CongestionSent => true,
+/// The cause of what a counter counts. Several counters of a port count the same: those of its RDMA device, of its
+/// interface and of the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Cause {
+    /// The link went down.
+    Down,
+    /// Something arrived damaged.
+    Damaged,
+    /// Another error of the link.
+    Error(Counter),
+    /// A congestion notification came back.
+    Notified(Counter),
+    /// The other end told this one to pause.
+    Paused,
+    /// Something that was to be sent was dropped.
+    Discarded,
+}
+
+/// Returns the cause of what a counter counts, if it is one that policies look at: errors of the link, and signs that
+/// data which this host sends meets congestion. Marks on data that arrives say that of the peer's data, about which the
+/// peer's adapter hears by congestion notifications.
+fn cause(counter: Counter) -> Option<Cause> {
+    match (counter, counter.kind()) {
+        (Counter::LinkDowned | Counter::LinkDownEventsPhy, _) => Some(Cause::Down),
+        (
+            Counter::SymbolErrors
+            | Counter::LocalLinkIntegrityErrors
+            | Counter::PortErrorsReceived
+            | Counter::RxIcrcEncapsulated
+            | Counter::RxCrcErrorsPhy
+            | Counter::RxSymbolErrorsPhy
+            | Counter::NetworkReceiveErrors,
+            _,
+        ) => Some(Cause::Damaged),
+        (_, Kind::LinkError) => Some(Cause::Error(counter)),
+        // The adapter handles a notification or ignores it, so each counts its own.
+        (_, Kind::CongestionSent) => Some(Cause::Notified(counter)),
         // Not the times and ticks of pauses, whose lengths differ.
-        Kind::Pause => matches!(counter.unit(), Unit::Packets),
-        Kind::Discard => {
-            matches!(counter, Counter::PortDiscardsTransmitted | Counter::TxDiscardsPhy | Counter::NetworkTransmitDrop)
+        (_, Kind::Pause) if matches!(counter.unit(), Unit::Packets) => Some(Cause::Paused),
+        (Counter::PortDiscardsTransmitted | Counter::TxDiscardsPhy | Counter::NetworkTransmitDrop, _) => {
+            Some(Cause::Discarded)
         }
-        _ => false,
+        _ => None,
     }
 }
 
@@ -176,7 +227,6 @@ fn note(list: &mut VecDeque<(Duration, u64)>, up: Duration, gained: u64, window:
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use railweave_counters::{Counter, Fabric};
 
     /// Returns a reading of a port that is up, with these counters.
     pub(crate) fn reading(name: &str, rate: u64, counters: &[(Counter, u64)]) -> PortReading {
@@ -209,6 +259,23 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn one_cause_that_several_counters_tell_counts_once() {
+        let mut port = PortCounters::default();
+        for second in [1_u32, 2] {
+            let damaged = [Counter::SymbolErrors, Counter::RxCrcErrorsPhy, Counter::NetworkReceiveErrors];
+            let paused = [Counter::RxPrioPause, Counter::RxPauseCtrlPhy];
+            let dropped = [Counter::TxDiscardsPhy, Counter::NetworkTransmitDrop];
+            let mut counters: Vec<_> = damaged.iter().map(|it| (*it, u64::from(second) * 40)).collect();
+            counters.extend(paused.iter().map(|it| (*it, u64::from(second) * 60)));
+            counters.extend(dropped.iter().map(|it| (*it, u64::from(second) * 5)));
+            counters.push((Counter::LinkErrorRecoveries, u64::from(second)));
+            counters.push((Counter::RpCnpHandled, u64::from(second) * 100));
+            port.take(reading("mlx5_0", 100, &counters), second * SECOND, SECOND);
+        }
+        assert_eq!(port.signs(2 * SECOND), Signs { marks: 165.0, errors: 41, downs: 0, slow_for: None });
+    }
+
+    #[test]
     fn signs_are_increases_and_not_values() {
         let mut port = PortCounters::default();
         let look = |port: &mut PortCounters, second: u32, cnp, errors, downs| {
@@ -220,9 +287,10 @@ pub(crate) mod tests {
         assert_eq!(look(&mut port, 1, 1000, 1000, 7), Signs::default(), "before the agent began");
         assert_eq!(look(&mut port, 2, 1050, 1003, 8), Signs { marks: 50.0, errors: 3, downs: 1, slow_for: None });
         assert_eq!(look(&mut port, 3, 1050, 1004, 8), Signs { marks: 0.0, errors: 4, downs: 1, slow_for: None });
-        assert_eq!(look(&mut port, 4, 20, 1004, 8).marks, 20.0, "the driver was loaded again");
-        assert_eq!(look(&mut port, 62, 20, 1004, 8), Signs { marks: 0.0, errors: 1, downs: 1, slow_for: None });
-        assert_eq!(look(&mut port, 303, 20, 1004, 8), Signs::default());
+        let signs = look(&mut port, 4, 20, 900, 5);
+        assert_eq!(signs, Signs { marks: 0.0, errors: 4, downs: 1, slow_for: None }, "the driver was loaded again");
+        assert_eq!(look(&mut port, 62, 20, 900, 5), Signs { marks: 0.0, errors: 1, downs: 1, slow_for: None });
+        assert_eq!(look(&mut port, 303, 20, 900, 5), Signs::default());
     }
 
     #[test]

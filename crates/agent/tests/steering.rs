@@ -148,6 +148,23 @@ fn a_sick_port_stays_sick_over_a_restart_of_the_agent() {
 }
 
 #[test]
+fn an_interface_that_no_job_uses_is_neither_sick_nor_slow() {
+    let mut host = Host::new("[avoid_sick]\n", &[("eth0", 100.0), ("eth1", 100.0), ("eth9", 100.0)]);
+    for link in host.links.values_mut() {
+        link.reading.fabric = railweave_counters::Fabric::Tcp;
+    }
+    host.job(7, "one", &["eth0@10.0.0.1", "eth1"]);
+    host.play(5);
+    for link in host.links.values_mut() {
+        link.count(Counter::SymbolErrors, 1000);
+        link.reading.rate = link.reading.rate.map(|rate| rate / 10);
+    }
+    host.play(5);
+    assert_eq!(host.findings("eth0"), ["port-drained", "port-sick", "port-slow"]);
+    assert!(host.findings("eth9").is_empty() && !host.agent.rules(7).contains("eth9"), "{}", host.agent.rules(7));
+}
+
+#[test]
 fn jobs_go_on_if_all_their_ports_are_sick() {
     let mut host = Host::new("[avoid_sick]\n", &EQUAL);
     let job = host.job(7, "one", &["mlx5_0", "mlx5_1"]);
