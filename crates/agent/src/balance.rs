@@ -90,37 +90,41 @@ struct Holding<G> {
     rests: bool,
 }
 
-/// The sums of a sender's rates over the looks in which it sent.
+/// The sums of a sender's rates over the looks in which it sent, each by its time.
 #[derive(Clone, Debug)]
 struct Sum {
     job: Job,
     rails: BTreeMap<(u8, String), f64>,
-    looks: u32,
+    seconds: f64,
 }
 
 /// The mean rates of senders while they send.
 #[derive(Clone, Debug)]
 struct Rates<G> {
     since: Option<Duration>,
+    last: Option<Duration>,
     sums: BTreeMap<G, Sum>,
 }
 
 impl<G: Clone + Ord> Rates<G> {
     fn new() -> Self {
-        Self { since: None, sums: BTreeMap::new() }
+        Self { since: None, last: None, sums: BTreeMap::new() }
     }
 
     /// Adds the rates of a look. Returns true if they are those of as much time as this.
     fn add(&mut self, senders: &[Sender<G>], up: Duration, time: Duration) -> bool {
+        // A look that soon follows another repeats its rates.
+        let last = self.last.replace(up);
+        let seconds = last.map_or(1.0, |last| up.saturating_sub(last).as_secs_f64());
         for sender in senders {
             let sum = self.sums.entry(sender.group.clone()).or_insert_with(|| Sum {
                 job: sender.job.clone(),
                 rails: BTreeMap::new(),
-                looks: 0,
+                seconds: 0.0,
             });
-            sum.looks += 1;
+            sum.seconds += seconds;
             for (rail, port, rate) in &sender.rails {
-                *sum.rails.entry((*rail, port.clone())).or_default() += rate;
+                *sum.rails.entry((*rail, port.clone())).or_default() += rate * seconds;
             }
         }
         up.saturating_sub(*self.since.get_or_insert(up)) >= time
@@ -129,8 +133,8 @@ impl<G: Clone + Ord> Rates<G> {
     /// Returns the senders with their mean rates.
     fn take(&mut self) -> Vec<Sender<G>> {
         let sums = std::mem::replace(self, Self::new()).sums;
-        let senders = sums.into_iter().map(|(group, Sum { job, rails, looks })| {
-            let mean = |((rail, port), sum): ((u8, String), f64)| (rail, port, sum / f64::from(looks));
+        let senders = sums.into_iter().map(|(group, Sum { job, rails, seconds })| {
+            let mean = |((rail, port), sum): ((u8, String), f64)| (rail, port, sum / seconds.max(f64::MIN_POSITIVE));
             Sender { group, job, rails: rails.into_iter().map(mean).collect() }
         });
         senders.collect()

@@ -82,7 +82,7 @@ pub(crate) struct Series {
     /// Rails by state.
     pub(crate) states: [u32; RailState::ALL.len()],
     pub(crate) speed_mbps: Option<u32>,
-    /// Bytes per second that were sent and received in the last look, smoothed.
+    /// Bytes per second that were sent and received lately, smoothed.
     pub(crate) sent_rate: f64,
     pub(crate) received_rate: f64,
     /// The bytes per second that were sent in the last look, not smoothed.
@@ -99,7 +99,7 @@ pub(crate) struct Series {
     pub(crate) used: Duration,
 }
 
-/// The part of a rate that the last look decides.
+/// The part of a rate that the last second decides.
 const SMOOTHING: f64 = 0.5;
 
 impl Series {
@@ -159,14 +159,15 @@ impl Series {
         self.steered += u32::from(rail.is_sender && rail.policy == Policy::Agent);
     }
 
-    /// Computes the rates of a look that ends now.
+    /// Computes the rates of the time that ends now.
     pub(crate) fn finish(&mut self, period: Duration) {
         let [sent, received] = std::mem::take(&mut self.window);
         let seconds = period.as_secs_f64();
         if seconds > 0.0 {
             self.sent_now = sent as f64 / seconds;
-            self.sent_rate += (sent as f64 / seconds - self.sent_rate) * SMOOTHING;
-            self.received_rate += (received as f64 / seconds - self.received_rate) * SMOOTHING;
+            let part = 1.0 - (1.0 - SMOOTHING).powf(seconds);
+            self.sent_rate += (sent as f64 / seconds - self.sent_rate) * part;
+            self.received_rate += (received as f64 / seconds - self.received_rate) * part;
             // A rate that only fades away is none.
             self.sent_rate = if self.sent_rate < 1.0 { 0.0 } else { self.sent_rate };
             self.received_rate = if self.received_rate < 1.0 { 0.0 } else { self.received_rate };

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The bytes per second from which a group sends.
 const SENDS: f64 = 1000.0;
 
-/// The part of a share that a look decides.
+/// The part of a share that a second decides.
 const SMOOTHING: f64 = 0.2;
 
 /// The time after which rates are those that the rails themselves give: they are smoothed over some looks.
@@ -58,6 +58,8 @@ pub(crate) fn senders(groups: &BTreeMap<&GroupKey, Rails<'_>>) -> Vec<Sender<Gro
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     groups: BTreeMap<GroupKey, Learnt>,
+    /// The time of the last look.
+    looked: Option<Duration>,
 }
 
 /// The shares of a group.
@@ -71,6 +73,8 @@ struct Learnt {
 impl Shares {
     /// Learns the shares of groups that send and that nothing orders.
     pub(crate) fn learn(&mut self, groups: &BTreeMap<&GroupKey, Rails<'_>>, up: Duration) {
+        let period = self.looked.replace(up).map_or(Duration::ZERO, |last| up.saturating_sub(last));
+        let part = 1.0 - (1.0 - SMOOTHING).powf(period.as_secs_f64());
         self.groups.retain(|key, _| groups.contains_key(key));
         for (key, rails) in groups {
             let sum: f64 = rails.iter().map(|(.., series)| series.sent_rate).sum();
@@ -91,7 +95,7 @@ impl Shares {
             for (rail, _, series) in rails {
                 let now = series.sent_rate / sum;
                 let share = learnt.shares.entry(*rail).or_insert(now);
-                *share += (now - *share) * SMOOTHING;
+                *share += (now - *share) * part;
             }
         }
     }

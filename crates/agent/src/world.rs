@@ -1,7 +1,7 @@
 //! The jobs of the host, as their telemetry files show them.
 
 use crate::arena::Arena;
-use crate::ports::PortUse;
+use crate::ports::{PortUse, SHORTEST};
 use crate::process::{Change, Life, Process};
 use crate::series::{Group, GroupKey, Series, SeriesKey};
 use crate::time::Now;
@@ -49,6 +49,8 @@ pub(crate) struct World {
     jobs: BTreeMap<(u32, String), Duration>,
     swept: Duration,
     last_up: Option<Duration>,
+    /// The time over which rates are not yet computed.
+    period: Duration,
 }
 
 impl World {
@@ -134,6 +136,7 @@ impl World {
 
     /// Ends a look: computes rates and gauges, and removes what nobody has used for long.
     pub(crate) fn finish(&mut self, now: Now) {
+        let is_first = self.last_up.is_none();
         let period = self.last_up.replace(now.up).map_or(Duration::ZERO, |last| now.up.saturating_sub(last));
         for process in self.processes.values_mut() {
             process.judge(now.up, SILENT);
@@ -153,7 +156,12 @@ impl World {
                 }
             }
         }
-        self.series.values_mut().for_each(|series| series.finish(period));
+        self.period += period;
+        // The first look only has a time. One that soon follows another counts with the next one.
+        if is_first || self.period >= SHORTEST {
+            let period = std::mem::take(&mut self.period);
+            self.series.values_mut().for_each(|series| series.finish(period));
+        }
         self.series.retain(|series| now.up.saturating_sub(series.used) <= KEPT);
         self.groups.retain(|group| now.up.saturating_sub(group.used) <= KEPT);
         if now.up.saturating_sub(self.swept) >= SWEEP {

@@ -165,6 +165,36 @@ fn an_interface_that_no_job_uses_is_neither_sick_nor_slow() {
 }
 
 #[test]
+fn a_look_that_soon_follows_another_changes_no_rate() {
+    let mut host = Host::new("[avoid_congestion]\nenter_s = 1\n", &EQUAL);
+    let job = host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    host.play(20);
+    let rates = |host: &Host| {
+        let state = host.agent.state();
+        let port = &state.ports[0];
+        let samples = host::metrics::read(&host.agent.metrics());
+        let share = host::metrics::sum(&samples, "railweave_rail_share_ratio", &[("port", "mlx5_0")]);
+        (port.sent_bytes_per_second, port.congestion_marks_per_second, share)
+    };
+    let before = rates(&host);
+    // The job writes its file ten times a second, and the order of an operator comes in between.
+    host.jobs[job].hangs = true;
+    host.step = std::time::Duration::from_millis(20);
+    host.links.get_mut("mlx5_0").unwrap().count(Counter::RpCnpHandled, 50);
+    for _ in 0..3 {
+        host.look();
+        assert_eq!(rates(&host), before);
+    }
+    assert!(host.agent.rules(7).is_empty(), "50 marks are few for a second");
+    host.jobs[job].hangs = false;
+    host.step = std::time::Duration::from_secs(1);
+    host.look();
+    let after = rates(&host);
+    assert!((after.1 - 50.0 / 1.06).abs() < 0.1, "none is lost: {after:?}");
+    assert!((after.0 / before.0 - 1.0).abs() < 0.06, "{after:?} {before:?}");
+}
+
+#[test]
 fn jobs_go_on_if_all_their_ports_are_sick() {
     let mut host = Host::new("[avoid_sick]\n", &EQUAL);
     let job = host.job(7, "one", &["mlx5_0", "mlx5_1"]);
