@@ -479,7 +479,7 @@ def agents():
             "summed by user.",
             [
                 (f"max by (instance) (railweave_agent_series{{{AGENT}}})", "{{instance}} series"),
-                (f"max by (instance) (railweave_agent_series_left_out{{{AGENT}}})", "{{instance}} left out"),
+                (f"max by (instance) (railweave_agent_series_left_out_total{{{AGENT}}})", "{{instance}} left out"),
             ],
             "short",
         ),

@@ -7,7 +7,7 @@ use crate::drain::{Drain, Reason, Unseen};
 use crate::findings::{Finding, Findings, MORE, Severity};
 use crate::names::{counted_name, covering};
 use crate::ports::{PortCounters, PortUse};
-use crate::process::Life;
+use crate::process::{Life, Process};
 use crate::rules::{GroupWeights, Inherited, Orders, file};
 use crate::script::Script;
 use crate::series::GroupKey;
@@ -18,6 +18,7 @@ use crate::weights::{Shares, groups, orders, senders};
 use crate::world::World;
 use railweave_counters::PortReading;
 use railweave_telemetry::{Presence, RailState, Snapshot};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -26,6 +27,9 @@ const CONGESTED: f64 = 0.999;
 
 /// The most files of a user that findings name one by one.
 const NAMED_FILES: usize = 16;
+
+/// The most jobs of a user that findings name one by one.
+const NAMED_JOBS: usize = 16;
 
 /// An agent.
 ///
@@ -266,12 +270,16 @@ impl Agent {
 
     /// Returns the rules for a user's policy file; empty if nothing is ordered.
     pub fn rules(&self, user: u32) -> String {
+        self.orders().rules(user).0
+    }
+
+    fn orders(&self) -> Orders<'_> {
         let mut rules: Vec<&str> = self.config.fixed.iter().map(String::as_str).collect();
         if let Some(script) = &self.config.script {
             rules.extend(self.script.rules(script.timeout_s, self.now.up).iter().map(String::as_str));
         }
         let drained = self.drains.keys().map(String::as_str).collect();
-        Orders { rules, weights: self.weights.clone(), drained }.rules(user)
+        Orders { rules, weights: Cow::Borrowed(&self.weights), drained }
     }
 
     /// Returns the text of a policy file with these rules.
@@ -443,28 +451,7 @@ impl Agent {
     }
 
     fn find_users(&self, add: &mut impl FnMut(&'static str, &str, Severity, String)) {
-        let mut silent: BTreeMap<u32, usize> = BTreeMap::new();
-        for ((user, file), process) in self.world.processes.iter().filter(|(_, it)| it.life == Life::Silent) {
-            let count = silent.entry(*user).or_default();
-            *count += 1;
-            if *count > NAMED_FILES {
-                continue;
-            }
-            let facts = &process.facts;
-            let text = format!(
-                "process {} on {} (job \"{}\") has not written its file for {} s; it is stopped or hangs, or ended in \
-                 another container",
-                facts.pid,
-                facts.host,
-                facts.job,
-                self.now.up.saturating_sub(process.written).as_secs()
-            );
-            add("process-silent", &format!("{user}/{file}"), Severity::Warning, text);
-        }
-        for (user, count) in silent.into_iter().filter(|(_, count)| *count > NAMED_FILES) {
-            let text = format!("{} more processes of user {user} have not written their files", count - NAMED_FILES);
-            add("process-silent", &format!("{user}/{MORE}"), Severity::Warning, text);
-        }
+        self.find_silent(add);
         for (number, user) in &self.users {
             for (file, reason) in user.refused.iter().take(NAMED_FILES) {
                 let text = format!("\"{file}\" of user {number} {reason}");
@@ -479,6 +466,47 @@ impl Agent {
                     add("not-steering", run_dir, Severity::Warning, reason.clone());
                 }
             }
+            let (_, left_out) = self.orders().rules(*number);
+            if left_out > 0 {
+                let text = format!(
+                    "{left_out} rules for user {number} have no room in a policy file, so they hold for no job; try \
+                     fewer drained ports, or fewer rules"
+                );
+                add("not-steering", &number.to_string(), Severity::Warning, text);
+            }
+        }
+    }
+
+    /// Finds the jobs whose processes are silent.
+    fn find_silent(&self, add: &mut impl FnMut(&'static str, &str, Severity, String)) {
+        let mut jobs: BTreeMap<(u32, &str), (usize, &Process)> = BTreeMap::new();
+        for ((user, _), process) in self.world.processes.iter().filter(|(_, it)| it.life == Life::Silent) {
+            let (count, first) = jobs.entry((*user, &process.facts.job)).or_insert((0, process));
+            *count += 1;
+            if process.written < first.written {
+                *first = process;
+            }
+        }
+        let mut users: BTreeMap<u32, usize> = BTreeMap::new();
+        for ((user, job), (count, first)) in jobs {
+            let jobs = users.entry(user).or_default();
+            *jobs += 1;
+            if *jobs > NAMED_JOBS {
+                continue;
+            }
+            let text = format!(
+                "{count} processes of job \"{job}\" of user {user} have not written their files, process {} on {} for \
+                 {} s; they are stopped or hang, or ended in another container",
+                first.facts.pid,
+                first.facts.host,
+                self.now.up.saturating_sub(first.written).as_secs()
+            );
+            add("process-silent", &format!("{user}/{job}"), Severity::Warning, text);
+        }
+        for (user, count) in users.into_iter().filter(|(_, count)| *count > NAMED_JOBS) {
+            let text =
+                format!("processes of {} more jobs of user {user} have not written their files", count - NAMED_JOBS);
+            add("process-silent", &format!("{user}/{MORE}"), Severity::Warning, text);
         }
     }
 }

@@ -50,9 +50,9 @@ pub const KINDS: [(&str, &str); 13] = [
     ("port-empty", "a port that is to be empty is: this host sends nothing over it"),
     ("drain-in-vain", "connections go on using a drained port, or may do so"),
     ("port-unknown", "a port that is to be empty has a name that nothing on this host has"),
-    ("process-silent", "a process has not written its file for long"),
+    ("process-silent", "processes of a job have not written their files for long"),
     ("file-refused", "a file cannot be used"),
-    ("not-steering", "the agent writes no policy for a user"),
+    ("not-steering", "the agent writes no policy for a user, or not all of it"),
     ("balance", "ports are shared between jobs by orders"),
     ("script", "the program of the policy script fails"),
 ];

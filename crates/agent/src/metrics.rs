@@ -348,10 +348,10 @@ impl Agent {
             "Series of rails; the configuration bounds them.",
             [(none(), Some(self.world.series.len() as f64))],
         );
-        all.gauges(
+        all.counters(
             "railweave_agent_series_left_out",
             "Rails that were counted under another name, because there was no series left.",
-            [(none(), Some(self.world.left_out as f64))],
+            [(none(), self.world.left_out)],
         );
     }
 }

@@ -1,8 +1,8 @@
 //! The names of ports: those that rails have, and those for which the name of an interface or adapter stands.
 
-/// Returns the names that stand for a port, its own first: an interface (`eth0`) for its addresses (`eth0@10.0.0.1`), an
-/// adapter (`mlx5_0`) for its ports (`mlx5_0:2`), and each also for its Data Direct engine (`mlx5_0_dma`). A drain of
-/// any of them is one of the port.
+/// Returns the names that stand for a port, its own first: an interface (`eth0`) for its addresses (`eth0@10.0.0.1`),
+/// an adapter (`mlx5_0`) for its ports (`mlx5_0:2`), and each also for its Data Direct engine (`mlx5_0_dma`). A drain
+/// of any of them is one of the port.
 pub(crate) fn covering(port: &str) -> Vec<String> {
     let name = port.split('@').next().unwrap_or(port);
     let (device, number) = numbered(name).map_or((name, None), |(device, number)| (device, Some(number)));

@@ -5,6 +5,7 @@ use crate::config::is_name;
 use crate::names::patterns;
 use crate::series::GroupKey;
 use railweave_telemetry::{LARGEST_POLICY, MOST_RULES};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
@@ -37,24 +38,26 @@ pub(crate) struct Orders<'a> {
     /// Rules of the operator, and of a script, in their order.
     pub(crate) rules: Vec<&'a str>,
     /// The weights of groups.
-    pub(crate) weights: GroupWeights,
+    pub(crate) weights: Cow<'a, GroupWeights>,
     /// The ports that are to be empty, sorted; each name stands for the ports that it covers.
     pub(crate) drained: Vec<&'a str>,
 }
 
 impl Orders<'_> {
-    /// Returns the rules for a user's folder, one line each; empty if nothing is ordered.
+    /// Returns the rules for a user's folder, one line each, which are empty if nothing is ordered, and the number of
+    /// rules that had no room.
     ///
     /// A rule that does not name rails itself comes twice if ports are drained: first for connections that have one of
     /// these, without it.
     ///
     /// A file that is too long orders nothing at all, so the last rules are left out of one that would be; but never
     /// the one that drains.
-    pub(crate) fn rules(&self, user: u32) -> String {
+    pub(crate) fn rules(&self, user: u32) -> (String, usize) {
         let drained: Vec<String> = self.drained.iter().flat_map(|port| patterns(port)).collect();
         let drained = drained.join(",");
         let last = if drained.is_empty() { String::new() } else { format!("rail={drained} -> drain\n") };
-        let mut lines = Lines { text: String::new(), rules: MOST_RULES - 1, bytes: MOST_BYTES - last.len() };
+        let bytes = MOST_BYTES.saturating_sub(last.len());
+        let mut lines = Lines { text: String::new(), rules: MOST_RULES - 1, bytes, left_out: 0 };
         for rule in &self.rules {
             let own = rule.trim();
             match rule.split_once("->") {
@@ -80,7 +83,7 @@ impl Orders<'_> {
                 lines.add(&[&format!("{matchers} rail={drained} -> weights {weights} drain"), &own]);
             }
         }
-        lines.text + &last
+        (lines.text + &last, lines.left_out)
     }
 }
 
@@ -90,6 +93,8 @@ struct Lines {
     /// The rules and bytes that there is still room for.
     rules: usize,
     bytes: usize,
+    /// The rules that were left out.
+    left_out: usize,
 }
 
 impl Lines {
@@ -98,6 +103,7 @@ impl Lines {
         let bytes: usize = rules.iter().map(|rule| rule.len() + 1).sum();
         if rules.len() > self.rules || bytes > self.bytes {
             (self.rules, self.bytes) = (0, 0);
+            self.left_out += 1;
             return;
         }
         (self.rules, self.bytes) = (self.rules - rules.len(), self.bytes - bytes);
@@ -204,10 +210,10 @@ mod tests {
     fn drains_hold_together_with_weights_and_rules() {
         let orders = Orders {
             rules: vec!["job=fixed -> weights 1,3", "job=own rail=1 -> only"],
-            weights: [(group("one"), vec![(0, 0.75), (1, 0.25)]), (group(""), vec![(1, 1.0)])].into(),
+            weights: Cow::Owned([(group("one"), vec![(0, 0.75), (1, 0.25)]), (group(""), vec![(1, 1.0)])].into()),
             drained: vec!["eth1", "eth2"],
         };
-        let rules = orders.rules(7);
+        let rules = orders.rules(7).0;
         let sick = [("eth2", "had 60 link errors in a minute")];
         let text = file(&rules, "0.1.0 on node1", ["eth1"].iter(), sick.iter().copied(), Duration::from_secs(100), 30);
         assert_eq!(weights(decide(&text, "fixed", &["eth0", "eth1"])), Some(([1, 3], 0b10)));
@@ -217,7 +223,10 @@ mod tests {
         assert_eq!(weights(decide(&text, "one", &["eth0", "eth3"])), Some(([750, 250], 0)));
         assert_eq!(weights(decide(&text, "two", &["eth0", "eth3"])), Some(([0, 1000], 0)), "the job is not known");
         assert_eq!(weights(decide(&text, "two", &["eth2", "eth1"])), Some(([0, 1000], 0)), "the last rails stay");
-        assert_eq!(Orders { weights: [(group("one"), vec![(0, 1.0)])].into(), ..Orders::default() }.rules(8), "");
+        assert_eq!(
+            Orders { weights: Cow::Owned([(group("one"), vec![(0, 1.0)])].into()), ..Orders::default() }.rules(8).0,
+            ""
+        );
         assert_eq!(
             origin(&text),
             Origin::Agent(Inherited {
@@ -228,14 +237,22 @@ mod tests {
     }
 
     #[test]
+    fn rules_without_room_are_counted() {
+        let rule = format!("job={} -> weights 1,3", "j".repeat(400_000));
+        let orders = Orders { rules: vec![&rule; 4], drained: vec!["eth1"], ..Orders::default() };
+        let (text, left_out) = orders.rules(7);
+        assert_eq!((text.lines().count(), left_out), (3, 3), "each is two, and the drain is there all the same");
+    }
+
+    #[test]
     fn names_that_no_rule_can_have_are_left_out() {
         for name in ["a b", "a,b", "a*", "a->b", "a=b", "", "a\nany"] {
             let key = GroupKey { peer_host: name.into(), ..group("one") };
-            let orders = Orders { weights: [(key, vec![(0, 1.0)])].into(), ..Orders::default() };
-            assert_eq!(orders.rules(7), "", "{name}");
+            let orders = Orders { weights: Cow::Owned([(key, vec![(0, 1.0)])].into()), ..Orders::default() };
+            assert_eq!(orders.rules(7).0, "", "{name}");
         }
-        let orders = Orders { weights: [(group("one"), vec![(0, 0.0)])].into(), ..Orders::default() };
-        assert_eq!(orders.rules(7), "", "weights that are all 0 are none");
+        let orders = Orders { weights: Cow::Owned([(group("one"), vec![(0, 0.0)])].into()), ..Orders::default() };
+        assert_eq!(orders.rules(7).0, "", "weights that are all 0 are none");
     }
 
     #[test]

@@ -172,5 +172,32 @@ fn many_groups_cost_no_square_of_them_and_make_no_file_too_long() {
     let rails = ["p3", "mlx5_1"];
     let order = rules.decide(&railweave_telemetry::Subject { rails: &rails, ..Default::default() }).unwrap();
     assert_eq!(order.drained, 1, "drains come before all that has no room");
+    let state = agent.state();
+    let finding = state.findings.iter().find(|it| it.kind == "not-steering" && it.about == "8").unwrap();
+    assert!(finding.text.contains(" rules for user 8 have no room in a policy file"), "{}", finding.text);
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn silent_processes_are_one_finding_of_their_job() {
+    let mut host = Host::new("", &PORTS);
+    for place in 0..40 {
+        let job = host.job(7, if place < 30 { "one" } else { "two" }, &["mlx5_0", "mlx5_1"]);
+        host.play(1);
+        host.jobs[job].hangs = true;
+    }
+    host.play(20);
+    assert_eq!(host.findings("7/one"), ["process-silent"]);
+    assert_eq!(host.findings("7/two"), ["process-silent"]);
+    let said: Vec<_> = host.log.iter().filter(|line| line.starts_with("process-silent")).collect();
+    assert_eq!(said.len(), 2, "{said:?}");
+    let state = host.agent.state();
+    let finding = state.findings.iter().find(|it| it.about == "7/one").unwrap();
+    assert!(finding.text.starts_with("30 processes of job \"one\" of user 7 have not written"), "{}", finding.text);
+    for place in 0..20 {
+        let job = host.job(8, &format!("job{place}"), &["mlx5_0", "mlx5_1"]);
+        host.jobs[job].hangs = true;
+    }
+    host.play(20);
+    assert_eq!(host.findings("8/(more)"), ["process-silent"], "names that are made up are bounded");
 }
