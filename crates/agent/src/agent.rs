@@ -285,6 +285,7 @@ impl Agent {
     /// Returns the text of a policy file with these rules.
     pub fn policy_file(&self, rules: &str, clock: Duration) -> String {
         let sick = self.health.iter().filter_map(|(port, health)| Some((port, health.reason()?)));
+        let sick = sick.take(MOST_DRAINED);
         file(rules, &self.name, self.operator.iter(), sick, clock, self.config.ttl_s)
     }
 
@@ -362,6 +363,12 @@ impl Agent {
         covering(port).iter().find_map(|name| self.drains.get(name))
     }
 
+    /// Returns true if a port is to be empty for a reason.
+    pub(crate) fn is_drained(&self, port: &str, reason: Reason) -> bool {
+        let mut drains = covering(port).into_iter().filter_map(|name| self.drains.get(&name));
+        drains.any(|drain| drain.reasons.contains_key(&reason))
+    }
+
     /// Returns the use of the ports that are to be empty.
     fn usages(&self) -> BTreeMap<String, PortUse> {
         let mut usages: BTreeMap<String, PortUse> = BTreeMap::new();
@@ -375,15 +382,17 @@ impl Agent {
 
     /// Looks at the progress of drains. Returns the use of their ports.
     fn look_at_drains(&mut self) -> BTreeMap<String, PortUse> {
+        if self.drains.is_empty() {
+            return BTreeMap::new();
+        }
         let usages = self.usages();
         let unseen = Unseen { nameless: self.world.nameless(), files: self.refused_files() };
-        let known: BTreeSet<String> =
-            self.counters.keys().chain(self.uses.keys()).flat_map(|port| covering(port)).collect();
+        let counted: BTreeSet<String> = self.counters.keys().flat_map(|port| covering(port)).collect();
         let none = PortUse::default();
         for (port, drain) in &mut self.drains {
             // The counters of an adapter are also those of its Data Direct engine; but an address is one of several.
             let is_counted = || !port.contains('@') && self.counters.contains_key(&counted_name(port));
-            let is_known = known.contains(port) || is_counted();
+            let is_known = usages.contains_key(port) || counted.contains(port) || is_counted();
             drain.look(usages.get(port).unwrap_or(&none), &unseen, is_known, self.now.up, self.now.clock);
         }
         usages
@@ -397,7 +406,8 @@ impl Agent {
 
     /// Returns everything that an operator should know now.
     fn find(&self, usages: &BTreeMap<String, PortUse>) -> Vec<Finding> {
-        let known: BTreeSet<&str> = self.counters.keys().chain(self.uses.keys()).map(String::as_str).collect();
+        // Not the names that rails have: processes can make up any number of them.
+        let known: BTreeSet<&str> = self.counters.keys().map(String::as_str).collect();
         let mut findings = Vec::new();
         let mut add = |kind, about: &str, severity, text: String| {
             findings.push(Finding { kind, about: about.to_owned(), severity, text });

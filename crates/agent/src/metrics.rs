@@ -270,7 +270,7 @@ impl Agent {
         let used = || self.port_names().into_iter();
         let reasons = used().flat_map(|port| {
             [Reason::Operator, Reason::Configuration, Reason::Sick].map(|reason| {
-                let holds = self.drain_of(port).is_some_and(|drain| drain.reasons.contains_key(&reason));
+                let holds = self.is_drained(port, reason);
                 (with(&port_label(port), "reason", reason.word()), Some(f64::from(u8::from(holds))))
             })
         });

@@ -219,6 +219,9 @@ fn the_name_of_an_adapter_stands_for_its_ports_and_engine() {
     host.agent.drain("mlx5_0").unwrap();
     host.play(10);
     assert_eq!(host.phase("mlx5_0"), Some(Phase::Empty), "{}", host.agent.rules(7));
+    let samples = host::metrics::read(&host.agent.metrics());
+    let drained = |port| host::metrics::sum(&samples, "railweave_port_drained", &[("port", port)]);
+    assert_eq!(["mlx5_0:2", "mlx5_0_dma:2", "mlx5_01:1"].map(drained), [1.0, 1.0, 0.0]);
     let states: Vec<_> = host.jobs[job].snapshot.state.rails.iter().map(|rail| rail.state).collect();
     assert_eq!(states, [RailState::Drained, RailState::Drained, RailState::Up, RailState::Drained]);
     host.job(7, "two", &["mlx5_0:2"]);
