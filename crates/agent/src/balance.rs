@@ -330,6 +330,17 @@ mod tests {
         Sender { group, job: (0, job.to_owned()), rails: rails.collect() }
     }
 
+    #[test]
+    fn a_look_that_soon_follows_another_weighs_little() {
+        let mut rates = Rates::new();
+        let mut add = |millis, rate| {
+            rates.add(&[sender("g", "one", &[("p", rate)])], Duration::from_millis(millis), Duration::from_secs(3))
+        };
+        assert!(!add(1000, 100.0) && !add(2000, 100.0) && !add(2001, 900.0) && !add(3000, 100.0) && add(4000, 100.0));
+        let mean = rates.take()[0].rails[0].2;
+        assert!((mean - 100.0).abs() < 1.0, "{mean}");
+    }
+
     fn rounded(weights: Option<&Weights>) -> Vec<f64> {
         weights.into_iter().flatten().map(|(_, weight)| (weight * 100.0).round() / 100.0).collect()
     }
