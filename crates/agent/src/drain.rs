@@ -140,7 +140,7 @@ impl Drain {
         let more = match (self.phase, self.doubt) {
             (Phase::Emptying, None) => None,
             (Phase::Emptying, Some(Doubt::Unknown)) => {
-                let known = few(known).map_or("none".to_owned(), |names| names);
+                let known = few(known).unwrap_or_else(|| "none".to_owned());
                 let text = format!(
                     "port {port} is not known on this host, so nobody can say that it is empty; known: {known}; try \
                      one of these"
@@ -148,11 +148,15 @@ impl Drain {
                 Some(finding("port-unknown", Severity::Warning, text))
             }
             (Phase::Emptying, Some(Doubt::Unseen { rails, files })) => {
-                let text = format!(
-                    "port {port} may be in use: {rails} rails of processes whose files name no ports (they have an \
-                     older version, or too many rails), and {files} files that cannot be used; try ending these \
-                     processes"
-                );
+                let rails = (rails > 0).then(|| {
+                    format!(
+                        "{rails} rails of processes whose files name no ports for them (they have an older version, \
+                         or too many rails)"
+                    )
+                });
+                let files = (files > 0).then(|| format!("{files} files that cannot be used (file-refused)"));
+                let all: Vec<String> = rails.into_iter().chain(files).collect();
+                let text = format!("port {port} may be in use by {}; try ending these processes", all.join(" and "));
                 Some(finding("drain-in-vain", Severity::Warning, text))
             }
             (Phase::Empty, _) => {
@@ -185,7 +189,7 @@ impl Unseen {
 
 /// Returns the number of rails that may send.
 fn using(usage: &PortUse) -> u32 {
-    usage.in_state(RailState::Up) + usage.in_state(RailState::Suspected)
+    usage.in_state(RailState::Up).saturating_add(usage.in_state(RailState::Suspected))
 }
 
 fn is_quiet(usage: &PortUse, up: Duration) -> bool {

@@ -95,6 +95,8 @@ pub(crate) struct Process {
     written_ns: u64,
     rails: HashMap<(u32, u8), TrackedRail>,
     connections: HashMap<u32, TrackedConnection>,
+    /// The rails that may send but had no room in its file, or whose connections had none.
+    pub(crate) left_out: u32,
     /// True while its file cannot be used: what it has counted stays, so that it does not count again later.
     pub(crate) is_refused: bool,
     /// True until its first counters were taken.
@@ -113,6 +115,7 @@ impl Process {
             written_ns: 0,
             rails: HashMap::new(),
             connections: HashMap::new(),
+            left_out: 0,
             is_refused: false,
             is_new: true,
             is_baseline: false,
@@ -159,11 +162,14 @@ impl Process {
     pub(crate) fn take(&mut self, state: &State, is_baseline: bool) -> Vec<Change> {
         let senders: HashMap<u32, bool> =
             state.connections.iter().map(|it| (it.number, it.direction == Direction::Send)).collect();
-        (self.is_new, self.is_baseline) = (false, is_baseline);
+        (self.is_new, self.is_baseline, self.left_out) = (false, is_baseline, 0);
         let mut changes = Vec::with_capacity(state.rails.len());
         for (rail_index, rail) in state.rails.iter().enumerate() {
             // A rail whose connection had no room in the file belongs to nothing.
-            let Some(is_sender) = senders.get(&rail.connection) else { continue };
+            let Some(is_sender) = senders.get(&rail.connection) else {
+                self.left_out += u32::from(matches!(rail.state, RailState::Up | RailState::Suspected));
+                continue;
+            };
             let counters = [
                 rail.bytes_sent,
                 rail.bytes_received,

@@ -5,7 +5,7 @@ use crate::ports::{PortUse, SHORTEST};
 use crate::process::{Change, Life, Process};
 use crate::series::{Group, GroupKey, Series, SeriesKey};
 use crate::time::Now;
-use railweave_telemetry::{EventKind, Presence, Snapshot};
+use railweave_telemetry::{EventKind, Presence, RailState, Snapshot};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -90,6 +90,7 @@ impl World {
         }
         process.note_written(*written_ns, presence, now.up);
         let changes = process.take(state, is_baseline);
+        process.left_out = process.left_out.saturating_add(snapshot.left_out[2]);
         for connection in &state.connections {
             let find = || self.find_group(GroupKey::of(user, state, connection), now);
             let (group, messages, waited) = process.take_connection(connection, find);
@@ -169,13 +170,16 @@ impl World {
         }
     }
 
-    /// Returns the use of ports whose names are not known: files of an older version have none, and rails beyond the
-    /// series lose them.
+    /// Returns the use of ports whose names are not known: files of an older version have none, rails beyond the series
+    /// lose them, and others had no room in the file.
     pub(crate) fn nameless(&self) -> PortUse {
         let mut usage = PortUse::default();
         for (key, series) in self.series.iter().filter(|(key, _)| key.port.is_empty()) {
             usage.add(key, series, self.last_up.unwrap_or_default());
         }
+        let live = self.processes.values().filter(|process| process.life != Life::Gone && !process.is_refused);
+        let up = &mut usage.states[RailState::Up as usize];
+        *up = live.map(|process| process.left_out).fold(*up, u32::saturating_add);
         usage
     }
 

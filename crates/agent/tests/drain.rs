@@ -175,7 +175,7 @@ fn a_port_that_rails_without_names_may_use_is_not_empty() {
     host.play(20);
     assert_eq!(host.phase("mlx5_1"), Some(Phase::Emptying));
     assert_eq!(host.findings("mlx5_1"), ["drain-in-vain", "port-drained"]);
-    assert!(host.log.iter().any(|line| line.contains("may be in use: 1 rails of processes")), "{:?}", host.log);
+    assert!(host.log.iter().any(|line| line.contains("may be in use by 1 rails of processes")), "{:?}", host.log);
     host.jobs[old].presence = railweave_telemetry::Presence::Gone;
     host.play(5);
     assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty));
@@ -263,4 +263,22 @@ fn a_process_of_another_container_that_is_silent_for_long_is_gone() {
     host.jobs[job].presence = railweave_telemetry::Presence::Running;
     host.look();
     assert_eq!(host.agent.state().jobs[0].processes[0].presence, "silent");
+}
+
+#[test]
+fn a_port_that_rails_without_room_in_their_file_may_use_is_not_empty() {
+    for is_rail in [true, false] {
+        let mut host = Host::new("drain = [\"mlx5_1\"]", &PORTS);
+        let job = host.job(7, "one", &["mlx5_0", "mlx5_1", "mlx5_0"]);
+        let snapshot = &mut host.jobs[job].snapshot;
+        if is_rail {
+            snapshot.left_out[2] = 4;
+        } else {
+            // Its connection is not in the file.
+            snapshot.state.rails[2].connection = 9;
+        }
+        host.play(20);
+        assert_eq!(host.phase("mlx5_1"), Some(Phase::Emptying));
+        assert_eq!(host.findings("mlx5_1"), ["drain-in-vain", "port-drained"]);
+    }
 }
