@@ -164,11 +164,19 @@ impl Folder {
     /// # Errors
     /// If there is none, or it is not a regular file of the folder's owner or of root, or is not text.
     pub fn policy(&self) -> Result<String, FolderError> {
+        Ok(self.policy_and_owner()?.0)
+    }
+
+    /// Returns the text of the policy file, and the number of its owner: this folder's owner or root.
+    ///
+    /// # Errors
+    /// As [`Self::policy`].
+    pub fn policy_and_owner(&self) -> Result<(String, u32), FolderError> {
         let (file, facts) = self.read_file(POLICY, LARGEST_POLICY)?;
         let mut bytes = vec![0; facts.len() as usize];
         let filled = trusted::read(&file, &mut bytes)?;
         bytes.truncate(filled);
-        String::from_utf8(bytes).map_err(|_| FolderError::NotText)
+        Ok((String::from_utf8(bytes).map_err(|_| FolderError::NotText)?, facts.uid()))
     }
 
     /// Puts a policy file in place, whole: readers see the one before or this one. A policy that root writes into
@@ -339,5 +347,8 @@ mod tests {
         std::os::unix::fs::chown(&scratch.0, Some(4711), None).unwrap();
         let folder = Folder::open(&scratch.0).unwrap();
         assert_eq!((folder.owner(), folder.policy().unwrap()), (4711, "x".to_owned()));
+        assert_eq!(folder.policy_and_owner().unwrap().1, 4711);
+        folder.put_policy("y").unwrap();
+        assert_eq!(folder.policy_and_owner().unwrap(), ("y".to_owned(), 0));
     }
 }

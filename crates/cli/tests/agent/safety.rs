@@ -3,12 +3,13 @@
 use crate::host::{Agent, Scratch, free_port, is_root, over_tcp, until};
 use railweave_patience::in_time;
 use rustix::process::Signal;
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 
 /// A token of the length that is asked for.
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -156,5 +157,46 @@ fn an_agent_of_another_user_cannot_use_the_folder_and_says_so() {
     agent.until_said("agent.sock\" cannot be used");
     assert_eq!(agent.count_said("not watched: "), 1, "{}", agent.log());
     assert_eq!(fs::read_dir(scratch.run_dir()).unwrap().count(), 0);
+    agent.terminate();
+}
+
+/// Writes a policy file that looks like an agent's, and says that an operator has drained a port.
+fn drain_by_file(run_dir: &Path, port: &str, owner: u32) {
+    let text = format!(
+        "railweave-policy 1\n# railweave agent 0.1.0 on here, process 1 wrote this\n# drained {port}\nttl forever\n\
+         rail={port} -> drain\n"
+    );
+    let path = run_dir.join("policy");
+    fs::write(&path, text).unwrap();
+    std::os::unix::fs::chown(&path, Some(owner), None).unwrap();
+}
+
+#[test]
+fn only_the_agents_own_file_says_that_an_operator_drained_a_port() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new("inherit");
+    let other = scratch.path().join("other");
+    DirBuilder::new().mode(0o700).create(&other).unwrap();
+    std::os::unix::fs::chown(&other, Some(65_534), None).unwrap();
+    drain_by_file(&scratch.run_dir(), "rail1", 0);
+    drain_by_file(&other, "rail2", 65_534);
+    let agent = Agent::start(&scratch, "", &["--run-dir", other.to_str().unwrap()]);
+    assert_eq!(agent.count_said("stays drained"), 1, "{}", agent.log());
+    let drains = agent.get("/api/v1/drains");
+    assert_eq!((drains.as_array().map(Vec::len), &drains[0]["port"]), (Some(1), &"rail1".into()), "{drains}");
+    // It is an agent's all the same, so this one replaces it.
+    until("the agent's own orders", || {
+        fs::read_to_string(other.join("policy")).ok().filter(|text| text.contains("rail=rail1 -> drain"))
+    });
+    // A file of root in the folder of another user may be one that this user has moved there.
+    agent.give_back("rail1");
+    until("no policy", || (!other.join("policy").exists()).then_some(()));
+    agent.terminate();
+    drain_by_file(&other, "rail2", 0);
+    let agent = Agent::start(&scratch, "", &["--run-dir", other.to_str().unwrap()]);
+    until("no policy", || (!other.join("policy").exists()).then_some(()));
+    assert_eq!(agent.count_said("stays drained"), 0, "{}", agent.log());
     agent.terminate();
 }

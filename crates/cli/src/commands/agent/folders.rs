@@ -24,7 +24,7 @@ pub(super) struct Watched {
     written: Option<String>,
     /// True until the first look has ended: files that are there then are older than the agent.
     is_new: bool,
-    /// True once the drains of an agent before this one were taken over.
+    /// True once the file of an agent before this one was taken over.
     is_inherited: bool,
 }
 
@@ -137,7 +137,7 @@ impl Watched {
                 Err(error) => return Err(format!("\"{path}/agent.lock\" {error}")),
             }
         }
-        let text = match self.folder.policy() {
+        let (text, owner) = match self.folder.policy_and_owner() {
             Err(FolderError::Missing) => {
                 // Somebody has removed it.
                 if self.written.take().is_some() {
@@ -146,14 +146,18 @@ impl Watched {
                 return Ok(());
             }
             Err(error) => return Err(format!("\"{path}/policy\" {error}")),
-            Ok(text) => text,
+            Ok(found) => found,
         };
         if self.written.as_ref() == Some(&text) {
             return Ok(());
         }
         match origin(&text) {
             Origin::Agent(before) => {
-                if !std::mem::replace(&mut self.is_inherited, true) {
+                // A drain is for the whole host, and every user may write a file that looks like an agent's: only this
+                // user's own says what an operator ordered.
+                let user = rustix::process::geteuid().as_raw();
+                let is_own = self.folder.owner() == user && owner == user;
+                if !std::mem::replace(&mut self.is_inherited, true) && is_own {
                     let lines = shared.agent().inherit(&before);
                     lines.iter().for_each(|line| log::say(line));
                 }
