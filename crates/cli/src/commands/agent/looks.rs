@@ -15,6 +15,8 @@ pub(super) struct Looks {
     settings: Settings,
     source: Source,
     watched: BTreeMap<PathBuf, Watched>,
+    /// The run dirs of all users that were found last.
+    users: Vec<PathBuf>,
     /// The folders that cannot be used, with the reasons that were said.
     refused: BTreeMap<PathBuf, String>,
     buffer: Vec<u8>,
@@ -26,6 +28,7 @@ impl Looks {
             settings: settings.clone(),
             source: Source::new(root),
             watched: BTreeMap::new(),
+            users: Vec::new(),
             refused: BTreeMap::new(),
             buffer: Vec::new(),
         }
@@ -68,7 +71,7 @@ impl Looks {
 
     /// Opens the folders that are new, and forgets those that are gone.
     fn find_folders(&mut self, shared: &Shared) {
-        let wanted: BTreeSet<PathBuf> = run_dirs(&self.settings).into_iter().collect();
+        let wanted: BTreeSet<PathBuf> = run_dirs(&self.settings, &mut self.users).into_iter().collect();
         // Otherwise there would be nothing that keeps orders while no job runs.
         let own = self.settings.own_run_dir();
         if wanted.contains(own.path()) && !self.watched.contains_key(own.path()) {

@@ -5,8 +5,8 @@ use super::log;
 use crate::environment;
 use railweave_agent::Config;
 use railweave_telemetry::RunDir;
-use std::fs::File;
-use std::io::Read;
+use std::fs::{DirEntry, File};
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -137,21 +137,58 @@ fn read_token(path: &Path) -> Result<String, String> {
     Ok(token.to_owned())
 }
 
+/// The folder in which the run dirs of all users are, unless their settings name others.
+const USERS: &str = "/dev/shm";
+
 /// Returns the folders to watch now: those of the settings, otherwise this user's own, and as root those of all users.
-pub(super) fn run_dirs(settings: &Settings) -> Vec<PathBuf> {
+/// `users` has those that were found last, and holds on to them while they cannot be listed.
+pub(super) fn run_dirs(settings: &Settings, users: &mut Vec<PathBuf>) -> Vec<PathBuf> {
     if !settings.config.run_dirs.is_empty() {
         return settings.config.run_dirs.clone();
     }
     let mut found = vec![settings.own.path().to_owned()];
     if rustix::process::geteuid().is_root() {
-        let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
-        let is_run_dir = |name: &str| {
-            name.strip_prefix("railweave-")
-                .is_some_and(|user| !user.is_empty() && user.bytes().all(|byte| byte.is_ascii_digit()))
-        };
-        found.extend(entries.filter(|it| it.file_name().to_str().is_some_and(is_run_dir)).map(|it| it.path()));
+        find_users(Path::new(USERS), users);
+        found.extend_from_slice(users);
     }
     found.sort();
     found.dedup();
     found
+}
+
+/// Finds the run dirs of all users in a folder. If it cannot be listed, for example because too many files are open,
+/// those that were found last stay.
+fn find_users(shm: &Path, users: &mut Vec<PathBuf>) {
+    let list = || std::fs::read_dir(shm)?.collect::<io::Result<Vec<_>>>();
+    let Ok(entries) = list() else { return };
+    let is_run_dir = |entry: &DirEntry| {
+        // Everybody may make folders there: a name that is not of its owner says nothing, and would only cost time.
+        entry.metadata().is_ok_and(|facts| entry.file_name().to_str() == Some(&format!("railweave-{}", facts.uid())))
+    };
+    *users = entries.into_iter().filter(is_run_dir).map(|entry| entry.path()).collect();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_run_dir_has_the_number_of_its_owner_and_outlives_a_folder_that_cannot_be_listed() {
+        let shm = std::env::temp_dir().join(format!("railweave-users-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&shm);
+        fs::create_dir(&shm).unwrap();
+        let user = rustix::process::geteuid().as_raw();
+        for name in [format!("{user}"), format!("0{user}"), format!("{}", user + 1), String::new(), format!("{user}x")]
+        {
+            fs::create_dir(shm.join(format!("railweave-{name}"))).unwrap();
+        }
+        let mut users = Vec::new();
+        find_users(&shm, &mut users);
+        assert_eq!(users, [shm.join(format!("railweave-{user}"))]);
+        let found = users.clone();
+        find_users(&shm.join("missing"), &mut users);
+        assert_eq!(users, found);
+        fs::remove_dir_all(&shm).unwrap();
+    }
 }
