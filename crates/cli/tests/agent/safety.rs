@@ -4,12 +4,13 @@ use crate::host::{Agent, Scratch, free_port, is_root, over_tcp, until};
 use railweave_patience::in_time;
 use rustix::process::Signal;
 use std::fs::{self, DirBuilder};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// A token of the length that is asked for.
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
@@ -136,6 +137,57 @@ fn idle_and_wild_connections_do_not_keep_others_from_working() {
     }
     assert_eq!(status(port, "GET", "/healthz", &["Host: localhost"]).0, 200);
     assert!(agent.try_get("/metrics").unwrap().1.ends_with("# EOF\n"));
+    agent.terminate();
+}
+
+/// The time after which a connection without a request may not be kept, with much of it for a slow machine.
+const NOT_KEPT: Duration = Duration::from_secs(20);
+
+#[test]
+fn connections_that_idle_give_their_places_to_new_ones() {
+    let scratch = Scratch::new("places");
+    let port = free_port();
+    let agent = Agent::start(&scratch, "", &["--listen", &format!("127.0.0.1:{port}")]);
+    let connect = || {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        stream.set_read_timeout(Some(NOT_KEPT)).unwrap();
+        stream
+    };
+    // These have had an answer, and may idle for longer than the others.
+    let request = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let answered = |mut stream: &TcpStream| {
+        stream.write_all(request.as_bytes())?;
+        let mut answer = [0; 1024];
+        let count = stream.read(&mut answer)?;
+        answer[..count].starts_with(b"HTTP/1.1 200").then_some(()).ok_or(io::Error::from(io::ErrorKind::UnexpectedEof))
+    };
+    let idle: Vec<TcpStream> = (0..300).map(|_| connect()).collect();
+    for stream in &idle[250..] {
+        in_time(answered(stream), "an answer of the agent");
+    }
+    let answers: Vec<_> = (0..300).map(|_| connect()).inspect(|it| in_time(answered(it), "an answer")).collect();
+    assert_eq!(status(port, "GET", "/healthz", &["Host: localhost"]).0, 200);
+    assert!(answered(&answers[0]).is_err(), "it has lost its place");
+    in_time(answered(&answers[299]), "an answer on a connection that was used lately");
+    agent.terminate();
+}
+
+#[test]
+fn a_request_that_does_not_come_ends_its_connection() {
+    let scratch = Scratch::new("drops");
+    let port = free_port();
+    let agent = Agent::start(&scratch, "", &["--listen", &format!("127.0.0.1:{port}")]);
+    let begin = Instant::now();
+    let mut silent = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    silent.set_read_timeout(Some(NOT_KEPT)).unwrap();
+    let mut slow = UnixStream::connect(scratch.run_dir().join("agent.sock")).unwrap();
+    // A byte at a time.
+    until("the end of a connection whose request is slow", || {
+        std::thread::sleep(Duration::from_millis(100));
+        slow.write_all(b"G").is_err().then_some(())
+    });
+    assert_eq!(silent.read(&mut [0; 64]).unwrap(), 0);
+    assert!(begin.elapsed() < NOT_KEPT, "{:?}", begin.elapsed());
     agent.terminate();
 }
 

@@ -3,24 +3,29 @@
 use super::log;
 use axum::serve::Listener;
 use rustix::process::{Resource, getrlimit, setrlimit};
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-/// The most connections at a time on each socket; others wait.
-const MOST_CONNECTIONS: usize = 64;
+/// The most connections at a time on each socket. Another one takes the place of the one on which nothing has moved for
+/// the longest time.
+const MOST_CONNECTIONS: usize = 256;
 
 /// The time after which a connection is closed on which nothing moves.
 const IDLE: Duration = Duration::from_secs(30);
+
+/// The time within which a request has to come: from the beginning of its connection, or from its first byte if others
+/// came before it.
+const REQUEST: Duration = Duration::from_secs(5);
 
 /// The pause between two attempts to listen.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -80,12 +85,43 @@ impl Tcp {
 /// A listener with a bound for its connections.
 pub(super) struct Limited<L> {
     listener: L,
-    room: Arc<Semaphore>,
+    places: Places,
+}
+
+/// The places of connections, by numbers in the order in which they came.
+type Places = Arc<Mutex<BTreeMap<u64, Place>>>;
+
+/// The place of a connection.
+struct Place {
+    /// The time at which something moved last.
+    moved: Instant,
+    /// Wakes the connection's task.
+    waker: Option<Waker>,
+}
+
+/// Nothing panics while these are locked.
+fn locked(places: &Places) -> MutexGuard<'_, BTreeMap<u64, Place>> {
+    places.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Gives a new connection a place, and returns its number. If there is no room, the one that has been idle for the
+/// longest time loses its place, by which it ends.
+fn take_place(places: &Places) -> u64 {
+    let mut places = locked(places);
+    if places.len() >= MOST_CONNECTIONS
+        && let Some(number) = places.iter().min_by_key(|(_, place)| place.moved).map(|(number, _)| *number)
+        && let Some(Place { waker: Some(waker), .. }) = places.remove(&number)
+    {
+        waker.wake();
+    }
+    let number = places.last_key_value().map_or(0, |(last, _)| last + 1);
+    places.insert(number, Place { moved: Instant::now(), waker: None });
+    number
 }
 
 impl<L> Limited<L> {
     pub(super) fn new(listener: L) -> Self {
-        Self { listener, room: Arc::new(Semaphore::new(MOST_CONNECTIONS)) }
+        Self { listener, places: Places::default() }
     }
 }
 
@@ -97,12 +133,9 @@ where
     type Addr = L::Addr;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        loop {
-            // It is never closed.
-            let Ok(room) = Arc::clone(&self.room).acquire_owned().await else { continue };
-            let (io, address) = self.listener.accept().await;
-            return (Bounded { io, idle: Box::pin(sleep(IDLE)), _room: room }, address);
-        }
+        let (io, address) = self.listener.accept().await;
+        let number = take_place(&self.places);
+        (Bounded::new(io, Arc::clone(&self.places), number), address)
     }
 
     fn local_addr(&self) -> io::Result<Self::Addr> {
@@ -110,23 +143,54 @@ where
     }
 }
 
-/// A connection that ends when nothing moves on it for long.
+/// A connection that ends when nothing moves on it for long, when a request takes too long to come, or when it loses
+/// its place.
 pub(super) struct Bounded<T> {
     io: T,
+    places: Places,
+    number: u64,
     idle: Pin<Box<Sleep>>,
-    _room: OwnedSemaphorePermit,
+    /// The time until which the request that is expected has to be here. `None` while it is answered, and from then on
+    /// until the first byte of the next.
+    due: Option<Instant>,
+}
+
+impl<T> Drop for Bounded<T> {
+    fn drop(&mut self) {
+        locked(&self.places).remove(&self.number);
+    }
 }
 
 impl<T> Bounded<T> {
-    /// Returns the result of an attempt to move something; an error if nothing has moved for long.
+    fn new(io: T, places: Places, number: u64) -> Self {
+        let due = Instant::now() + REQUEST;
+        Self { io, places, number, idle: Box::pin(sleep_until(due)), due: Some(due) }
+    }
+
+    /// Returns the result of an attempt to move something; an error if the connection has to end.
     fn moved<R>(&mut self, context: &mut Context<'_>, result: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
+        let now = Instant::now();
+        {
+            let mut places = locked(&self.places);
+            let Some(place) = places.get_mut(&self.number) else {
+                return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+            };
+            if result.is_ready() {
+                place.moved = now;
+            } else if !place.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+                place.waker = Some(context.waker().clone());
+            }
+        }
         if result.is_ready() {
-            self.idle.as_mut().reset(Instant::now() + IDLE);
+            let end = now + IDLE;
+            self.idle.as_mut().reset(self.due.map_or(end, |due| due.min(end)));
+        }
+        if result.is_ready() && self.due.is_none_or(|due| now < due) {
             return result;
         }
         match self.idle.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            Poll::Pending => Poll::Pending,
+            Poll::Pending => result,
         }
     }
 }
@@ -138,6 +202,19 @@ impl<T: AsyncRead + Unpin> AsyncRead for Bounded<T> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.io).poll_read(context, buffer);
+        if result.is_ready() {
+            self.due.get_or_insert_with(|| Instant::now() + REQUEST);
+        }
+        self.moved(context, result)
+    }
+}
+
+impl<T: AsyncWrite + Unpin> Bounded<T> {
+    /// Notes the result of a write: whatever was to come is here.
+    fn written(&mut self, context: &mut Context<'_>, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if self.due.take().is_some() {
+            self.idle.as_mut().reset(Instant::now() + IDLE);
+        }
         self.moved(context, result)
     }
 }
@@ -145,7 +222,21 @@ impl<T: AsyncRead + Unpin> AsyncRead for Bounded<T> {
 impl<T: AsyncWrite + Unpin> AsyncWrite for Bounded<T> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.io).poll_write(context, bytes);
-        self.moved(context, result)
+        self.written(context, result)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.io).poll_write_vectored(context, parts);
+        self.written(context, result)
+    }
+
+    /// Otherwise the server would copy what many connections share.
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
