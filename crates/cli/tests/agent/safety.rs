@@ -1,15 +1,16 @@
 //! Everything that an agent refuses.
 
-use crate::host::{Agent, Scratch, free_port, is_root, over_tcp, until};
+use crate::host::{Agent, Scratch, exchange, free_port, is_root, over_tcp, until};
 use railweave_patience::in_time;
 use rustix::process::Signal;
 use std::fs::{self, DirBuilder};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// A token of the length that is asked for.
@@ -218,9 +219,10 @@ fn drain_by_file(run_dir: &Path, port: &str, owner: u32) {
         "railweave-policy 1\n# railweave agent 0.1.0 on here, process 1 wrote this\n# drained {port}\nttl forever\n\
          rail={port} -> drain\n"
     );
-    let path = run_dir.join("policy");
+    let path = run_dir.join("policy.whole");
     fs::write(&path, text).unwrap();
     std::os::unix::fs::chown(&path, Some(owner), None).unwrap();
+    fs::rename(path, run_dir.join("policy")).unwrap();
 }
 
 #[test]
@@ -251,4 +253,34 @@ fn only_the_agents_own_file_says_that_an_operator_drained_a_port() {
     until("no policy", || (!other.join("policy").exists()).then_some(()));
     assert_eq!(agent.count_said("stays drained"), 0, "{}", agent.log());
     agent.terminate();
+}
+
+#[test]
+fn a_log_that_nobody_reads_stops_neither_metrics_nor_probes() {
+    let scratch = Scratch::new("log");
+    let (log, end) = io::pipe().unwrap();
+    let mut command = Agent::command(&scratch, "", &[]);
+    let mut child = command.stdout(Stdio::null()).stderr(end.try_clone().unwrap()).spawn().unwrap();
+    let get = |path: &str| {
+        let stream = UnixStream::connect(scratch.run_dir().join("agent.sock"))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        exchange(stream, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+    };
+    until("an agent that is ready", || get("/readyz").ok().filter(|(status, _)| *status == 200));
+    // Ends with the pipe.
+    std::thread::spawn(move || while (&end).write_all(&[b'.'; 16]).is_ok() {});
+    let mut last = 0;
+    until("a pipe that is full", || {
+        std::thread::sleep(Duration::from_millis(300));
+        let bytes = rustix::io::ioctl_fionread(&log).unwrap();
+        (bytes >= 4096 && bytes == std::mem::replace(&mut last, bytes)).then_some(())
+    });
+    drain_by_file(&scratch.run_dir(), "rail1", fs::metadata(scratch.run_dir()).unwrap().uid());
+    // The agent is about to say so.
+    until("the port to be drained", || get("/api/v1/drains").ok().filter(|(_, body)| body.contains("rail1")));
+    for path in ["/healthz", "/metrics"] {
+        assert_eq!(in_time(get(path), "an answer of the agent").0, 200);
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
 }

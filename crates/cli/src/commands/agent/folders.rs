@@ -2,7 +2,7 @@
 
 use super::log;
 use super::shared::Shared;
-use railweave_agent::{Agent, Keeper, Keeping, Now, Origin, Steers, origin};
+use railweave_agent::{Agent, Keeper, Keeping, Origin, Steers, origin};
 use railweave_telemetry::{Folder, FolderError, Follower, Lock, Look, Presence, Process, Rules, Snapshot};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -112,7 +112,7 @@ impl Watched {
     pub(super) fn steer(&mut self, shared: &Shared) {
         let (user, path) = (self.folder.owner(), self.path());
         let steers = match self.prepare(shared) {
-            Ok(()) if self.is_inherited && shared.agent().is_undecided() => Steers::Yes,
+            Ok(()) if self.is_inherited && is_undecided(shared) => Steers::Yes,
             Ok(()) => self.write(shared),
             Err(reason) => Steers::No(reason),
         };
@@ -182,15 +182,20 @@ impl Watched {
     /// Writes or removes the policy file if it has to be.
     fn write(&mut self, shared: &Shared) -> Steers {
         let (user, path, now) = (self.folder.owner(), self.path(), shared.now());
-        let mut agent = shared.agent();
-        let (rules, ttl_s) = (agent.rules(user), agent.config().ttl_s);
-        let keeping = self.keeper.next(&rules, ttl_s, now);
-        let result = match keeping {
-            Keeping::Rest => return Steers::Yes,
-            Keeping::Remove => self.folder.remove_policy().map(|()| self.written = None),
-            Keeping::Write => self.put(&agent, &rules, now),
+        // A file system may hang: nobody waits for the agent meanwhile.
+        let (rules, ttl_s, keeping, text) = {
+            let agent = shared.agent();
+            let (rules, ttl_s) = (agent.rules(user), agent.config().ttl_s);
+            let keeping = self.keeper.next(&rules, ttl_s, now);
+            let text = (keeping == Keeping::Write).then(|| agent.policy_file(&rules, now.clock));
+            (rules, ttl_s, keeping, text)
         };
-        agent.count_write(user, result.is_ok());
+        let result = match (keeping, text) {
+            (Keeping::Remove, _) => self.folder.remove_policy().map(|()| self.written = None),
+            (Keeping::Write, Some(text)) => self.put(text),
+            _ => return Steers::Yes,
+        };
+        shared.agent().count_write(user, result.is_ok());
         match result {
             Ok(()) => {
                 self.keeper.done(keeping, &rules, ttl_s, now);
@@ -202,8 +207,7 @@ impl Watched {
         }
     }
 
-    fn put(&mut self, agent: &Agent, rules: &str, now: Now) -> Result<(), FolderError> {
-        let text = agent.policy_file(rules, now.clock);
+    fn put(&mut self, text: String) -> Result<(), FolderError> {
         self.folder.put_policy(&text)?;
         self.written = Some(text);
         Ok(())
@@ -211,16 +215,22 @@ impl Watched {
 
     /// Writes the policy file once more, so that it holds for its whole time to live after the agent's end.
     pub(super) fn leave(&mut self, shared: &Shared) {
-        if self.lock.is_some() && self.written.is_some() {
+        if self.lock.is_none() || self.written.is_none() {
+            return;
+        }
+        let text = {
             let agent = shared.agent();
             let rules = agent.rules(self.folder.owner());
-            if !rules.is_empty()
-                && let Err(error) = self.put(&agent, &rules, shared.now())
-            {
-                log::say(&format!("\"{}/policy\" {error}", self.path()));
-            }
+            (!rules.is_empty()).then(|| agent.policy_file(&rules, shared.now().clock))
+        };
+        if let Some(Err(error)) = text.map(|text| self.put(text)) {
+            log::say(&format!("\"{}/policy\" {error}", self.path()));
         }
     }
+}
+
+fn is_undecided(shared: &Shared) -> bool {
+    shared.agent().is_undecided()
 }
 
 impl Followed {

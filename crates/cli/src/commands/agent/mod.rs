@@ -41,26 +41,43 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     result
 }
 
+/// The time for which the end waits for a look that hangs.
+const LAST_LOOK: Duration = Duration::from_secs(5);
+
+/// Everything that reads and writes files. A thread of its own does, because a file system may take long.
+struct Work {
+    looks: Looks,
+    socket: OwnSocket,
+    settings: Settings,
+}
+
 async fn serve(arguments: &Arguments, settings: Settings) -> Result<(), Box<dyn Error>> {
     let mut end = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
     sockets::raise_limit();
     let shared = Arc::new(Shared::new(&settings));
-    let mut looks = Some(Looks::new(&arguments.root, &settings));
     let tcp = sockets::listen(settings.listen()).await?;
     let _servers = server::start(&shared, tcp, settings.listen());
-    let mut socket = OwnSocket::new(settings.own_run_dir());
     let script = tokio::spawn(script::run(Arc::clone(&shared)));
     log::say(&format!("listens at {}; docs/agent.md says for what", settings.listen()));
-    let mut settings = settings;
-    let mut last = false;
-    while let Some(mut work) = looks.take() {
-        let taken = Arc::clone(&shared);
-        // A look reads files, which may take long if their file system does.
+    let looks = Looks::new(&arguments.root, &settings);
+    let mut work = Some(Work { looks, socket: OwnSocket::new(settings.own_run_dir()), settings });
+    let (mut last, mut reload) = (false, false);
+    while let Some(mut taken) = work.take() {
+        let (shares, arguments) = (Arc::clone(&shared), arguments.clone());
+        let (is_last, reloads) = (last, std::mem::take(&mut reload));
         let look = tokio::task::spawn_blocking(move || {
-            work.look(&taken);
-            work
+            if reloads {
+                taken.reload(&arguments, &shares);
+            }
+            if is_last {
+                taken.looks.leave(&shares);
+            } else {
+                taken.looks.look(&shares);
+                taken.socket.keep(&shares);
+            }
+            taken
         });
         tokio::pin!(look);
         let done = loop {
@@ -69,38 +86,41 @@ async fn serve(arguments: &Arguments, settings: Settings) -> Result<(), Box<dyn 
                 _ = end.recv() => last = true,
                 _ = interrupt.recv() => last = true,
                 // A look that hangs: there is no policy to leave.
-                () = tokio::time::sleep(Duration::from_secs(5)), if last => break None,
+                () = tokio::time::sleep(LAST_LOOK), if last => break None,
             }
         };
         let Some(done) = done else { break };
-        let mut work = done.map_err(|error| format!("a look failed: {error}; this is a bug of railweave"))?;
-        if last {
-            work.leave(&shared);
+        let done = done.map_err(|error| format!("a look failed: {error}; this is a bug of railweave"))?;
+        if is_last {
             break;
         }
-        socket.keep(&shared);
+        let every = Duration::from_millis(done.settings.config.every_ms);
         shared.looked();
-        let mut reload = false;
+        work = Some(done);
+        if last {
+            continue;
+        }
         tokio::select! {
             _ = end.recv() => last = true,
             _ = interrupt.recv() => last = true,
             _ = hang_up.recv() => reload = true,
             () = shared.reloads() => reload = true,
             () = shared.waits_for_change() => {}
-            () = tokio::time::sleep(Duration::from_millis(settings.config.every_ms)) => {}
+            () = tokio::time::sleep(every) => {}
         }
-        if reload && let Some(new) = settings.read_again(arguments) {
-            shared.set_settings(&new);
-            work.set_settings(&new);
-            settings = new;
-        }
-        if last {
-            work.leave(&shared);
-            break;
-        }
-        looks = Some(work);
     }
     script.abort();
     log::say("ends; the last policies hold for their time to live");
     Ok(())
+}
+
+impl Work {
+    /// Reads the configuration again.
+    fn reload(&mut self, arguments: &Arguments, shared: &Shared) {
+        if let Some(new) = self.settings.read_again(arguments) {
+            shared.set_settings(&new);
+            self.looks.set_settings(&new);
+            self.settings = new;
+        }
+    }
 }
