@@ -1,19 +1,27 @@
 //! The repeated reading of a telemetry file, at the cost of its changes.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::folder::{Folder, FolderError};
-use crate::header::{EVENTS, Entry, Preamble};
-use crate::layout::{HEADER, LARGEST_FILE, Places, header_part, part};
+use crate::header::{CONNECTIONS, DEVICES, EVENTS, Entry, PORTS, Preamble, RAILS};
+use crate::layout::{
+    HEADER, LARGEST_FILE, MOST_CONNECTIONS, MOST_DEVICES, MOST_EVENTS, MOST_PORTS, MOST_RAILS, Places, RECORD,
+    header_part, part,
+};
 use crate::read::{Damage, Section, entries, generation, place, preamble, snapshot};
 use crate::snapshot::{Event, Snapshot};
 
 /// The number of looks at the same bytes after which a wrong checksum is damage: their writer has stopped in the
 /// middle of a write, or somebody else wrote them.
 const SAME_LOOKS: u32 = 3;
+
+/// The time after which a file that changes again certainly has another time of change: file systems take it from a
+/// clock that ticks every 10 ms or more often.
+const TICK: Duration = Duration::from_millis(50);
 
 /// The result of a look.
 #[derive(Debug)]
@@ -40,7 +48,32 @@ pub struct Follower {
     seen: Option<(u64, u64)>,
     /// The number of looks that found the same wrong image.
     wrong_looks: u32,
+    /// The file that was refused for its content, and why: it is not read again until it changes.
+    refused: Option<(Stamp, String)>,
     events: Events,
+}
+
+/// The facts by which a file that has changed is known: its size, the time of its last change, and the generation and
+/// the checksum in its header. Nobody can set that time back, unlike the one of the last write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    size: u64,
+    changed: (i64, i64),
+    image: Option<(u64, u64)>,
+}
+
+impl Stamp {
+    fn new(facts: &Metadata, image: Option<(u64, u64)>) -> Self {
+        Self { size: facts.len(), changed: (facts.ctime(), facts.ctime_nsec()), image }
+    }
+
+    /// Returns true if the next change of the file will give it another stamp.
+    fn is_settled(&self) -> bool {
+        let (seconds, nanoseconds) = self.changed;
+        let changed = Duration::new(seconds.max(0).unsigned_abs(), nanoseconds.clamp(0, 999_999_999) as u32);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        now.checked_sub(changed).is_some_and(|age| age > TICK)
+    }
 }
 
 /// The events that were read.
@@ -88,48 +121,54 @@ impl Follower {
             *self = Self { file: identity, events, ..Self::default() };
         }
         let size = facts.len() as usize;
-        if buffer.len() < size {
-            buffer.resize(size, 0);
+        let (mut image, mut known) = (None, None);
+        let found = header(&file, size, buffer).and_then(|preamble| {
+            image = Some((preamble.generation, preamble.checksum));
+            let stamp = Stamp::new(&facts, image);
+            known = self.refused.as_ref().filter(|(refused, _)| *refused == stamp).map(|(_, reason)| reason.clone());
+            if known.is_some() || (self.seen == image && self.wrong_looks == 0) {
+                return Ok(None);
+            }
+            if buffer.len() < size {
+                buffer.resize(size, 0);
+            }
+            self.read(&file, &preamble, &mut buffer[..size]).map(Some)
+        });
+        if let Some(reason) = known {
+            return Look::Refused(reason);
         }
-        let bytes = &mut buffer[..size];
-        let mut stamp = None;
-        match self.read(&file, bytes, &mut stamp) {
+        match found {
             Ok(None) => Look::Unchanged,
             Ok(Some((events, state))) => {
-                (self.events, self.seen, self.wrong_looks) = (events, stamp, 0);
+                (self.events, self.seen, self.wrong_looks, self.refused) = (events, image, 0, None);
                 Look::Changed(Box::new(state))
             }
             Err(Failure::Short) => Look::BeingWritten,
-            Err(Failure::Damage(damage)) => self.wrong(stamp, damage),
+            Err(Failure::Damage(damage)) => {
+                let look = self.wrong(image, damage);
+                let stamp = Stamp::new(&facts, image);
+                self.refused = match &look {
+                    Look::Refused(reason) if stamp.is_settled() => Some((stamp, reason.clone())),
+                    _ => None,
+                };
+                look
+            }
             Err(Failure::Io(error)) => Look::Refused(FolderError::Io(error).to_string()),
         }
     }
 
-    /// Reads what has changed, and sets `stamp` as soon as it is known. Returns `None` if nothing has.
-    fn read(
-        &self,
-        file: &File,
-        bytes: &mut [u8],
-        stamp: &mut Option<(u64, u64)>,
-    ) -> Result<Option<(Events, Snapshot)>, Failure> {
+    /// Reads the rest of a file whose header has this first part, and has changed.
+    fn read(&self, file: &File, preamble: &Preamble, bytes: &mut [u8]) -> Result<(Events, Snapshot), Failure> {
         let size = bytes.len();
-        if size < HEADER {
-            return Err(Damage::Short(size).into());
-        }
-        fill(file, bytes, 0..HEADER)?;
-        let preamble = preamble(bytes)?;
-        *stamp = Some((preamble.generation, preamble.checksum));
-        if self.seen == *stamp && self.wrong_looks == 0 {
-            return Ok(None);
-        }
         let header_size = preamble.header_size as usize;
         fill(file, bytes, HEADER..header_size)?;
-        let mut entries = entries(&preamble, &bytes[..header_size], size)?;
+        let mut entries = entries(preamble, &bytes[..header_size], size)?;
+        bounded(&entries)?;
         let (mut events, mut new) = (Events { ever: preamble.events_ever, ..Events::default() }, Vec::new());
         // A second section of a kind counts for the checksum only.
         if let Some(first) = entries.iter().position(|entry| entry.kind == EVENTS) {
             let entry = entries.remove(first);
-            (events, new) = self.events.follow(file, &preamble, entry, bytes)?;
+            (events, new) = self.events.follow(file, preamble, entry, bytes)?;
         }
         for entry in &entries {
             fill(file, bytes, place(entry, size)?)?;
@@ -146,7 +185,7 @@ impl Follower {
             return Err(Damage::Checksum.into());
         }
         let new = new.into_iter().map(|(_, event)| event).collect();
-        Ok(Some((events, snapshot(&preamble, header, &sections, new))))
+        Ok((events, snapshot(preamble, header, &sections, new)))
     }
 
     /// Notes an image that is wrong: it is being written, unless it stays the same.
@@ -198,6 +237,40 @@ impl Events {
         }
         Ok((kept, new))
     }
+}
+
+/// Reads the first part of the header of a file of this size.
+fn header(file: &File, size: usize, buffer: &mut Vec<u8>) -> Result<Preamble, Failure> {
+    if size < HEADER {
+        return Err(Damage::Short(size).into());
+    }
+    if buffer.len() < HEADER {
+        buffer.resize(HEADER, 0);
+    }
+    fill(file, buffer, 0..HEADER)?;
+    Ok(preamble(&buffer[..HEADER], size)?)
+}
+
+/// Refuses a directory that would cost more than any writer's: with records that are smaller, or with more of them.
+fn bounded(entries: &[Entry]) -> Result<(), Damage> {
+    for entry in entries {
+        if (entry.record_size as usize) < RECORD {
+            return Err(Damage::Header("the size of a record", entry.record_size.into()));
+        }
+        let most = match entry.kind {
+            DEVICES => MOST_DEVICES,
+            CONNECTIONS => MOST_CONNECTIONS,
+            RAILS => MOST_RAILS,
+            EVENTS => MOST_EVENTS,
+            PORTS => MOST_PORTS,
+            // As many as the file has room for.
+            _ => continue,
+        };
+        if entry.count as usize > most {
+            return Err(Damage::Header("the number of records", entry.count.into()));
+        }
+    }
+    Ok(())
 }
 
 /// Reads this part of the file to its place.

@@ -199,7 +199,7 @@ pub fn decode(bytes: &[u8]) -> Result<Snapshot, Damage> {
     if bytes.len() < HEADER {
         return Err(Damage::Short(bytes.len()));
     }
-    let preamble = preamble(bytes)?;
+    let preamble = preamble(bytes, bytes.len())?;
     let header = &bytes[..preamble.header_size as usize];
     let sections = entries(&preamble, header, bytes.len())?
         .into_iter()
@@ -224,8 +224,8 @@ pub(crate) fn generation(record: &[u8]) -> u64 {
     u64::get(&record[..8])
 }
 
-/// Returns the first part of the header of a file with at least these bytes.
-pub(crate) fn preamble(bytes: &[u8]) -> Result<Preamble, Damage> {
+/// Returns the first part of the header of a file of this size that begins with these bytes.
+pub(crate) fn preamble(bytes: &[u8], size: usize) -> Result<Preamble, Damage> {
     let preamble = Preamble::get_all(bytes);
     if preamble.magic != MAGIC {
         return Err(Damage::Magic);
@@ -233,7 +233,7 @@ pub(crate) fn preamble(bytes: &[u8]) -> Result<Preamble, Damage> {
     if preamble.major != MAJOR {
         return Err(Damage::Version(preamble.major));
     }
-    if !(HEADER..=bytes.len()).contains(&(preamble.header_size as usize)) {
+    if !(HEADER..=size).contains(&(preamble.header_size as usize)) {
         return Err(Damage::Header("the header's size", preamble.header_size.into()));
     }
     Ok(preamble)

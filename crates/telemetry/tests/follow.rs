@@ -3,7 +3,10 @@
 mod common;
 
 use common::{ID, NOW, Scratch, state};
-use railweave_telemetry::{Event, EventKind, Folder, Follower, Look, MOST_EVENTS, Publisher, Snapshot, read};
+use railweave_telemetry::{
+    Event, EventKind, Folder, Follower, Look, MOST_CONNECTIONS, MOST_DEVICES, MOST_EVENTS, MOST_PORTS, MOST_RAILS,
+    Publisher, Snapshot, read,
+};
 use std::fs;
 
 struct Followed {
@@ -139,4 +142,75 @@ fn files_that_are_none_are_refused_and_links_are_not_followed() {
     fs::remove_file(publisher.path()).unwrap();
     fs::create_dir(publisher.path()).unwrap();
     assert!(matches!(followed.look(), Look::Refused(reason) if reason.contains("is not a regular file")));
+}
+
+/// Returns a file with a header, and with a section of records of zeros that begins behind it.
+fn with_section(kind: u32, record_size: u32, count: u32) -> Vec<u8> {
+    let mut file = vec![0; 512 + record_size as usize * count as usize];
+    let directory = 376;
+    let mut set = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
+    set(0, b"railweav");
+    set(8, &1_u16.to_le_bytes());
+    set(12, &512_u32.to_le_bytes());
+    set(24, &1_u64.to_le_bytes());
+    set(48, &u32::to_le_bytes(directory));
+    set(52, &24_u16.to_le_bytes());
+    set(54, &1_u16.to_le_bytes());
+    set(directory as usize, &kind.to_le_bytes());
+    set(directory as usize + 4, &record_size.to_le_bytes());
+    set(directory as usize + 8, &512_u64.to_le_bytes());
+    set(directory as usize + 16, &count.to_le_bytes());
+    file
+}
+
+/// Returns the followed file of a process, with other bytes that have been there for a while.
+fn replaced(scratch: &Scratch, bytes: &[u8]) -> Followed {
+    let mut publisher = Publisher::new(scratch.run_dir(), ID);
+    assert!(publisher.publish(&state(1), NOW).is_none());
+    fs::write(publisher.path(), bytes).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    Followed::new(&publisher)
+}
+
+#[test]
+fn a_file_that_was_refused_is_not_read_again_until_it_changes() {
+    let scratch = Scratch::new("refused-once");
+    let file = with_section(99, 256, 10_000);
+    let mut followed = replaced(&scratch, &file);
+    for _ in 0..3 {
+        assert!(matches!(followed.look(), Look::BeingWritten));
+    }
+    for look in 0..3 {
+        assert!(matches!(followed.look(), Look::Refused(reason) if reason.contains("its checksum is wrong")));
+        assert_eq!(followed.buffer.len(), if look == 0 { file.len() } else { 512 }, "only its header");
+        followed.buffer = Vec::new();
+    }
+    // Another file of the same size, with the same header.
+    let path = scratch.run_dir().path().join(&followed.name);
+    fs::write(&path, &file).unwrap();
+    assert!(matches!(followed.look(), Look::Refused(_)));
+    assert_eq!(followed.buffer.len(), file.len(), "all of it");
+}
+
+#[test]
+fn a_file_that_would_cost_more_than_any_writers_is_refused() {
+    for (kind, record_size, most, words) in [
+        (99, 8, 0, "the size of a record 8"),
+        (99, 255, 0, "the size of a record 255"),
+        (1, 256, MOST_DEVICES, "the number of records 257"),
+        (2, 256, MOST_CONNECTIONS, "the number of records 65537"),
+        (3, 256, MOST_RAILS, "the number of records 65537"),
+        (4, 256, MOST_EVENTS, "the number of records 4097"),
+        (5, 256, MOST_PORTS, "the number of records 257"),
+    ] {
+        let scratch = Scratch::new("costly");
+        let mut followed = replaced(&scratch, &with_section(kind, record_size, most as u32 + 1));
+        for _ in 0..3 {
+            assert!(matches!(followed.look(), Look::BeingWritten));
+        }
+        match followed.look() {
+            Look::Refused(reason) => assert!(reason.contains(words), "{reason}"),
+            other => panic!("kind {kind}: {other:?}"),
+        }
+    }
 }

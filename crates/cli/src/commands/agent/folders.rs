@@ -22,7 +22,7 @@ pub(super) struct Watched {
     keeper: Keeper,
     /// The policy file that this agent wrote last.
     written: Option<String>,
-    /// True until the first look has ended: files that are there then are older than the agent.
+    /// True until the first look: files that are there then are older than the agent.
     is_new: bool,
     /// True once the file of an agent before this one was taken over.
     is_inherited: bool,
@@ -33,6 +33,8 @@ struct Followed {
     process: Option<Process>,
     presence: Presence,
     checked: Instant,
+    /// True if the file was there at the folder's first look, and was not read yet: it is older than the agent.
+    is_old: bool,
 }
 
 /// A file after a look.
@@ -40,7 +42,6 @@ enum Seen {
     Changed(Box<Snapshot>, Presence),
     Kept(Presence),
     Refused(String),
-    Gone,
 }
 
 impl Watched {
@@ -81,29 +82,25 @@ impl Watched {
             Err(_) => return,
         };
         let user = self.folder.owner();
-        let mut seen: Vec<(String, Seen)> = Vec::new();
         self.files.retain(|name, _| {
             let is_there = names.binary_search(name).is_ok();
             if !is_there {
-                seen.push((name.clone(), Seen::Gone));
+                shared.agent().forget(user, name);
             }
             is_there
         });
-        for name in names {
-            let file = self.files.entry(name.clone()).or_insert_with(Followed::new);
-            if let Some(found) = file.look(&self.folder, &name, buffer) {
-                seen.push((name, found));
-            }
-        }
-        let now = shared.now();
         let is_old = std::mem::take(&mut self.is_new);
-        let mut agent = shared.agent();
-        for (name, found) in seen {
-            match found {
-                Seen::Changed(snapshot, presence) => agent.see(user, &name, &snapshot, presence, is_old, now),
-                Seen::Kept(presence) => agent.keep(user, &name, presence),
-                Seen::Refused(reason) => agent.refuse(user, &name, &reason),
-                Seen::Gone => agent.forget(user, &name),
+        for name in names {
+            let file = self.files.entry(name.clone()).or_insert_with(|| Followed::new(is_old));
+            // One by one: all of them together may be large.
+            match file.look(&self.folder, &name, buffer) {
+                Some(Seen::Changed(snapshot, presence)) => {
+                    let is_old = std::mem::take(&mut file.is_old);
+                    shared.agent().see(user, &name, &snapshot, presence, is_old, shared.now());
+                }
+                Some(Seen::Kept(presence)) => shared.agent().keep(user, &name, presence),
+                Some(Seen::Refused(reason)) => shared.agent().refuse(user, &name, &reason),
+                None => {}
             }
         }
     }
@@ -234,8 +231,9 @@ fn is_undecided(shared: &Shared) -> bool {
 }
 
 impl Followed {
-    fn new() -> Self {
-        Self { follower: Follower::default(), process: None, presence: Presence::Unknown, checked: Instant::now() }
+    fn new(is_old: bool) -> Self {
+        let (process, presence) = (None, Presence::Unknown);
+        Self { follower: Follower::default(), process, presence, checked: Instant::now(), is_old }
     }
 
     /// Looks at the file. Returns `None` if nothing is known of it yet.
