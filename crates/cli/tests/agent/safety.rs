@@ -242,7 +242,7 @@ fn only_the_agents_own_file_says_that_an_operator_drained_a_port() {
     assert_eq!((drains.as_array().map(Vec::len), &drains[0]["port"]), (Some(1), &"rail1".into()), "{drains}");
     // It is an agent's all the same, so this one replaces it.
     until("the agent's own orders", || {
-        fs::read_to_string(other.join("policy")).ok().filter(|text| text.contains("rail=rail1 -> drain"))
+        fs::read_to_string(other.join("policy")).ok().filter(|text| text.contains("rail=rail1,"))
     });
     // A file of root in the folder of another user may be one that this user has moved there.
     agent.give_back("rail1");
