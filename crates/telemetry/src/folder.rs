@@ -24,6 +24,18 @@ const LOCK: &str = "agent.lock";
 /// The most telemetry files of a folder that are read: a user may make more than any host has processes.
 pub const MOST_FILES: usize = 1024;
 
+/// The most entries of a folder, of any kind, that are looked at to find these files.
+pub const MOST_ENTRIES: usize = 8192;
+
+/// The telemetry files of a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// Their names, sorted.
+    pub names: Vec<String>,
+    /// The reason why there may be more, the end of a sentence that begins with the folder.
+    pub more: Option<String>,
+}
+
 /// A file of a run dir that is not used. The text is the end of a sentence that begins with the file.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
@@ -120,22 +132,31 @@ impl Folder {
         std::fs::symlink_metadata(&self.path).is_ok_and(is_same)
     }
 
-    /// Returns the names of the telemetry files, sorted: at most [`MOST_FILES`].
+    /// Returns the telemetry files: at most [`MOST_FILES`], among the first [`MOST_ENTRIES`] entries.
     ///
     /// # Errors
     /// If the folder cannot be read.
-    pub fn files(&self) -> io::Result<Vec<String>> {
-        let mut names = Vec::new();
-        for entry in Dir::read_from(&self.handle)? {
-            if let Some(name) = entry?.file_name().to_str().ok().filter(|name| is_telemetry(name)) {
-                names.push(name.to_owned());
-            }
-            if names.len() == MOST_FILES {
+    pub fn files(&self) -> io::Result<Files> {
+        let (mut names, mut more) = (Vec::new(), None);
+        // The folder itself and the one above it come too.
+        for (count, entry) in Dir::read_from(&self.handle)?.enumerate() {
+            let entry = entry?;
+            if count == MOST_ENTRIES + 2 {
+                more = Some(format!("has more than {MOST_ENTRIES} entries; allowed: fewer; try removing others"));
                 break;
+            }
+            if let Some(name) = entry.file_name().to_str().ok().filter(|name| is_telemetry(name)) {
+                if names.len() == MOST_FILES {
+                    more = Some(format!(
+                        "has more than {MOST_FILES} telemetry files; allowed: fewer; try removing old ones"
+                    ));
+                    break;
+                }
+                names.push(name.to_owned());
             }
         }
         names.sort();
-        Ok(names)
+        Ok(Files { names, more })
     }
 
     /// Opens a file to read it.
@@ -315,6 +336,25 @@ mod tests {
         folder.remove_policy().unwrap();
         folder.remove_policy().unwrap();
         assert!(!scratch.0.join(POLICY).exists());
+    }
+
+    #[test]
+    fn a_folder_with_too_many_entries_is_not_read_to_its_end() {
+        let scratch = Scratch::new("entries");
+        let folder = Folder::open(&scratch.0).unwrap();
+        let file = |number: usize| scratch.0.join(format!("{number:032x}.railweave"));
+        (0..MOST_FILES).for_each(|number| drop(fs::write(file(number), "")));
+        let files = folder.files().unwrap();
+        assert_eq!((files.names.len(), files.more), (MOST_FILES, None));
+        fs::write(file(MOST_FILES), "").unwrap();
+        let files = folder.files().unwrap();
+        assert_eq!(files.names.len(), MOST_FILES);
+        assert!(files.more.is_some_and(|reason| reason.contains("more than 1024 telemetry files")));
+        (0..=MOST_FILES).for_each(|number| drop(fs::remove_file(file(number))));
+        (0..MOST_ENTRIES).for_each(|number| drop(fs::write(scratch.0.join(format!("other-{number}")), "")));
+        assert_eq!(folder.files().unwrap(), Files { names: Vec::new(), more: None });
+        fs::write(scratch.0.join("one-more"), "").unwrap();
+        assert!(folder.files().unwrap().more.is_some_and(|reason| reason.contains("more than 8192 entries")));
     }
 
     #[test]

@@ -30,7 +30,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use folder::{Folder, FolderError, Lock, MOST_FILES};
+pub use folder::{Files, Folder, FolderError, Lock, MOST_ENTRIES, MOST_FILES};
 pub use follow::{Follower, Look};
 pub use latencies::{BUCKETS, Latencies};
 pub use layout::{LARGEST_FILE, MAJOR, MINOR, MOST_CONNECTIONS, MOST_DEVICES, MOST_EVENTS, MOST_PORTS, MOST_RAILS};

@@ -20,7 +20,7 @@ impl Followed {
     fn new(publisher: &Publisher) -> Self {
         let folder = Folder::open(publisher.path().parent().unwrap()).unwrap();
         let name = publisher.path().file_name().unwrap().to_str().unwrap().to_owned();
-        assert_eq!(folder.files().unwrap(), [&*name]);
+        assert_eq!(folder.files().unwrap().names, [&*name]);
         Self { folder, name, follower: Follower::default(), buffer: Vec::new() }
     }
 

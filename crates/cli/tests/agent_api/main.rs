@@ -264,3 +264,44 @@ fn before_its_first_look_the_agent_takes_no_orders() {
     // It would take a look that hangs for a minute.
     assert_eq!(api.missing(&[503]), [("GET".to_owned(), "/healthz".to_owned(), 503)].into());
 }
+
+/// Returns the sum of the retransmissions that the agent has counted.
+fn retransmitted(agent: &Agent) -> f64 {
+    let text = in_time(agent.own("GET", "/metrics"), "an answer").body;
+    let lines = text.lines().filter(|line| line.starts_with("railweave_rail_retransmitted_parts_total"));
+    lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+}
+
+#[test]
+fn a_file_that_was_torn_at_the_first_look_is_older_than_the_agent() {
+    let host = Host::new("torn");
+    let dir = host.run_dir("run");
+    let mut job = Job::new(&dir, 1, |_| {});
+    job.go_on();
+    let path = dir.file_of([1; 16]);
+    let whole = fs::read(&path).unwrap();
+    fs::write(&path, &whole[..600]).unwrap();
+    let agent = host.start_ready("");
+    fs::write(&path, &whole).unwrap();
+    until("the job", || agent.own("GET", "/api/v1/jobs").ok().filter(|answer| answer.body.contains("4711")));
+    assert_eq!(retransmitted(&agent), 0.0, "they were counted before the agent began");
+    job.go_on();
+    until("more retransmissions", || (retransmitted(&agent) >= 2.0).then_some(()));
+}
+
+#[test]
+fn a_folder_with_too_many_entries_is_a_finding() {
+    let host = Host::new("crowd");
+    let dir = host.run_dir("run");
+    for number in 0..8200 {
+        fs::write(dir.path().join(format!("other-{number}")), "").unwrap();
+    }
+    let agent = host.start_ready("");
+    let has_finding = || {
+        let answer = in_time(agent.own("GET", "/api/v1/findings"), "an answer");
+        answer.body.contains("has more than 8192 entries")
+    };
+    until("a finding", || has_finding().then_some(()));
+    (0..100).for_each(|number| fs::remove_file(dir.path().join(format!("other-{number}"))).unwrap());
+    until("no finding", || (!has_finding()).then_some(()));
+}

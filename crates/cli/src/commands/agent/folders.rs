@@ -3,7 +3,7 @@
 use super::log;
 use super::shared::Shared;
 use railweave_agent::{Agent, Keeper, Keeping, Origin, Steers, origin};
-use railweave_telemetry::{Folder, FolderError, Follower, Lock, Look, Presence, Process, Rules, Snapshot};
+use railweave_telemetry::{Files, Folder, FolderError, Follower, Lock, Look, Presence, Process, Rules, Snapshot};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,9 @@ const LOOK_FOR: Duration = Duration::from_secs(2);
 /// Attempts to read a file that is being written, and the pause between two.
 const ATTEMPTS: usize = 3;
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// The name by which a folder stands among its files.
+const ITSELF: &str = ".";
 
 /// A run dir.
 pub(super) struct Watched {
@@ -26,6 +29,8 @@ pub(super) struct Watched {
     is_new: bool,
     /// True once the file of an agent before this one was taken over.
     is_inherited: bool,
+    /// True if it has more files than are followed.
+    is_crowded: bool,
 }
 
 struct Followed {
@@ -54,6 +59,7 @@ impl Watched {
             written: None,
             is_new: true,
             is_inherited: false,
+            is_crowded: false,
         }
     }
 
@@ -71,17 +77,23 @@ impl Watched {
         for name in self.files.keys() {
             agent.forget(user, name);
         }
+        if self.is_crowded {
+            agent.forget(user, ITSELF);
+        }
         agent.remove_run_dir(user, &self.path());
     }
 
     /// Reads all files, and hands them to the agent.
     pub(super) fn read(&mut self, shared: &Shared, buffer: &mut Vec<u8>) {
-        let names = match self.folder.files() {
-            Ok(names) => names,
-            // It is found not to be in its place at the next look.
-            Err(_) => return,
-        };
+        // Otherwise, it is found not to be in its place at the next look.
+        let Ok(Files { names, more }) = self.folder.files() else { return };
         let user = self.folder.owner();
+        if let Some(reason) = &more {
+            shared.agent().refuse(user, ITSELF, reason);
+        } else if self.is_crowded {
+            shared.agent().forget(user, ITSELF);
+        }
+        self.is_crowded = more.is_some();
         self.files.retain(|name, _| {
             let is_there = names.binary_search(name).is_ok();
             if !is_there {
