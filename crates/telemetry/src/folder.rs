@@ -21,6 +21,9 @@ const UNFINISHED: &str = "policy.new";
 /// The file that the agent that steers keeps locked.
 const LOCK: &str = "agent.lock";
 
+/// The file is only read, so that agents of root and of the folder's owner can use each other's.
+const LOCK_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
 /// The most telemetry files of a folder that are read: a user may make more than any host has processes.
 pub const MOST_FILES: usize = 1024;
 
@@ -52,6 +55,17 @@ pub enum FolderError {
         owner: u32,
         /// The owner of the folder.
         allowed: u32,
+    },
+    /// This user may not open it.
+    #[error(
+        "belongs to user {owner}, and this user may not open it; allowed: a file that its owner may read; try removing it \
+         as user {remover} or root"
+    )]
+    Denied {
+        /// The owner of the file.
+        owner: u32,
+        /// The owner of the folder, who may remove it.
+        remover: u32,
     },
     /// It is too large.
     #[error("has {size} bytes; allowed: up to {most}; try removing it")]
@@ -244,24 +258,52 @@ impl Folder {
     }
 
     /// Takes the right to steer: only one agent at a time has it, until it drops what is returned or ends, however it
-    /// ends. Returns `None` if another has it. Jobs neither lock nor look at this file.
+    /// ends. Returns `None` if another has it. Jobs neither lock nor look at this file. If root makes it, it belongs to
+    /// the folder's owner, whose agent can use it too.
     ///
     /// # Errors
-    /// If the file of the lock cannot be made or opened.
+    /// If the file of the lock cannot be made or opened, or belongs to neither the folder's owner nor root.
     pub fn lock(&self) -> Result<Option<Lock>, FolderError> {
-        // Only to read, so that agents of root and of the folder's owner can use each other's.
-        let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
-        let file = File::from(rustix::fs::openat(&self.handle, LOCK, flags, mode)?);
+        let file = match self.make_lock() {
+            Err(Errno::EXIST) => self.open_lock()?,
+            made => made?,
+        };
         let facts = file.metadata()?;
         if !facts.is_file() {
             return Err(FolderError::NotRegular);
+        }
+        if facts.uid() != self.owner && facts.uid() != 0 {
+            return Err(FolderError::Owner { owner: facts.uid(), allowed: self.owner });
         }
         match file.try_lock() {
             Ok(()) => Ok(Some(Lock { _file: file, identity: (facts.dev(), facts.ino()) })),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error.into()),
         }
+    }
+
+    /// Makes the file of the lock, which is not there. Nobody else may open it: whoever can may lock it.
+    fn make_lock(&self) -> rustix::io::Result<File> {
+        let mode = Mode::RUSR | Mode::WUSR;
+        let file =
+            File::from(rustix::fs::openat(&self.handle, LOCK, LOCK_FLAGS | OFlags::CREATE | OFlags::EXCL, mode)?);
+        if rustix::process::geteuid().as_raw() != self.owner {
+            // Where it may not, root's agent can use the file all the same.
+            let _ = rustix::fs::fchown(&file, Some(rustix::fs::Uid::from_raw(self.owner)), None);
+        }
+        Ok(file)
+    }
+
+    /// Opens the file of the lock, which is there. Changes nothing about it: in a folder of another user, it may be any
+    /// file that this user has linked there.
+    fn open_lock(&self) -> Result<File, FolderError> {
+        rustix::fs::openat(&self.handle, LOCK, LOCK_FLAGS, Mode::empty()).map(File::from).map_err(|error| {
+            let facts = rustix::fs::statat(&self.handle, LOCK, AtFlags::SYMLINK_NOFOLLOW);
+            match (error, facts) {
+                (Errno::ACCESS, Ok(facts)) => FolderError::Denied { owner: facts.st_uid, remover: self.owner },
+                _ => error.into(),
+            }
+        })
     }
 }
 
@@ -370,6 +412,40 @@ mod tests {
         assert!(!other.honours(&lock), "a second agent could take it now");
         symlink("/dev/null", scratch.0.join(LOCK)).unwrap();
         assert!(matches!(folder.lock(), Err(FolderError::NotRegular)));
+    }
+
+    #[test]
+    fn nobody_else_may_open_the_lock() {
+        let scratch = Scratch::new("lock-mode");
+        let folder = Folder::open(&scratch.0).unwrap();
+        let mode = |folder: &Folder| {
+            let lock = folder.lock().unwrap();
+            assert!(lock.is_some_and(|lock| folder.honours(&lock)));
+            let facts = fs::metadata(scratch.0.join(LOCK)).unwrap();
+            (facts.permissions().mode() & 0o777, facts.uid())
+        };
+        let user = rustix::process::geteuid().as_raw();
+        assert_eq!(mode(&folder), (0o600, user));
+        if user != 0 {
+            return;
+        }
+        let chown = |name: &str, user| std::os::unix::fs::chown(scratch.0.join(name), Some(user), None).unwrap();
+        chown(LOCK, 4711);
+        let error = folder.lock().unwrap_err().to_string();
+        assert!(error.contains("belongs to user 4711; allowed: a file of the folder's owner (0) or root"), "{error}");
+        // Root makes it for the folder's owner, and uses that of an agent of root.
+        fs::remove_file(scratch.0.join(LOCK)).unwrap();
+        chown("", 4711);
+        let folder = Folder::open(&scratch.0).unwrap();
+        assert_eq!(mode(&folder), (0o600, 4711));
+        chown(LOCK, 0);
+        assert_eq!(mode(&folder), (0o600, 0));
+        // A file of somebody else that was linked there stays as it is.
+        fs::remove_file(scratch.0.join(LOCK)).unwrap();
+        fs::write(scratch.0.join("linked"), "").unwrap();
+        fs::set_permissions(scratch.0.join("linked"), fs::Permissions::from_mode(0o644)).unwrap();
+        fs::hard_link(scratch.0.join("linked"), scratch.0.join(LOCK)).unwrap();
+        assert_eq!(mode(&folder), (0o644, 0));
     }
 
     #[test]

@@ -192,24 +192,48 @@ fn a_request_that_does_not_come_ends_its_connection() {
     agent.terminate();
 }
 
+/// Returns an agent of user 65,534.
+fn unprivileged(scratch: &Scratch) -> Agent {
+    // That user may not be able to start the program where it lies.
+    let program = scratch.path().join("railweave");
+    fs::copy(env!("CARGO_BIN_EXE_railweave"), &program).unwrap();
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let command = Agent::command(scratch, "drain = [\"rail1\"]\n", &[]);
+    let mut unprivileged = std::process::Command::new(program);
+    unprivileged.args(command.get_args()).current_dir("/").uid(65_534).gid(65_534);
+    Agent::spawn(scratch, &mut unprivileged)
+}
+
 #[test]
 fn an_agent_of_another_user_cannot_use_the_folder_and_says_so() {
     if !is_root() {
         return;
     }
     let scratch = Scratch::new("nobody");
-    // Another user may not be able to start the program where it lies.
-    let program = scratch.path().join("railweave");
-    fs::copy(env!("CARGO_BIN_EXE_railweave"), &program).unwrap();
-    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let command = Agent::command(&scratch, "drain = [\"rail1\"]\n", &[]);
-    let mut unprivileged = std::process::Command::new(program);
-    unprivileged.args(command.get_args()).current_dir("/").uid(65_534).gid(65_534);
-    let agent = Agent::spawn(&scratch, &mut unprivileged);
+    let agent = unprivileged(&scratch);
     agent.until_said("not watched: ");
     agent.until_said("agent.sock\" cannot be used");
     assert_eq!(agent.count_said("not watched: "), 1, "{}", agent.log());
     assert_eq!(fs::read_dir(scratch.run_dir()).unwrap().count(), 0);
+    agent.terminate();
+}
+
+#[test]
+fn a_lock_that_may_not_be_opened_is_named_with_those_who_may_remove_it() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new("denied");
+    std::os::unix::fs::chown(scratch.run_dir(), Some(65_534), None).unwrap();
+    let lock = scratch.run_dir().join("agent.lock");
+    fs::write(&lock, "").unwrap();
+    fs::set_permissions(&lock, fs::Permissions::from_mode(0o600)).unwrap();
+    let agent = unprivileged(&scratch);
+    agent.until_said("not-steering");
+    let words = "belongs to user 0, and this user may not open it";
+    assert!(agent.log().contains(words) && agent.log().contains("as user 65534 or root"), "{}", agent.log());
+    fs::remove_file(&lock).unwrap();
+    scratch.until_policy("rail=rail1 -> drain");
     agent.terminate();
 }
 
