@@ -18,6 +18,8 @@ while read -r question; do
     wrong) echo '{"rules": ["any -> fly"]}' ;;
     garbage) echo nonsense ;;
     bytes) printf '\377\n' ;;
+    more) echo '{"rules": ["any -> policy static"]}'; echo '{"rules": ["any -> policy speed"]}' ;;
+    later) (sleep 0.1; echo late) & echo '{"rules": ["any -> policy static"]}' ;;
     die) exit 3 ;;
     hang) exec sleep 1000 ;;
     esac
@@ -62,6 +64,23 @@ fn a_script_steers_and_is_started_again_however_it_fails() {
     let pid = fs::read_to_string(scratch.path().join("pid")).unwrap();
     agent.terminate();
     until("the end of the program", || (!Path::new(&format!("/proc/{}", pid.trim())).exists()).then_some(()));
+}
+
+#[test]
+fn a_line_that_nobody_asked_for_is_no_answer_to_the_next_question() {
+    for word in ["more", "later"] {
+        let scratch = Scratch::new(&format!("script-{word}"));
+        scratch.file("mode", word);
+        let program = scratch.file("steer.sh", PROGRAM);
+        let folder = scratch.path().to_str().unwrap();
+        let config = format!("[script]\nprogram = [\"/bin/sh\", \"{program}\", \"{folder}\"]\ntimeout_s = 100\n");
+        let agent = Agent::start(&scratch, &config, &[]);
+        agent.until_said("answered with more than a line; allowed: one line of JSON");
+        let policy = scratch.until_policy("any -> policy static");
+        assert!(!policy.contains("speed"), "{policy}");
+        assert_eq!(agent.count_said("answered with something else"), 0, "{}", agent.log());
+        agent.terminate();
+    }
 }
 
 #[test]

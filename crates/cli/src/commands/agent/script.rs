@@ -3,10 +3,12 @@
 use super::log;
 use super::shared::Shared;
 use railweave_agent::{LONGEST_ANSWER, ScriptConfig};
+use std::pin::Pin;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::{sleep, timeout};
 
@@ -85,8 +87,19 @@ impl Program {
         }
     }
 
+    /// Returns true if the program has written something that nobody asked for, which would be taken for its next
+    /// answer. One that has ended has not.
+    fn has_more(&mut self) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        let read = Pin::new(&mut self.output).poll_fill_buf(&mut context);
+        matches!(read, Poll::Ready(Ok(bytes)) if !bytes.is_empty())
+    }
+
     /// Writes a line, and returns the line that comes back.
     async fn ask(&mut self, question: &str) -> Result<String, String> {
+        if self.has_more() {
+            return Err("answered with more than a line; allowed: one line of JSON for each of its input".to_owned());
+        }
         let mut line = Vec::new();
         let written = self.input.write_all(format!("{question}\n").as_bytes()).await;
         let read = match written {
