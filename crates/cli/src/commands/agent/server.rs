@@ -75,8 +75,7 @@ fn failure(status: StatusCode, reason: &str) -> Response {
 }
 
 async fn metrics(State(shared): Shares) -> Response {
-    let text = shared.agent().metrics();
-    ([(CONTENT_TYPE, OPEN_METRICS)], text).into_response()
+    ([(CONTENT_TYPE, OPEN_METRICS)], shared.metrics()).into_response()
 }
 
 /// The agent is alive unless its looks hang.

@@ -1,6 +1,7 @@
 //! The state that looks, the server and the script share.
 
 use super::settings::Settings;
+use axum::body::Bytes;
 use railweave_agent::{Agent, Now};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -10,6 +11,8 @@ use tokio::sync::Notify;
 pub(super) struct Shared {
     agent: Mutex<Agent>,
     token: Mutex<Option<String>>,
+    /// The text of the metrics since the last look or order, once somebody has asked for it.
+    metrics: Mutex<Option<Bytes>>,
     begin: Instant,
     /// The time of the end of the last look.
     looked: Mutex<Option<Instant>>,
@@ -28,6 +31,7 @@ impl Shared {
         Self {
             agent: Mutex::new(Agent::new(settings.config.clone(), version, host.trim(), std::process::id())),
             token: Mutex::new(settings.token.clone()),
+            metrics: Mutex::new(None),
             begin: Instant::now(),
             looked: Mutex::new(None),
             every: Mutex::new(Duration::from_millis(settings.config.every_ms)),
@@ -46,9 +50,22 @@ impl Shared {
         locked(&self.token).clone()
     }
 
+    /// Returns the text of the metrics. All who ask between two looks share one: it may be large, and they slow.
+    pub(super) fn metrics(&self) -> Bytes {
+        let mut metrics = locked(&self.metrics);
+        // Nobody who has the agent waits for this text.
+        metrics.get_or_insert_with(|| self.agent().metrics().into()).clone()
+    }
+
+    /// Has the text of the metrics made again when somebody asks for it.
+    fn forget_metrics(&self) {
+        *locked(&self.metrics) = None;
+    }
+
     /// Takes up other settings.
     pub(super) fn set_settings(&self, settings: &Settings) {
         self.agent().set_config(settings.config.clone());
+        self.forget_metrics();
         locked(&self.token).clone_from(&settings.token);
         *locked(&self.every) = Duration::from_millis(settings.config.every_ms);
     }
@@ -60,6 +77,7 @@ impl Shared {
 
     /// Notes that a look has ended.
     pub(super) fn looked(&self) {
+        self.forget_metrics();
         *locked(&self.looked) = Some(Instant::now());
         self.look.notify_one();
     }
@@ -87,6 +105,7 @@ impl Shared {
 
     /// Has the next look come at once.
     pub(super) fn change(&self) {
+        self.forget_metrics();
         self.change.notify_one();
     }
 
@@ -99,4 +118,27 @@ impl Shared {
 /// A thread that panicked has left the value as it was between two calls: each call of the agent is complete in itself.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::agent::Arguments;
+
+    #[test]
+    fn all_readers_of_metrics_between_two_looks_share_one_text() {
+        let (run_dir, root) = (vec!["/nowhere".into()], "/".into());
+        let arguments = Arguments { config: None, listen: None, run_dir, token_file: None, root, check: false };
+        let shared = Shared::new(&Settings::read(&arguments).unwrap());
+        let first = shared.metrics();
+        assert!(first.ends_with(b"# EOF\n"));
+        assert_eq!(shared.metrics().as_ptr(), first.as_ptr());
+        let mut last = first;
+        for change in [Shared::looked, Shared::change] {
+            change(&shared);
+            let next = shared.metrics();
+            assert_ne!(next.as_ptr(), last.as_ptr(), "the last one is still there");
+            last = next;
+        }
+    }
 }
