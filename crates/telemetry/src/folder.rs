@@ -58,8 +58,8 @@ pub enum FolderError {
     },
     /// This user may not open it.
     #[error(
-        "belongs to user {owner}, and this user may not open it; allowed: a file that its owner may read; try removing it \
-         as user {remover} or root"
+        "belongs to user {owner}, and this user may not open it; allowed: a file that its owner may read; try removing \
+         it as user {remover} or root"
     )]
     Denied {
         /// The owner of the file.
