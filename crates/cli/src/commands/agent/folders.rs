@@ -238,6 +238,7 @@ impl Watched {
     }
 }
 
+/// Returns true while orders wait for the first answer of a script ([`Agent::is_undecided`]).
 fn is_undecided(shared: &Shared) -> bool {
     shared.agent().is_undecided()
 }
