@@ -4,10 +4,10 @@ use crate::balance::Balance;
 use crate::config::{Config, MOST_DRAINED, check_port};
 use crate::congestion::Congestion;
 use crate::drain::{Drain, Reason, Unseen};
-use crate::findings::{Finding, Findings, MORE, Severity};
+use crate::findings::{Findings, Severity};
 use crate::names::{counted_name, covering};
 use crate::ports::{PortCounters, PortUse};
-use crate::process::{Life, Process};
+use crate::process::Life;
 use crate::rules::{GroupWeights, Inherited, Orders, file};
 use crate::script::Script;
 use crate::series::GroupKey;
@@ -15,21 +15,12 @@ use crate::sick::Health;
 use crate::time::Now;
 use crate::user::{Steers, User};
 use crate::weights::{Shares, groups, orders, senders};
-use crate::world::World;
+use crate::world::{FileKey, World};
 use railweave_counters::PortReading;
-use railweave_telemetry::{Presence, RailState, Snapshot};
+use railweave_telemetry::{Presence, Snapshot};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-/// The part of its share from which a port counts as congested for people.
-const CONGESTED: f64 = 0.999;
-
-/// The most files of a user that findings name one by one.
-const NAMED_FILES: usize = 16;
-
-/// The most jobs of a user that findings name one by one.
-const NAMED_JOBS: usize = 16;
 
 /// An agent.
 ///
@@ -43,6 +34,8 @@ pub struct Agent {
     pub(crate) version: String,
     pub(crate) world: World,
     pub(crate) users: BTreeMap<u32, User>,
+    /// The run dirs that cannot be used, each with a sentence.
+    pub(crate) refused_folders: BTreeMap<String, String>,
     /// The counters of ports, by the names under which ports have counters.
     pub(crate) counters: BTreeMap<String, PortCounters>,
     /// The use of ports, by the names that rails have.
@@ -52,10 +45,12 @@ pub struct Agent {
     pub(crate) drains: BTreeMap<String, Drain>,
     /// The ports that an operator has drained through the API.
     operator: BTreeSet<String>,
+    /// True once it knows what an agent before it was told: orders since then are newer.
+    has_inherited: bool,
     shares: Shares,
-    balance: Balance<GroupKey>,
+    pub(crate) balance: Balance<GroupKey>,
     pub(crate) weights: GroupWeights,
-    script: Script,
+    pub(crate) script: Script,
     pub(crate) findings: Findings,
     pub(crate) now: Now,
     begin: Option<Duration>,
@@ -74,12 +69,14 @@ impl Agent {
             version: version.to_owned(),
             world: World::new(series),
             users: BTreeMap::new(),
+            refused_folders: BTreeMap::new(),
             counters: BTreeMap::new(),
             uses: BTreeMap::new(),
             health: BTreeMap::new(),
             congestion: BTreeMap::new(),
             drains: BTreeMap::new(),
             operator: BTreeSet::new(),
+            has_inherited: false,
             shares: Shares::default(),
             balance: Balance::default(),
             weights: GroupWeights::new(),
@@ -152,6 +149,11 @@ impl Agent {
         self.world.refuse(&(user, file.to_owned()));
     }
 
+    /// Notes which run dirs cannot be used, each with a sentence: their jobs are not known.
+    pub fn set_refused_folders(&mut self, folders: BTreeMap<String, String>) {
+        self.refused_folders = folders;
+    }
+
     /// Forgets a file that is gone.
     pub fn forget(&mut self, user: u32, file: &str) {
         if let Some(user) = self.users.get_mut(&user) {
@@ -183,9 +185,12 @@ impl Agent {
         was_drained
     }
 
-    /// Takes over the orders of an agent before this one. Returns the sentences to log.
+    /// Takes over the orders of an agent before this one, once. Returns the sentences to log.
     pub fn inherit(&mut self, before: &Inherited) -> Vec<String> {
         let mut lines = Vec::new();
+        if std::mem::replace(&mut self.has_inherited, true) {
+            return lines;
+        }
         for port in &before.drained {
             lines.push(match self.drain(port) {
                 Ok(()) => format!("port {port} stays drained, as an agent before this one was told"),
@@ -273,7 +278,7 @@ impl Agent {
         self.orders().rules(user).0
     }
 
-    fn orders(&self) -> Orders<'_> {
+    pub(crate) fn orders(&self) -> Orders<'_> {
         let mut rules: Vec<&str> = self.config.fixed.iter().map(String::as_str).collect();
         if let Some(script) = &self.config.script {
             rules.extend(self.script.rules(script.timeout_s, self.now.up).iter().map(String::as_str));
@@ -398,150 +403,10 @@ impl Agent {
         usages
     }
 
-    /// Returns the number of files that cannot be used, of processes that may run.
+    /// Returns the number of files that cannot be used, of processes that may run, and of folders.
     fn refused_files(&self) -> usize {
         let files = self.users.iter().flat_map(|(user, it)| it.refused.keys().map(|file| (*user, file.clone())));
-        files.filter(|key| self.world.processes.get(key).is_none_or(|process| process.life != Life::Gone)).count()
+        let is_live = |key: &FileKey| self.world.processes.get(key).is_none_or(|process| process.life != Life::Gone);
+        files.filter(is_live).count() + self.refused_folders.len()
     }
-
-    /// Returns everything that an operator should know now.
-    fn find(&self, usages: &BTreeMap<String, PortUse>) -> Vec<Finding> {
-        // Not the names that rails have: processes can make up any number of them.
-        let known: BTreeSet<&str> = self.counters.keys().map(String::as_str).collect();
-        let mut findings = Vec::new();
-        let mut add = |kind, about: &str, severity, text: String| {
-            findings.push(Finding { kind, about: about.to_owned(), severity, text });
-        };
-        for (port, usage) in &self.uses {
-            let down = usage.in_state(RailState::Down) + usage.in_state(RailState::Repairing);
-            if down > 0 {
-                let all = usage.states.iter().sum::<u32>();
-                let text = format!("{down} of {all} rails over port {port} are down; try its cable, and `dmesg`");
-                add("rail-down", port, Severity::Warning, text);
-            }
-        }
-        for (port, health) in &self.health {
-            if let Some(reason) = health.reason() {
-                let text = format!("port {port} {reason}, so jobs leave it; try its cable and transceiver");
-                add("port-sick", port, Severity::Warning, text);
-            }
-        }
-        for (port, congestion) in self.congestion.iter().filter(|(_, it)| it.factor() < CONGESTED) {
-            let text = format!(
-                "data over port {port} meets congestion, so it has {:.0} % of its share; try the switches on its way",
-                congestion.factor() * 100.0
-            );
-            add("port-congested", port, Severity::Warning, text);
-        }
-        let used: BTreeSet<String> = self.uses.keys().map(|port| counted_name(port)).collect();
-        for (port, counters) in self.counters.iter().filter(|(port, it)| it.is_rdma() || used.contains(*port)) {
-            if let Some(text) = slowness(port, counters, self.now.up) {
-                add("port-slow", port, Severity::Warning, text);
-            }
-        }
-        for (port, drain) in &self.drains {
-            let none = PortUse::default();
-            findings.extend(drain.findings(port, usages.get(port).unwrap_or(&none), &known));
-        }
-        let mut add = |kind, about: &str, severity, text: String| {
-            findings.push(Finding { kind, about: about.to_owned(), severity, text });
-        };
-        self.find_users(&mut add);
-        if self.config.balance.is_some() && self.balance.is_active() {
-            let text = "ports are shared between jobs so that the slowest gains".to_owned();
-            add("balance", "", Severity::Info, text);
-        }
-        if let Some(config) = &self.config.script
-            && let Some(trouble) = self.script.trouble(config.timeout_s, self.now.up)
-        {
-            let text = format!("\"{}\" {trouble}", config.program.first().map_or("", String::as_str));
-            add("script", "", Severity::Critical, text);
-        }
-        findings
-    }
-
-    fn find_users(&self, add: &mut impl FnMut(&'static str, &str, Severity, String)) {
-        self.find_silent(add);
-        for (number, user) in &self.users {
-            for (file, reason) in user.refused.iter().take(NAMED_FILES) {
-                let text = format!("\"{file}\" of user {number} {reason}");
-                add("file-refused", &format!("{number}/{file}"), Severity::Warning, text);
-            }
-            if let Some(more) = user.refused.len().checked_sub(NAMED_FILES + 1) {
-                let text = format!("{} more files of user {number} cannot be used", more + 1);
-                add("file-refused", &format!("{number}/{MORE}"), Severity::Warning, text);
-            }
-            for (run_dir, steers) in &user.run_dirs {
-                if let Steers::No(reason) = steers {
-                    add("not-steering", run_dir, Severity::Warning, reason.clone());
-                }
-            }
-            let (_, left_out) = self.orders().rules(*number);
-            if left_out > 0 {
-                let text = format!(
-                    "{left_out} rules for user {number} have no room in a policy file, so they hold for no job; try \
-                     fewer drained ports, or fewer rules"
-                );
-                add("not-steering", &number.to_string(), Severity::Warning, text);
-            }
-        }
-    }
-
-    /// Finds the jobs whose processes are silent.
-    fn find_silent(&self, add: &mut impl FnMut(&'static str, &str, Severity, String)) {
-        let mut jobs: BTreeMap<(u32, &str), (usize, &Process)> = BTreeMap::new();
-        for ((user, _), process) in self.world.processes.iter().filter(|(_, it)| it.life == Life::Silent) {
-            let (count, first) = jobs.entry((*user, &process.facts.job)).or_insert((0, process));
-            *count += 1;
-            if process.written < first.written {
-                *first = process;
-            }
-        }
-        let mut users: BTreeMap<u32, usize> = BTreeMap::new();
-        for ((user, job), (count, first)) in jobs {
-            let jobs = users.entry(user).or_default();
-            *jobs += 1;
-            if *jobs > NAMED_JOBS {
-                continue;
-            }
-            let text = format!(
-                "{count} processes of job \"{job}\" of user {user} have not written their files, process {} on {} for \
-                 {} s; they are stopped or hang, or ended in another container",
-                first.facts.pid,
-                first.facts.host,
-                self.now.up.saturating_sub(first.written).as_secs()
-            );
-            add("process-silent", &format!("{user}/{job}"), Severity::Warning, text);
-        }
-        for (user, count) in users.into_iter().filter(|(_, count)| *count > NAMED_JOBS) {
-            let text =
-                format!("processes of {} more jobs of user {user} have not written their files", count - NAMED_JOBS);
-            add("process-silent", &format!("{user}/{MORE}"), Severity::Warning, text);
-        }
-    }
-}
-
-/// Returns the sentence about a port that is slower than it could be.
-fn slowness(port: &str, counters: &PortCounters, up: Duration) -> Option<String> {
-    let reading = counters.reading.as_ref()?;
-    if counters.signs(up).slow_for.is_some() {
-        let gigabits = |rate: Option<u64>| rate.map_or(0.0, |rate| rate as f64 * 8.0 / 1e9);
-        return Some(format!(
-            "the link of port {port} has {} Gbit/s, and had {}; try its cable and transceiver",
-            gigabits(reading.rate),
-            gigabits(counters.largest_rate)
-        ));
-    }
-    let pcie = reading.pcie?;
-    let is_less = |now: Option<u32>, most: Option<u32>| now.zip(most).is_some_and(|(now, most)| now < most);
-    (is_less(pcie.width, pcie.max_width) || is_less(pcie.speed, pcie.max_speed)).then(|| {
-        let number = |value: Option<u32>| value.map_or("?".to_owned(), |value| value.to_string());
-        format!(
-            "the adapter of port {port} has {} lanes of PCIe at {} MT/s, and could have {} at {}; try another slot",
-            number(pcie.width),
-            number(pcie.speed),
-            number(pcie.max_width),
-            number(pcie.max_speed)
-        )
-    })
 }

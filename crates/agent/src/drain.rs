@@ -70,7 +70,7 @@ impl Phase {
 pub(crate) struct Unseen {
     /// The use of ports whose names are not known.
     pub(crate) nameless: PortUse,
-    /// The files that cannot be used.
+    /// The files and folders that cannot be used.
     pub(crate) files: usize,
 }
 
@@ -91,6 +91,9 @@ pub(crate) struct Drain {
     /// The time of the first look after the order, by the agent's own clock. The order itself may come between two
     /// looks that are rare, or before the first one of all.
     looked: Option<Duration>,
+    /// The time since which rails use the port at each look: those of a job that begins do so until it has read its
+    /// policy file.
+    used: Option<Duration>,
     pub(crate) phase: Phase,
     /// The time since which it has its phase, by the host's clock.
     pub(crate) since: Duration,
@@ -105,6 +108,7 @@ impl Drain {
         Self {
             reasons: BTreeMap::new(),
             looked: None,
+            used: None,
             phase: Phase::Emptying,
             since: clock,
             doubt: None,
@@ -117,13 +121,15 @@ impl Drain {
         self.was_known |= is_known;
         let age = up.saturating_sub(*self.looked.get_or_insert(up));
         let using = using(usage);
+        self.used = if using > 0 { self.used.or(Some(up)) } else { None };
+        let used_for = self.used.map_or(Duration::ZERO, |since| up.saturating_sub(since));
         let doubt = if self.was_known { unseen.doubt(up) } else { Some(Doubt::Unknown) };
         let is_quiet = is_quiet(usage, up);
         self.doubt = doubt.filter(|_| using == 0 && is_quiet && age >= FOLLOWED);
         let phase = match (using, is_quiet) {
             (0, true) if age >= QUIET && doubt.is_none() => Phase::Empty,
             (0, _) => Phase::Emptying,
-            _ if age >= FOLLOWED => Phase::InVain,
+            _ if used_for >= FOLLOWED => Phase::InVain,
             _ => Phase::Emptying,
         };
         if phase != self.phase {
@@ -156,14 +162,17 @@ impl Drain {
                 });
                 let files = (files > 0).then(|| format!("{files} files that cannot be used (file-refused)"));
                 let all: Vec<String> = rails.into_iter().chain(files).collect();
-                let text = format!("port {port} may be in use by {}; try ending these processes", all.join(" and "));
+                let text = format!(
+                    "port {port} may be in use by {}; try ending these processes, or removing the files",
+                    all.join(" and ")
+                );
                 Some(finding("drain-in-vain", Severity::Warning, text))
             }
             (Phase::Empty, _) => {
                 let rest = few(&usage.senders).map_or(String::new(), |peers| {
                     format!("; data from {peers} still comes over it: drain the port at its other end too")
                 });
-                let text = format!("port {port} is empty: this host sends nothing over it{rest}");
+                let text = format!("port {port} is empty: no job that this agent watches sends over it{rest}");
                 Some(finding("port-empty", Severity::Info, text))
             }
             (Phase::InVain, _) => {
@@ -227,13 +236,15 @@ mod tests {
         assert_eq!(look(13, &usage(0, 2, 0, Some(12))), Phase::Emptying, "it has just sent something");
         assert_eq!(look(14, &usage(0, 2, 0, Some(12))), Phase::Empty);
         assert_eq!(look(15, &usage(1, 2, 0, Some(12))), Phase::Emptying, "a job that has just begun");
-        assert_eq!(look(16, &usage(1, 2, 0, Some(12))), Phase::InVain, "a connection that has no other");
-        assert_eq!(look(17, &usage(0, 2, 0, Some(12))), Phase::Empty);
-        assert_eq!(look(18, &PortUse::default()), Phase::Empty, "nobody uses it");
+        assert_eq!(look(19, &usage(1, 2, 0, Some(12))), Phase::Emptying, "it may not have read its policy file yet");
+        assert_eq!(look(20, &usage(1, 2, 0, Some(12))), Phase::InVain, "a connection that has no other");
+        assert_eq!(look(21, &usage(0, 2, 0, Some(12))), Phase::Empty);
+        assert_eq!(look(22, &PortUse::default()), Phase::Empty, "nobody uses it");
         assert_eq!(look(30, &usage(0, 2, 5, Some(12))), Phase::Emptying, "long silent, and yet in flight");
         let mut suspected = usage(0, 2, 0, Some(12));
         suspected.states[RailState::Suspected as usize] = 1;
-        assert_eq!(look(31, &suspected), Phase::InVain, "it may send again");
+        assert_eq!(look(31, &suspected), Phase::Emptying);
+        assert_eq!(look(36, &suspected), Phase::InVain, "it may send again");
     }
 
     #[test]

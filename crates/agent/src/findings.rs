@@ -41,11 +41,12 @@ pub struct Finding {
 }
 
 /// All kinds of findings, with their meanings.
-pub const KINDS: [(&str, &str); 13] = [
+pub const KINDS: [(&str, &str); 14] = [
     ("rail-down", "rails of jobs on the port are down"),
     ("port-sick", "the link of the port has errors, so the port is kept empty"),
     ("port-congested", "data over the port meets congestion, so the port has less of it"),
     ("port-slow", "the link of the port, or its adapter's slot, is slower than it was or could be"),
+    ("counter-full", "a counter of the port's link errors is at its largest value, and counts no more"),
     ("port-drained", "the port is to be empty: an operator, the configuration or avoid-sick says so"),
     ("port-empty", "a port that is to be empty is: this host sends nothing over it"),
     ("drain-in-vain", "connections go on using a drained port, or may do so"),
@@ -78,6 +79,10 @@ impl Findings {
         for mut finding in bounded(findings) {
             finding.text = one_line(&finding.text);
             let key = (finding.kind, finding.about.clone());
+            // A job may have any name, also the one that stands for others.
+            if next.contains_key(&key) {
+                continue;
+            }
             let before = self.present.remove(&key);
             let is_new = before.as_ref().is_none_or(|(before, _)| before.severity != finding.severity);
             if is_new {

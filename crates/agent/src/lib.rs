@@ -11,6 +11,7 @@ mod balance;
 mod config;
 mod congestion;
 mod drain;
+mod find;
 mod findings;
 mod keeper;
 mod metrics;

@@ -107,6 +107,8 @@ pub(crate) struct Signs {
     pub(crate) downs: u64,
     /// The time for which the link has been slower or narrower than it was.
     pub(crate) slow_for: Option<Duration>,
+    /// True if a counter of link errors is at its largest value, from where it does not move.
+    pub(crate) is_full: bool,
 }
 
 impl PortCounters {
@@ -144,19 +146,36 @@ impl PortCounters {
         }
         note(&mut self.errors, up, errors, MINUTE);
         note(&mut self.downs, up, downs, FIVE_MINUTES);
+        self.slow_since = if self.is_slow(&reading) { self.slow_since.or(Some(up)) } else { None };
+        (self.reading, self.seen) = (Some(reading), up);
+    }
+
+    /// Notes the rate of the link. Returns true if it is less than it was.
+    fn is_slow(&mut self, reading: &PortReading) -> bool {
+        // A link that is down reports a rate that it may never have: RoCE ports of mlx5 one of 40 Gbit/s over 4 lanes.
+        if reading.is_up != Some(true) {
+            return false;
+        }
         self.largest_rate = self.largest_rate.max(reading.rate);
         self.largest_width = self.largest_width.max(reading.width);
-        let slower = reading.rate.zip(self.largest_rate).is_some_and(|(now, most)| (now as f64) < SLOW * most as f64);
-        let narrower = reading.width.zip(self.largest_width).is_some_and(|(now, most)| now < most);
-        // A link that is down reports the rate of a link that is being set up.
-        let is_slow = reading.is_up == Some(true) && (slower || narrower);
-        self.slow_since = if is_slow { self.slow_since.or(Some(up)) } else { None };
-        (self.reading, self.seen) = (Some(reading), up);
+        match reading.rate.zip(self.largest_rate) {
+            Some((now, most)) => (now as f64) < SLOW * most as f64,
+            // The same rate over fewer lanes is another kind of link.
+            None => reading.width.zip(self.largest_width).is_some_and(|(now, most)| now < most),
+        }
     }
 
     /// Returns true if it is a port for RDMA.
     pub(crate) fn is_rdma(&self) -> bool {
         self.reading.as_ref().is_some_and(|reading| reading.fabric == Fabric::Verbs)
+    }
+
+    /// Returns the counters of link errors that count no more: those of InfiniBand stay at their largest value.
+    pub(crate) fn full(&self) -> impl Iterator<Item = Counter> {
+        let counters = self.reading.iter().flat_map(|reading| &reading.counters);
+        let is_error = |counter| matches!(cause(counter), Some(Cause::Down | Cause::Damaged | Cause::Error(_)));
+        let full = counters.filter(move |(counter, value)| is_error(*counter) && counter.largest() == Some(*value));
+        full.map(|(counter, _)| *counter)
     }
 
     pub(crate) fn signs(&self, up: Duration) -> Signs {
@@ -166,6 +185,7 @@ impl PortCounters {
             errors: sum(&self.errors),
             downs: sum(&self.downs),
             slow_for: self.slow_since.map(|since| up.saturating_sub(since)),
+            is_full: self.full().next().is_some(),
         }
     }
 }
@@ -272,7 +292,10 @@ pub(crate) mod tests {
             counters.push((Counter::RpCnpHandled, u64::from(second) * 100));
             port.take(reading("mlx5_0", 100, &counters), second * SECOND, SECOND);
         }
-        assert_eq!(port.signs(2 * SECOND), Signs { marks: 165.0, errors: 41, downs: 0, slow_for: None });
+        assert_eq!(
+            port.signs(2 * SECOND),
+            Signs { marks: 165.0, errors: 41, downs: 0, slow_for: None, is_full: false }
+        );
     }
 
     #[test]
@@ -285,11 +308,24 @@ pub(crate) mod tests {
             port.signs(second * SECOND)
         };
         assert_eq!(look(&mut port, 1, 1000, 1000, 7), Signs::default(), "before the agent began");
-        assert_eq!(look(&mut port, 2, 1050, 1003, 8), Signs { marks: 50.0, errors: 3, downs: 1, slow_for: None });
-        assert_eq!(look(&mut port, 3, 1050, 1004, 8), Signs { marks: 0.0, errors: 4, downs: 1, slow_for: None });
+        assert_eq!(
+            look(&mut port, 2, 1050, 1003, 8),
+            Signs { marks: 50.0, errors: 3, downs: 1, slow_for: None, is_full: false }
+        );
+        assert_eq!(
+            look(&mut port, 3, 1050, 1004, 8),
+            Signs { marks: 0.0, errors: 4, downs: 1, slow_for: None, is_full: false }
+        );
         let signs = look(&mut port, 4, 20, 900, 5);
-        assert_eq!(signs, Signs { marks: 0.0, errors: 4, downs: 1, slow_for: None }, "the driver was loaded again");
-        assert_eq!(look(&mut port, 62, 20, 900, 5), Signs { marks: 0.0, errors: 1, downs: 1, slow_for: None });
+        assert_eq!(
+            signs,
+            Signs { marks: 0.0, errors: 4, downs: 1, slow_for: None, is_full: false },
+            "the driver was loaded again"
+        );
+        assert_eq!(
+            look(&mut port, 62, 20, 900, 5),
+            Signs { marks: 0.0, errors: 1, downs: 1, slow_for: None, is_full: false }
+        );
         assert_eq!(look(&mut port, 303, 20, 900, 5), Signs::default());
     }
 
@@ -297,12 +333,24 @@ pub(crate) mod tests {
     fn a_link_is_slow_once_it_was_faster() {
         let mut port = PortCounters::default();
         let mut look = |second: u32, rate, is_up| {
-            let reading = PortReading { is_up: Some(is_up), ..reading("mlx5_0", rate, &[]) };
+            // 25 Gbit/s come over one lane, and the rate of a link that is down over four.
+            let width = Some(if is_up { 1 } else { 4 });
+            let reading = PortReading { is_up: Some(is_up), width, ..reading("mlx5_0", rate, &[]) };
             port.take(reading, second * SECOND, SECOND);
             port.signs(second * SECOND).slow_for
         };
-        assert_eq!([look(1, 50, true), look(2, 100, true), look(3, 95, true)], [None; 3]);
+        assert_eq!([look(0, 400, false), look(1, 50, true), look(2, 100, true), look(3, 95, true)], [None; 4]);
         assert_eq!([look(4, 50, true), look(9, 50, true)], [Some(Duration::ZERO), Some(5 * SECOND)]);
         assert_eq!([look(10, 5, false), look(11, 100, true)], [None; 2]);
+    }
+    #[test]
+    fn fewer_lanes_count_if_the_rate_is_not_known() {
+        let mut port = PortCounters::default();
+        let mut look = |second: u32, rate, width| {
+            port.take(PortReading { rate, width, ..reading("mlx5_0", 0, &[]) }, second * SECOND, SECOND);
+            port.signs(second * SECOND).slow_for.is_some()
+        };
+        assert_eq!([look(1, None, Some(4)), look(2, None, Some(2)), look(3, None, Some(4))], [false, true, false]);
+        assert!(!look(4, Some(100), Some(2)), "100 Gbit/s come over two lanes or four");
     }
 }

@@ -1,7 +1,7 @@
 //! One process: its counters at the last look.
 
 use railweave_telemetry::{
-    BUCKETS, Connection, ConnectionState, Direction, Policy, Presence, Process as Facts, RailState, State,
+    BUCKETS, Connection, ConnectionState, Direction, Policy, Presence, Process as Facts, RailState, SILENT, State,
 };
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -130,7 +130,7 @@ impl Process {
         self.rails.values()
     }
 
-    pub(crate) fn connections(&self) -> impl Iterator<Item = &TrackedConnection> {
+    pub(crate) fn connections(&self) -> impl ExactSizeIterator<Item = &TrackedConnection> {
         self.connections.values()
     }
 
@@ -142,9 +142,9 @@ impl Process {
     }
 
     /// Decides if the process runs, is silent or is gone. Its clock is not trusted: only looks that found a new write.
-    pub(crate) fn judge(&mut self, up: Duration, silent: Duration) {
+    pub(crate) fn judge(&mut self, up: Duration) {
         let silence = up.saturating_sub(self.written);
-        let is_silent = silence > silent;
+        let is_silent = silence > SILENT;
         self.life = match self.presence {
             Presence::Gone => Life::Gone,
             _ if self.is_refused => Life::Unknown,
@@ -215,15 +215,16 @@ impl Process {
         }
     }
 
-    /// Forgets rails and connections that are not in the file any more.
-    pub(crate) fn retire(&mut self, state: &State) {
-        if self.rails.len() > state.rails.len() {
-            let present: HashSet<(u32, u8)> = state.rails.iter().map(|rail| (rail.connection, rail.number)).collect();
-            self.rails.retain(|id, _| present.contains(id));
-        }
-        if self.connections.len() > state.connections.len() {
+    /// Forgets rails and connections that are not in the file any more, of which it took in this many rails.
+    pub(crate) fn retire(&mut self, state: &State, taken: usize) {
+        if self.connections.len() != state.connections.len() {
             let present: HashSet<u32> = state.connections.iter().map(|connection| connection.number).collect();
             self.connections.retain(|number, _| present.contains(number));
+        }
+        if self.rails.len() != taken {
+            let present: HashSet<(u32, u8)> = state.rails.iter().map(|rail| (rail.connection, rail.number)).collect();
+            let connections = &self.connections;
+            self.rails.retain(|id, _| present.contains(id) && connections.contains_key(&id.0));
         }
     }
 

@@ -155,8 +155,10 @@ impl Series {
         self.in_flight = self.in_flight.saturating_add(rail.in_flight);
         self.states[rail.state as usize] += 1;
         self.speed_mbps = self.speed_mbps.max(rail.speed_mbps);
-        self.senders += u32::from(rail.is_sender);
-        self.steered += u32::from(rail.is_sender && rail.policy == Policy::Agent);
+        // One that was never up has no port yet, and sends nothing: it says nothing about the group's rails.
+        let is_sender = rail.is_sender && rail.state != RailState::NeverUp;
+        self.senders += u32::from(is_sender);
+        self.steered += u32::from(is_sender && rail.policy == Policy::Agent);
     }
 
     /// Computes the rates of the time that ends now.

@@ -7,6 +7,9 @@ use std::time::Duration;
 /// The time for which a link has to be slow until that counts: a link that comes up may do so in steps.
 const SLOW_FOR: Duration = Duration::from_secs(10);
 
+/// The most relapses that count: each makes the time for which the port has to be well twice as long.
+const MOST_RELAPSES: u32 = 5;
+
 /// The health of one port.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Health {
@@ -14,6 +17,9 @@ pub(crate) struct Health {
     sick: Option<(String, Duration)>,
     /// True if an agent before this one said so, and this one has not looked yet.
     is_inherited: bool,
+    /// The time at which it was last used again, and the number of times that it was sick again soon after that.
+    healed: Option<Duration>,
+    relapses: u32,
 }
 
 impl Health {
@@ -34,10 +40,22 @@ impl Health {
         {
             *at = up;
         }
+        // A cable that only errs with traffic on it would otherwise be used again every five minutes, for months.
+        let leave = Duration::from_secs(config.leave_s).saturating_mul(1 << self.relapses);
         if let Some(reason) = reason(config, signs) {
+            if let Some(healed) = self.healed.take() {
+                let is_relapse = up.saturating_sub(healed) < leave;
+                self.relapses = if is_relapse { MOST_RELAPSES.min(self.relapses + 1) } else { 0 };
+            }
             self.sick = Some((reason, up));
-        } else if self.sick.as_ref().is_some_and(|(_, at)| up.saturating_sub(*at) >= seconds(config.leave_s)) {
-            self.sick = None;
+        } else if let Some((_, at)) = &mut self.sick {
+            // Errors that a counter cannot count any more may still come.
+            if signs.is_full {
+                *at = up;
+            }
+            if up.saturating_sub(*at) >= leave {
+                (self.sick, self.healed) = (None, Some(up));
+            }
         }
     }
 
@@ -56,10 +74,6 @@ fn reason(config: &SickConfig, signs: &Signs) -> Option<String> {
     }
     let is_slow = config.slow && signs.slow_for.is_some_and(|time| time >= SLOW_FOR);
     is_slow.then(|| "is slower or narrower than it was".to_owned())
-}
-
-fn seconds(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
 }
 
 #[cfg(test)]
@@ -83,7 +97,29 @@ mod tests {
         assert!(look(101, errors(59)).is_some(), "99 s");
         assert_eq!(look(102, errors(59)), None);
         let downs = Signs { downs: 3, ..Signs::default() };
-        assert_eq!(look(103, downs).unwrap(), "went down 3 times in five minutes");
+        assert_eq!(look(202, downs).unwrap(), "went down 3 times in five minutes");
+        assert!(look(301, Signs { is_full: true, ..Signs::default() }).is_some());
+        assert!(look(400, errors(0)).is_some(), "its counter may have missed errors until 301 s");
+        assert_eq!(look(401, errors(0)), None);
+    }
+
+    #[test]
+    fn a_port_that_is_sick_again_and_again_is_avoided_for_longer_each_time() {
+        let config = SickConfig { leave_s: 100, ..SickConfig::default() };
+        let (mut health, mut second) = (Health::default(), 0);
+        let mut avoided = |well: u32| {
+            second += well;
+            health.look(&config, &Signs { errors: 60, ..Signs::default() }, second * SECOND);
+            let begin = second;
+            while health.reason().is_some() {
+                second += 1;
+                health.look(&config, &Signs::default(), second * SECOND);
+            }
+            second - begin
+        };
+        assert_eq!([avoided(1), avoided(99), avoided(199), avoided(1), avoided(1)], [100, 200, 400, 800, 1600]);
+        assert_eq!([avoided(1), avoided(1)], [3200, 3200]);
+        assert_eq!(avoided(3200), 100, "it was well for as long");
     }
 
     #[test]

@@ -12,12 +12,9 @@ use std::time::Duration;
 /// The time for which a series stays after the last process that used it.
 const KEPT: Duration = Duration::from_secs(900);
 
-/// The most rails of a user: more than any host's jobs have, and few enough for the agent's memory.
+/// The most rails of a user, and the most connections: more than any host's jobs have, and few enough for the agent's
+/// memory.
 const MOST_RAILS: usize = 100_000;
-
-/// The age from which a file of a process that is not gone counts as silent: two times the longest time between two
-/// writes.
-const SILENT: Duration = Duration::from_secs(10);
 
 /// The time between two looks for jobs that are over.
 const SWEEP: Duration = Duration::from_secs(60);
@@ -45,7 +42,7 @@ pub(crate) struct World {
     pub(crate) left_out: u64,
     /// By user, the series for rails that have none of their own.
     others: BTreeMap<u32, usize>,
-    /// By user and job, the last time at which a process had it, and the time of the last look at all of them.
+    /// By user and job of events, the last time at which a process had it, and the time of the last look at all of them.
     jobs: BTreeMap<(u32, String), Duration>,
     swept: Duration,
     last_up: Option<Duration>,
@@ -64,10 +61,16 @@ impl World {
 
     /// Returns the reason why a file cannot be taken in, if there is one: the end of a sentence that begins with it.
     pub(crate) fn objection(&self, file: &FileKey, snapshot: &Snapshot) -> Option<String> {
-        let others = self.processes.iter().filter(|(key, _)| key.0 == file.0 && *key != file);
-        let rails = others.map(|(_, process)| process.rails().len()).sum::<usize>() + snapshot.state.rails.len();
-        (rails > MOST_RAILS).then(|| {
-            format!("is one too many: its user has {rails} rails here; allowed: {MOST_RAILS}; try fewer connections")
+        let (mut rails, mut connections) = (snapshot.state.rails.len(), snapshot.state.connections.len());
+        for (_, process) in self.processes.iter().filter(|(key, _)| key.0 == file.0 && *key != file) {
+            rails += process.rails().len();
+            connections += process.connections().len();
+        }
+        (rails.max(connections) > MOST_RAILS).then(|| {
+            format!(
+                "is one too many: its user has {rails} rails and {connections} connections here; allowed: \
+                 {MOST_RAILS} of each; try fewer connections"
+            )
         })
     }
 
@@ -80,16 +83,20 @@ impl World {
         let is_baseline = is_old && process.is_new();
         if process.is_new() {
             // A count that begins at 1 is no increase to who only sees its later values.
-            EventKind::ALL
-                .iter()
-                .for_each(|(_, word)| self.count_event(user, &process.facts.job, (*word).to_owned(), 0));
-            self.jobs.insert((user, process.facts.job.clone()), now.up);
+            let job = &process.facts.job;
+            EventKind::ALL.iter().for_each(|(_, word)| self.count_event(user, job, (*word).to_owned(), 0));
+            // Only these need to be known; a job whose events had no room may be one of any number.
+            let first = (user, job.clone(), EventKind::ALL[0].1.to_owned());
+            if self.events.contains_key(&first) {
+                self.jobs.insert((user, job.clone()), now.up);
+            }
         }
         for event in events.iter().filter(|_| !is_baseline) {
             self.count_event(user, &process.facts.job, event.kind.to_string(), 1);
         }
         process.note_written(*written_ns, presence, now.up);
         let changes = process.take(state, is_baseline);
+        let taken = changes.len();
         process.left_out = process.left_out.saturating_add(snapshot.left_out[2]);
         for connection in &state.connections {
             let find = || self.find_group(GroupKey::of(user, state, connection), now);
@@ -112,7 +119,7 @@ impl World {
                 series.add(&update, now.up);
             }
         }
-        process.retire(state);
+        process.retire(state, taken);
         self.processes.insert(file, process);
     }
 
@@ -140,7 +147,7 @@ impl World {
         let is_first = self.last_up.is_none();
         let period = self.last_up.replace(now.up).map_or(Duration::ZERO, |last| now.up.saturating_sub(last));
         for process in self.processes.values_mut() {
-            process.judge(now.up, SILENT);
+            process.judge(now.up);
         }
         self.series.values_mut().for_each(Series::begin_gauges);
         self.groups.values_mut().for_each(Group::begin_gauges);
@@ -187,7 +194,9 @@ impl World {
     fn sweep(&mut self, up: Duration) {
         self.swept = up;
         for ((user, _), process) in &self.processes {
-            self.jobs.insert((*user, process.facts.job.clone()), up);
+            if let Some(used) = self.jobs.get_mut(&(*user, process.facts.job.clone())) {
+                *used = up;
+            }
         }
         self.jobs.retain(|_, used| up.saturating_sub(*used) <= KEPT);
         let jobs = &self.jobs;

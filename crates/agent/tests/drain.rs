@@ -5,6 +5,7 @@ mod host;
 use host::Host;
 use railweave_agent::Phase;
 use railweave_telemetry::RailState;
+use std::collections::BTreeMap;
 
 const PORTS: [(&str, f64); 2] = [("mlx5_0", 100.0), ("mlx5_1", 100.0)];
 
@@ -192,6 +193,49 @@ fn a_port_that_a_file_which_is_refused_may_use_is_not_empty() {
     host.agent.forget(8, "x.railweave");
     host.look();
     assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty));
+}
+
+#[test]
+fn a_port_that_a_folder_which_is_refused_may_use_is_not_empty() {
+    let mut host = Host::new("drain = [\"mlx5_1\"]", &PORTS);
+    host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    let text = "\"/dev/shm/railweave-8\" cannot be read";
+    host.agent.set_refused_folders(BTreeMap::from([("/dev/shm/railweave-8".to_owned(), text.to_owned())]));
+    host.play(20);
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Emptying));
+    assert_eq!(host.findings("/dev/shm/railweave-8"), ["file-refused"]);
+    assert!(host.log.iter().any(|line| line.contains("may be in use by 1 files")), "{:?}", host.log);
+    host.agent.set_refused_folders(BTreeMap::new());
+    host.look();
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty));
+}
+
+#[test]
+fn a_job_that_begins_leaves_a_drained_port_without_an_alarm() {
+    let mut host = Host::new("drain = [\"mlx5_1\"]", &PORTS);
+    host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    host.play(20);
+    let job = host.job(7, "two", &["mlx5_1"]);
+    host.play(5);
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Emptying), "it may not have read its policy file yet");
+    host.play(2);
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::InVain));
+    // A connection that had no room in the file any more: its rails are forgotten with it.
+    let state = &mut host.jobs[job].snapshot.state;
+    state.connections.clear();
+    state.rails[0].state = RailState::Down;
+    host.play(8);
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty));
+}
+
+#[test]
+fn an_order_that_is_newer_than_the_agent_before_is_not_taken_back() {
+    let mut host = Host::new("", &PORTS);
+    host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    let before = railweave_agent::Inherited { drained: vec!["mlx5_1".to_owned()], ..Default::default() };
+    assert_eq!(host.agent.inherit(&before).len(), 1);
+    assert!(host.agent.give_back("mlx5_1"));
+    assert!(host.agent.inherit(&before).is_empty() && host.agent.drained_by_operator().next().is_none());
 }
 
 #[test]

@@ -131,6 +131,29 @@ fn made_up_names_are_bounded() {
 }
 
 #[test]
+fn a_user_has_a_most_of_rails_and_of_connections() {
+    let few = 1_000;
+    for (connections, rails_each, words) in [(60_000, 0, "120000 connections"), (few, 60, "120000 rails")] {
+        let (mut host, now) = flooded(64);
+        let mut snapshot = host.jobs.remove(0).snapshot;
+        let (connection, rail) = (snapshot.state.connections[0].clone(), snapshot.state.rails[0].clone());
+        let connection = |number| railweave_telemetry::Connection { number, ..connection.clone() };
+        snapshot.state.connections = (0..connections).map(connection).collect();
+        let rail = |connection, number| railweave_telemetry::Rail { connection, number, ..rail.clone() };
+        snapshot.state.rails =
+            (0..connections).flat_map(|of| (0..rails_each).map(move |number| rail(of, number))).collect();
+        let mut see = |file: &str, user| host.agent.see(user, file, &snapshot, Presence::Running, false, now);
+        see("one", 8);
+        see("two", 8);
+        see("two", 9);
+        host.agent.end_look(Vec::new(), now);
+        let findings = host.agent.state().findings.into_iter().filter(|finding| finding.kind == "file-refused");
+        let texts: Vec<String> = findings.map(|finding| finding.text).collect();
+        assert!(texts.len() == 1 && texts[0].contains(words), "{texts:?}");
+    }
+}
+
+#[test]
 fn many_groups_cost_no_square_of_them_and_make_no_file_too_long() {
     let config = Config::parse("series = 100000\ndrain = [\"p3\"]\n[balance]\n[avoid_congestion]\n").unwrap();
     let mut agent = Agent::new(config, "0.1.0", "node1", 1);
@@ -195,9 +218,14 @@ fn silent_processes_are_one_finding_of_their_job() {
     let finding = state.findings.iter().find(|it| it.about == "7/one").unwrap();
     assert!(finding.text.starts_with("30 processes of job \"one\" of user 7 have not written"), "{}", finding.text);
     for place in 0..20 {
-        let job = host.job(8, &format!("job{place}"), &["mlx5_0", "mlx5_1"]);
+        // One has the name that stands for others.
+        let name = if place == 0 { "(more)".to_owned() } else { format!("job{place}") };
+        let job = host.job(8, &name, &["mlx5_0", "mlx5_1"]);
         host.jobs[job].hangs = true;
     }
     host.play(20);
+    let lines = host.log.len();
+    host.play(20);
+    assert_eq!(host.log[lines..], [] as [String; 0], "all was said");
     assert_eq!(host.findings("8/(more)"), ["process-silent"], "names that are made up are bounded");
 }

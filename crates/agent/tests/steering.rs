@@ -4,6 +4,7 @@ mod host;
 
 use host::{Host, MEGABIT};
 use railweave_counters::Counter;
+use railweave_telemetry::RailState;
 
 const EQUAL: [(&str, f64); 2] = [("mlx5_0", 100.0), ("mlx5_1", 100.0)];
 const UNLIKE: [(&str, f64); 2] = [("mlx5_0", 80.0), ("mlx5_1", 20.0)];
@@ -32,6 +33,21 @@ fn a_congested_port_has_less_until_it_is_free() {
     host.play(1800);
     assert!((share(&mut host, job, 1, 10) - 0.5).abs() < 0.01, "it has its share again");
     assert!(host.findings("mlx5_1").is_empty() && host.agent.rules(7).is_empty());
+}
+
+#[test]
+fn a_rail_that_never_came_up_keeps_its_group_from_nothing() {
+    let mut host = Host::new("[avoid_congestion]\n", &EQUAL);
+    let job = host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    // Another process of the job, whose connection began without a cable.
+    let other = host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    host.jobs[other].demand = 0.0;
+    let rail = &mut host.jobs[other].snapshot.state.rails[1];
+    (rail.state, rail.port) = (RailState::NeverUp, None);
+    host.play(30);
+    host.links.get_mut("mlx5_1").unwrap().knee = 40.0 * MEGABIT;
+    host.play(20);
+    assert!(share(&mut host, job, 1, 10) < 0.36);
 }
 
 #[test]

@@ -345,6 +345,17 @@ impl Counter {
         Self::ALL.iter().copied().find(|counter| counter.name() == name)
     }
 
+    /// Returns the value at which it stays for good, if it is a counter of link errors of InfiniBand's PortCounters (IBTA
+    /// volume 1, 16.1.3.5), which RoCE drivers have too. Drivers that count further pass it.
+    pub fn largest(self) -> Option<u64> {
+        match self {
+            Self::SymbolErrors | Self::PortErrorsReceived | Self::PortRemotePhysicalErrors => Some(u16::MAX.into()),
+            Self::LinkErrorRecoveries | Self::LinkDowned => Some(u8::MAX.into()),
+            Self::LocalLinkIntegrityErrors => Some(0xf),
+            _ => None,
+        }
+    }
+
     /// Returns the counter with an origin for which `is_its` returns true; `None` if there is none. It searches the
     /// table.
     pub(crate) fn find(is_its: impl Fn(Origin) -> bool) -> Option<Self> {

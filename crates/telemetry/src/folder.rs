@@ -2,6 +2,7 @@
 
 use std::fs::{File, Metadata, TryLockError};
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::policy_file::LARGEST_POLICY;
 use crate::run_dir::{RunDirError, is_telemetry, objection};
-use crate::trusted;
+use crate::trusted::{self, FileError, READ};
 
 /// The name of the policy file.
 const POLICY: &str = "policy";
@@ -18,11 +19,9 @@ const POLICY: &str = "policy";
 /// The name under which the policy file is written before it takes its place.
 const UNFINISHED: &str = "policy.new";
 
-/// The file that the agent that steers keeps locked.
+/// The file that the agent that steers keeps locked. It is only read, so that agents of root and of the folder's owner
+/// can use each other's.
 const LOCK: &str = "agent.lock";
-
-/// The file is only read, so that agents of root and of the folder's owner can use each other's.
-const LOCK_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 /// The most telemetry files of a folder that are read: a user may make more than any host has processes.
 pub const MOST_FILES: usize = 1024;
@@ -42,20 +41,9 @@ pub struct Files {
 /// A file of a run dir that is not used. The text is the end of a sentence that begins with the file.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
-    /// It is missing.
-    #[error("is missing")]
-    Missing,
-    /// It is no regular file; a symbolic link is none.
-    #[error("is not a regular file; allowed: a regular file, and no symbolic link; try removing it")]
-    NotRegular,
-    /// It belongs to somebody who has no say here.
-    #[error("belongs to user {owner}; allowed: a file of the folder's owner ({allowed}) or root; try removing it")]
-    Owner {
-        /// The owner of the file.
-        owner: u32,
-        /// The owner of the folder.
-        allowed: u32,
-    },
+    /// It is not opened.
+    #[error("{0}")]
+    File(#[from] FileError),
     /// This user may not open it.
     #[error(
         "belongs to user {owner}, and this user may not open it; allowed: a file that its owner may read; try removing \
@@ -81,17 +69,6 @@ pub enum FolderError {
     /// It cannot be read or written.
     #[error("cannot be used: {0}; allowed: a file that this user can read and write; try making room, or removing it")]
     Io(#[from] io::Error),
-}
-
-impl From<Errno> for FolderError {
-    fn from(error: Errno) -> Self {
-        match error {
-            Errno::NOENT => Self::Missing,
-            // A symbolic link; a socket.
-            Errno::LOOP | Errno::NXIO => Self::NotRegular,
-            _ => Self::Io(error.into()),
-        }
-    }
 }
 
 /// An open run dir. Root may open that of any user; another user only its own.
@@ -146,7 +123,7 @@ impl Folder {
         std::fs::symlink_metadata(&self.path).is_ok_and(is_same)
     }
 
-    /// Returns the telemetry files: at most [`MOST_FILES`], among the first [`MOST_ENTRIES`] entries.
+    /// Returns the telemetry files: at most [`MOST_FILES`], the newest among the first [`MOST_ENTRIES`] entries.
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -160,14 +137,17 @@ impl Folder {
                 break;
             }
             if let Some(name) = entry.file_name().to_str().ok().filter(|name| is_telemetry(name)) {
-                if names.len() == MOST_FILES {
-                    more = Some(format!(
-                        "has more than {MOST_FILES} telemetry files; allowed: fewer; try removing old ones"
-                    ));
-                    break;
-                }
                 names.push(name.to_owned());
             }
+        }
+        if names.len() > MOST_FILES {
+            more = Some(format!("has more than {MOST_FILES} telemetry files; allowed: fewer; try removing old ones"));
+            // Jobs that crash leave theirs behind, while those of processes that run are written every few seconds.
+            names.sort_by_cached_key(|name| {
+                let facts = rustix::fs::statat(&self.handle, name.as_str(), AtFlags::SYMLINK_NOFOLLOW);
+                std::cmp::Reverse(facts.map_or((0, 0), |facts| (facts.st_mtime, facts.st_mtime_nsec)))
+            });
+            names.truncate(MOST_FILES);
         }
         names.sort();
         Ok(Files { names, more })
@@ -178,16 +158,7 @@ impl Folder {
     /// # Errors
     /// If it is no regular file of the folder's owner or of root, or is larger than this.
     pub(crate) fn read_file(&self, name: &str, most: u64) -> Result<(File, Metadata), FolderError> {
-        // Without NONBLOCK, opening a pipe that has no writer would wait forever.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = File::from(rustix::fs::openat(&self.handle, name, flags, Mode::empty())?);
-        let facts = file.metadata()?;
-        if !facts.is_file() {
-            return Err(FolderError::NotRegular);
-        }
-        if facts.uid() != self.owner && facts.uid() != 0 {
-            return Err(FolderError::Owner { owner: facts.uid(), allowed: self.owner });
-        }
+        let (file, facts) = trusted::judge(rustix::fs::openat(&self.handle, name, READ, Mode::empty()), self.owner)?;
         if facts.len() > most {
             return Err(FolderError::Large { size: facts.len(), most });
         }
@@ -223,21 +194,22 @@ impl Folder {
         // Left by an agent that was killed; whatever it is, the new file does not follow it.
         match rustix::fs::unlinkat(&self.handle, UNFINISHED, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(io::Error::from(error).into()),
         }
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
-        let mut file = File::from(rustix::fs::openat(&self.handle, UNFINISHED, flags, mode)?);
-        let write = || -> Result<(), FolderError> {
+        let opened = rustix::fs::openat(&self.handle, UNFINISHED, flags, mode).map_err(io::Error::from)?;
+        let mut file = File::from(opened);
+        let mut write = || -> io::Result<()> {
             file.write_all(text.as_bytes())?;
             // The umask may have taken bits away.
             rustix::fs::fchmod(&file, mode)?;
             Ok(rustix::fs::renameat(&self.handle, UNFINISHED, &self.handle, POLICY)?)
         };
-        let mut write = write;
         write().inspect_err(|_| {
             let _ = rustix::fs::unlinkat(&self.handle, UNFINISHED, AtFlags::empty());
-        })
+        })?;
+        Ok(())
     }
 
     /// Removes the policy file. One that is gone is as good.
@@ -247,7 +219,7 @@ impl Folder {
     pub fn remove_policy(&self) -> Result<(), FolderError> {
         match rustix::fs::unlinkat(&self.handle, POLICY, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(io::Error::from(error).into()),
         }
     }
 
@@ -264,17 +236,19 @@ impl Folder {
     /// # Errors
     /// If the file of the lock cannot be made or opened, or belongs to neither the folder's owner nor root.
     pub fn lock(&self) -> Result<Option<Lock>, FolderError> {
-        let file = match self.make_lock() {
-            Err(Errno::EXIST) => self.open_lock()?,
-            made => made?,
+        let opened = match self.make_lock() {
+            Ok(made) => Ok(made),
+            // Nothing about it is changed: in a folder of another user, it may be any file that this user has linked
+            // there.
+            Err(Errno::EXIST) => rustix::fs::openat(&self.handle, LOCK, READ, Mode::empty()),
+            Err(error) => return Err(io::Error::from(error).into()),
         };
-        let facts = file.metadata()?;
-        if !facts.is_file() {
-            return Err(FolderError::NotRegular);
+        if matches!(opened, Err(Errno::ACCESS))
+            && let Ok(facts) = rustix::fs::statat(&self.handle, LOCK, AtFlags::SYMLINK_NOFOLLOW)
+        {
+            return Err(FolderError::Denied { owner: facts.st_uid, remover: self.owner });
         }
-        if facts.uid() != self.owner && facts.uid() != 0 {
-            return Err(FolderError::Owner { owner: facts.uid(), allowed: self.owner });
-        }
+        let (file, facts) = trusted::judge(opened, self.owner)?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Lock { _file: file, identity: (facts.dev(), facts.ino()) })),
             Err(TryLockError::WouldBlock) => Ok(None),
@@ -283,27 +257,14 @@ impl Folder {
     }
 
     /// Makes the file of the lock, which is not there. Nobody else may open it: whoever can may lock it.
-    fn make_lock(&self) -> rustix::io::Result<File> {
-        let mode = Mode::RUSR | Mode::WUSR;
+    fn make_lock(&self) -> rustix::io::Result<OwnedFd> {
         let file =
-            File::from(rustix::fs::openat(&self.handle, LOCK, LOCK_FLAGS | OFlags::CREATE | OFlags::EXCL, mode)?);
+            rustix::fs::openat(&self.handle, LOCK, READ | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR)?;
         if rustix::process::geteuid().as_raw() != self.owner {
             // Where it may not, root's agent can use the file all the same.
             let _ = rustix::fs::fchown(&file, Some(rustix::fs::Uid::from_raw(self.owner)), None);
         }
         Ok(file)
-    }
-
-    /// Opens the file of the lock, which is there. Changes nothing about it: in a folder of another user, it may be any
-    /// file that this user has linked there.
-    fn open_lock(&self) -> Result<File, FolderError> {
-        rustix::fs::openat(&self.handle, LOCK, LOCK_FLAGS, Mode::empty()).map(File::from).map_err(|error| {
-            let facts = rustix::fs::statat(&self.handle, LOCK, AtFlags::SYMLINK_NOFOLLOW);
-            match (error, facts) {
-                (Errno::ACCESS, Ok(facts)) => FolderError::Denied { owner: facts.st_uid, remover: self.owner },
-                _ => error.into(),
-            }
-        })
     }
 }
 
@@ -360,12 +321,12 @@ mod tests {
     fn a_policy_is_put_in_place_whole_and_follows_no_link() {
         let scratch = Scratch::new("policy");
         let folder = Folder::open(&scratch.0).unwrap();
-        assert!(matches!(folder.policy(), Err(FolderError::Missing)));
+        assert!(matches!(folder.policy(), Err(FolderError::File(FileError::Missing))));
         fs::write(scratch.0.join("elsewhere"), "untouched").unwrap();
         for name in [POLICY, UNFINISHED] {
             symlink(scratch.0.join("elsewhere"), scratch.0.join(name)).unwrap();
         }
-        assert!(matches!(folder.policy(), Err(FolderError::NotRegular)));
+        assert!(matches!(folder.policy(), Err(FolderError::File(FileError::Link { .. }))));
         folder.put_policy("one").unwrap();
         folder.put_policy("two").unwrap();
         assert_eq!(folder.policy().unwrap(), "two");
@@ -388,9 +349,13 @@ mod tests {
         (0..MOST_FILES).for_each(|number| drop(fs::write(file(number), "")));
         let files = folder.files().unwrap();
         assert_eq!((files.names.len(), files.more), (MOST_FILES, None));
+        let old = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+        File::open(file(7)).unwrap().set_modified(old).unwrap();
         fs::write(file(MOST_FILES), "").unwrap();
         let files = folder.files().unwrap();
         assert_eq!(files.names.len(), MOST_FILES);
+        let has = |number| files.names.iter().any(|name| file(number).ends_with(name));
+        assert!(has(MOST_FILES) && !has(7), "the oldest one is left out");
         assert!(files.more.is_some_and(|reason| reason.contains("more than 1024 telemetry files")));
         (0..=MOST_FILES).for_each(|number| drop(fs::remove_file(file(number))));
         (0..MOST_ENTRIES).for_each(|number| drop(fs::write(scratch.0.join(format!("other-{number}")), "")));
@@ -411,7 +376,7 @@ mod tests {
         fs::remove_file(scratch.0.join(LOCK)).unwrap();
         assert!(!other.honours(&lock), "a second agent could take it now");
         symlink("/dev/null", scratch.0.join(LOCK)).unwrap();
-        assert!(matches!(folder.lock(), Err(FolderError::NotRegular)));
+        assert!(matches!(folder.lock(), Err(FolderError::File(FileError::Link { .. }))));
     }
 
     #[test]
@@ -432,7 +397,7 @@ mod tests {
         let chown = |name: &str, user| std::os::unix::fs::chown(scratch.0.join(name), Some(user), None).unwrap();
         chown(LOCK, 4711);
         let error = folder.lock().unwrap_err().to_string();
-        assert!(error.contains("belongs to user 4711; allowed: a file of the folder's owner (0) or root"), "{error}");
+        assert!(error.contains("belongs to user 4711; allowed: a file of user 0 or root"), "{error}");
         // Root makes it for the folder's owner, and uses that of an agent of root.
         fs::remove_file(scratch.0.join(LOCK)).unwrap();
         chown("", 4711);
@@ -458,7 +423,7 @@ mod tests {
         std::os::unix::fs::chown(scratch.0.join(POLICY), Some(4711), None).unwrap();
         let folder = Folder::open(&scratch.0).unwrap();
         let error = folder.policy().unwrap_err().to_string();
-        assert!(error.contains("belongs to user 4711; allowed: a file of the folder's owner (0) or root"), "{error}");
+        assert!(error.contains("belongs to user 4711; allowed: a file of user 0 or root"), "{error}");
         // Root opens the folder of another user, and takes that user's files.
         std::os::unix::fs::chown(&scratch.0, Some(4711), None).unwrap();
         let folder = Folder::open(&scratch.0).unwrap();

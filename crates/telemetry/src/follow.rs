@@ -112,7 +112,11 @@ impl Follower {
     pub fn look(&mut self, folder: &Folder, name: &str, buffer: &mut Vec<u8>) -> Look {
         let (file, facts) = match folder.read_file(name, LARGEST_FILE) {
             Ok(found) => found,
-            Err(error) => return Look::Refused(error.to_string()),
+            Err(error) => {
+                // Once it can be opened again, all of it is read again.
+                self.seen = None;
+                return Look::Refused(error.to_string());
+            }
         };
         let identity = (facts.dev(), facts.ino());
         if identity != self.file {
@@ -153,7 +157,10 @@ impl Follower {
                 };
                 look
             }
-            Err(Failure::Io(error)) => Look::Refused(FolderError::Io(error).to_string()),
+            Err(Failure::Io(error)) => {
+                self.seen = None;
+                Look::Refused(FolderError::Io(error).to_string())
+            }
         }
     }
 

@@ -45,4 +45,5 @@ pub use snapshot::{
 };
 pub use steering::Steering;
 pub use sweep::{OLD, sweep};
-pub use write::{IDLE_NS, Notice, Publisher, WriteError};
+pub use trusted::FileError;
+pub use write::{IDLE_NS, Notice, Publisher, SILENT, WriteError};

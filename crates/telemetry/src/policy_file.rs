@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::rules::{Order, RuleError, Rules, Subject};
 use crate::run_dir::objection;
-use crate::trusted::{self, Unusable};
+use crate::trusted::{self, FileError};
 
 /// The largest policy file, in bytes.
 pub const LARGEST_POLICY: u64 = 1 << 20;
@@ -21,7 +21,7 @@ const AHEAD_S: u64 = 60;
 #[derive(Debug, thiserror::Error)]
 enum Trouble {
     #[error("{0}")]
-    Unusable(#[from] Unusable),
+    File(#[from] FileError),
     #[error(
         "is in a folder that {0}; allowed: a folder of this user that nobody else may write (mode 0700); try another \
          one with RAILWEAVE_RUN_DIR"
@@ -97,9 +97,9 @@ impl PolicyFile {
     pub fn poll(&mut self, now: SystemTime) -> Option<String> {
         match self.refresh() {
             Ok(()) => {}
-            Err(Trouble::Unusable(Unusable::Missing)) => self.forget(),
+            Err(Trouble::File(FileError::Missing)) => self.forget(),
             Err(trouble) => {
-                self.is_readable = !matches!(trouble, Trouble::Unusable(_) | Trouble::Folder(_));
+                self.is_readable = !matches!(trouble, Trouble::File(_) | Trouble::Folder(_));
                 self.report(&trouble, now);
             }
         }
@@ -186,7 +186,7 @@ impl PolicyFile {
     /// Whoever may write in the folder may put an old file of this user there.
     fn check_folder(&self) -> Result<(), Trouble> {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        match objection(&fs::symlink_metadata(folder).map_err(Unusable::Io)?, rustix::process::geteuid().as_raw()) {
+        match objection(&fs::symlink_metadata(folder).map_err(FileError::Io)?, rustix::process::geteuid().as_raw()) {
             Some(reason) => Err(Trouble::Folder(reason)),
             None => Ok(()),
         }
@@ -196,9 +196,9 @@ impl PolicyFile {
         let facts = fs::symlink_metadata(&self.path).map_err(|error| match error.kind() {
             // Nothing counts in a folder of somebody else, which the lines about telemetry name.
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::PermissionDenied => {
-                Unusable::Missing
+                FileError::Missing
             }
-            _ => Unusable::Io(error),
+            _ => FileError::Io(error),
         })?;
         if self.seen.replace(stamp(&facts)) == Some(stamp(&facts)) {
             return Ok(());
@@ -207,7 +207,7 @@ impl PolicyFile {
         self.check_folder().inspect_err(|_| self.seen = Some(Stamp::default()))?;
         let (file, facts) = trusted::open(&self.path).inspect_err(|unusable| {
             // Too many open files, for example: the next poll may be able to read it.
-            if matches!(unusable, Unusable::Io(_)) {
+            if matches!(unusable, FileError::Io(_)) {
                 self.seen = Some(Stamp::default());
             }
         })?;
@@ -218,7 +218,7 @@ impl PolicyFile {
             return Err(Trouble::Large(facts.len()));
         }
         let mut bytes = vec![0; facts.len() as usize];
-        let filled = trusted::read(&file, &mut bytes).map_err(Unusable::Io)?;
+        let filled = trusted::read(&file, &mut bytes).map_err(FileError::Io)?;
         let text = std::str::from_utf8(&bytes[..filled]).map_err(|_| Trouble::NotText)?;
         let rules = Rules::parse(text)?;
         self.is_wrong = false;

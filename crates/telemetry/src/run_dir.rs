@@ -45,6 +45,13 @@ pub enum RunDirError {
     },
 }
 
+impl RunDirError {
+    /// Returns true if there is no such folder.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Read { error, .. } if error.kind() == io::ErrorKind::NotFound)
+    }
+}
+
 /// The folder of a user's telemetry files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunDir {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::layout::Field;
-use crate::trusted::{self, Unusable};
+use crate::trusted::{self, FileError};
 
 /// The path that those agents know.
 pub const SEED_POLICY_PATH: &str = "/dev/shm/mpib_policy";
@@ -32,7 +32,7 @@ const ENTRY: usize = 8;
 #[derive(Debug, thiserror::Error)]
 enum Trouble {
     #[error("{0}")]
-    Unusable(#[from] Unusable),
+    File(#[from] FileError),
     #[error(
         "begins with {0:#010x}; allowed: {SEED_POLICY_MAGIC:#010x}; try removing it, and then `railweave policy init`"
     )]
@@ -63,11 +63,11 @@ impl Trouble {
     /// Returns a bit for the kind of trouble.
     fn kind(&self) -> u16 {
         1 << match self {
-            Self::Unusable(Unusable::Missing) => 0,
-            Self::Unusable(Unusable::Link) => 1,
-            Self::Unusable(Unusable::NotRegular) => 2,
-            Self::Unusable(Unusable::Owner { .. }) => 3,
-            Self::Unusable(Unusable::Io(_)) => 4,
+            Self::File(FileError::Missing) => 0,
+            Self::File(FileError::Link { .. }) => 1,
+            Self::File(FileError::NotRegular { .. }) => 2,
+            Self::File(FileError::Owner { .. }) => 3,
+            Self::File(FileError::Io(_)) => 4,
             Self::Magic(_) => 5,
             Self::Short { .. } => 6,
             Self::Ranks(_) => 7,
@@ -120,7 +120,7 @@ impl SeedPolicy {
     pub fn poll(&mut self) -> Option<String> {
         match self.refresh() {
             Ok(()) => self.is_there = true,
-            Err(Trouble::Unusable(Unusable::Missing)) => self.forget(),
+            Err(Trouble::File(FileError::Missing)) => self.forget(),
             Err(trouble) => {
                 self.is_there = true;
                 self.report(&trouble);
@@ -191,8 +191,8 @@ impl SeedPolicy {
 
     fn refresh(&mut self) -> Result<(), Trouble> {
         let facts = fs::symlink_metadata(&self.path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Unusable::Missing,
-            _ => Unusable::Io(error),
+            io::ErrorKind::NotFound => FileError::Missing,
+            _ => FileError::Io(error),
         })?;
         let is_same = |(_, device, inode): &(File, u64, u64)| (*device, *inode) == (facts.dev(), facts.ino());
         if !self.open.as_ref().is_some_and(is_same) {
@@ -202,9 +202,9 @@ impl SeedPolicy {
             self.open = Some((file, facts.dev(), facts.ino()));
         }
         let Some((file, ..)) = &self.open else { return Ok(()) };
-        let size = file.metadata().map_err(Unusable::Io)?.len();
+        let size = file.metadata().map_err(FileError::Io)?.len();
         let mut head = [0; HEAD];
-        let head_bytes = trusted::read(file, &mut head).map_err(Unusable::Io)?;
+        let head_bytes = trusted::read(file, &mut head).map_err(FileError::Io)?;
         let (magic, ranks) = (u32::get(&head[..4]), u32::get(&head[4..]));
         if head_bytes < HEAD {
             return Err(Trouble::Short { bytes: head_bytes as u64, ranks: None });
@@ -214,7 +214,7 @@ impl SeedPolicy {
         }
         let needed = HEAD + ENTRY * ranks.min(MOST_RANKS) as usize;
         self.next.resize(needed.min(usize::try_from(size).unwrap_or(needed)), 0);
-        let filled = trusted::read(file, &mut self.next).map_err(Unusable::Io)?;
+        let filled = trusted::read(file, &mut self.next).map_err(FileError::Io)?;
         self.next.truncate(filled);
         if self.next != self.bytes {
             std::mem::swap(&mut self.next, &mut self.bytes);

@@ -1,26 +1,41 @@
-//! The opening of files that steer a job: only those that this user or root has put there.
+//! The opening of files in run dirs: only those that the user in question or root has put there.
 
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 /// A file that is not opened. The text is the end of a sentence that begins with the file.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unusable {
+pub enum FileError {
+    /// It is missing.
     #[error("is missing")]
     Missing,
-    #[error(
-        "is a symbolic link; allowed: a regular file of this user or root; try removing it, and writing a file there"
-    )]
-    Link,
-    #[error("is not a regular file; allowed: a regular file of this user or root; try removing it")]
-    NotRegular,
-    #[error("belongs to user {owner}; allowed: a file of this user ({user}) or root; try making it as one of them")]
-    Owner { owner: u32, user: u32 },
+    /// It is a symbolic link.
+    #[error("is a symbolic link; allowed: a regular file of user {allowed} or root; try removing it")]
+    Link {
+        /// The user whose files are allowed.
+        allowed: u32,
+    },
+    /// It is a folder, a pipe, a socket or a device.
+    #[error("is not a regular file; allowed: a regular file of user {allowed} or root; try removing it")]
+    NotRegular {
+        /// The user whose files are allowed.
+        allowed: u32,
+    },
+    /// It belongs to somebody who has no say here.
+    #[error("belongs to user {owner}; allowed: a file of user {allowed} or root; try making it as one of them")]
+    Owner {
+        /// The owner of the file.
+        owner: u32,
+        /// The user whose files are allowed.
+        allowed: u32,
+    },
+    /// It cannot be read.
     #[error("cannot be read: {0}; allowed: a file that this user can read; try {remedy}", remedy = remedy(.0))]
     Io(#[from] io::Error),
 }
@@ -33,25 +48,29 @@ fn remedy(error: &io::Error) -> &'static str {
     }
 }
 
+/// The flags of every open. Without NONBLOCK, opening a pipe that has no writer would wait forever.
+pub(crate) const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
 /// Opens a regular file of this user or root to read it. Follows no symbolic link, and does not block on a pipe.
-pub(crate) fn open(path: &Path) -> Result<(File, Metadata), Unusable> {
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
-    let file = OpenOptions::new().read(true).custom_flags(flags as i32).open(path).map_err(|error| {
-        match error.raw_os_error().map(Errno::from_raw_os_error) {
-            Some(Errno::NOENT) => Unusable::Missing,
-            Some(Errno::LOOP) => Unusable::Link,
-            // A socket.
-            Some(Errno::NXIO) => Unusable::NotRegular,
-            _ => Unusable::Io(error),
-        }
-    })?;
+pub(crate) fn open(path: &Path) -> Result<(File, Metadata), FileError> {
+    judge(rustix::fs::open(path, READ, Mode::empty()), rustix::process::geteuid().as_raw())
+}
+
+/// Returns a file that was opened with [`READ`], if it is a regular file of this user or root.
+pub(crate) fn judge(opened: Result<OwnedFd, Errno>, allowed: u32) -> Result<(File, Metadata), FileError> {
+    let file = File::from(opened.map_err(|error| match error {
+        Errno::NOENT => FileError::Missing,
+        Errno::LOOP => FileError::Link { allowed },
+        // A socket.
+        Errno::NXIO => FileError::NotRegular { allowed },
+        error => FileError::Io(error.into()),
+    })?);
     let facts = file.metadata()?;
-    let user = rustix::process::geteuid().as_raw();
     if !facts.is_file() {
-        return Err(Unusable::NotRegular);
+        return Err(FileError::NotRegular { allowed });
     }
-    if facts.uid() != user && facts.uid() != 0 {
-        return Err(Unusable::Owner { owner: facts.uid(), user });
+    if facts.uid() != allowed && facts.uid() != 0 {
+        return Err(FileError::Owner { owner: facts.uid(), allowed });
     }
     Ok((file, facts))
 }

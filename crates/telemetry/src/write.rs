@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::image::Image;
 use crate::layout::HEADER;
@@ -12,6 +13,10 @@ use crate::snapshot::{Event, State};
 
 /// The longest time between two writes of a file, also while nothing changes, in nanoseconds.
 pub const IDLE_NS: u64 = 5_000_000_000;
+
+/// The age from which a file of a process that is not gone counts as silent: two times the longest time between two
+/// writes.
+pub const SILENT: Duration = Duration::from_nanos(2 * IDLE_NS);
 
 /// The time between two attempts to write while none succeeds, in nanoseconds.
 const PAUSE_NS: u64 = 1_000_000_000;

@@ -101,10 +101,11 @@ impl Agent {
     pub(crate) fn command(scratch: &Scratch, config: &str, arguments: &[&str]) -> Command {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let has_address = config.contains("listen = ");
         let config = scratch.file(&format!("agent-{number}.toml"), &format!("{CONFIG}{config}"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_railweave"));
         command.args(["agent", "--config", &config, "--run-dir"]).arg(scratch.run_dir());
-        if !arguments.contains(&"--listen") {
+        if !arguments.contains(&"--listen") && !has_address {
             command.args(["--listen", "127.0.0.1:0"]);
         }
         command.args(arguments).stdin(Stdio::null());

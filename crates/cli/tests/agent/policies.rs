@@ -3,8 +3,10 @@
 use crate::host::{Agent, Scratch, is_root, until};
 use crate::job::{Job, can_slow};
 use crate::life::written_s;
+use railweave_telemetry::{Process, Publisher, RunDir, State};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -141,7 +143,7 @@ fn a_policy_or_a_run_dir_that_is_a_link_is_not_followed() {
     let text = fs::read_to_string(&precious).unwrap();
     std::os::unix::fs::symlink(&precious, scratch.run_dir().join("policy")).unwrap();
     let agent = Agent::start(&scratch, LONG, &[]);
-    assert!(agent.until_finding("not-steering").contains("is not a regular file"));
+    assert!(agent.until_finding("not-steering").contains("is a symbolic link"));
     until_looks(&agent);
     assert_eq!(fs::read_to_string(&precious).unwrap(), text);
     fs::remove_file(scratch.run_dir().join("policy")).unwrap();
@@ -155,6 +157,39 @@ fn a_policy_or_a_run_dir_that_is_a_link_is_not_followed() {
     fs::remove_file(scratch.run_dir()).unwrap();
     fs::rename(&moved, scratch.run_dir()).unwrap();
     agent.until_said("is watched now");
+    agent.terminate();
+}
+
+#[test]
+fn a_process_that_was_killed_while_it_wrote_is_gone() {
+    let scratch = Scratch::new("half-written");
+    let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+    // Field 22 (proc_pid_stat(5)); the name, in parentheses, is the second.
+    let start = stat.rsplit_once(") ").unwrap().1.split(' ').nth(19).unwrap().parse().ok();
+    let process = Process::of_this_process([7; 16], None, None, |_| None);
+    let process = Process { pid: child.id(), start_ticks: start, ..process };
+    let mut publisher = Publisher::new(RunDir::named(Some(&scratch.run_dir())), process.id);
+    let mut state = State { process, ..State::default() };
+    let clock_ns = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    assert!(publisher.publish(&state, clock_ns).is_none());
+    let agent = Agent::start(&scratch, "", &[]);
+    let presence = |word: &str| {
+        until(&format!("a process that is {word}"), || {
+            let metrics = agent.try_get("/metrics").ok()?.1;
+            metrics.contains(&format!("presence=\"{word}\"}} 1.0\n")).then_some(())
+        });
+    };
+    presence("running");
+    // The last that it writes, just before its end, has no whole checksum.
+    state.process.rank = Some(1);
+    assert!(publisher.publish(&state, clock_ns + 1).is_none());
+    let file = OpenOptions::new().write(true).open(publisher.path()).unwrap();
+    file.write_all_at(&[1], 16).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    agent.until_finding("file-refused");
+    presence("gone");
     agent.terminate();
 }
 
@@ -176,7 +211,7 @@ fn files_of_others_and_links_are_refused_one_by_one() {
         let findings = agent.get("/api/v1/findings");
         (findings.as_array()?.len() == 4).then_some(findings)
     });
-    let words = ["is not a regular file", "does not begin as", "belongs to user 65534", "is not a regular file"];
+    let words = ["is a symbolic link", "does not begin as", "belongs to user 65534", "is not a regular file"];
     for (finding, words) in findings.as_array().unwrap().iter().zip(words) {
         assert_eq!(finding["kind"], "file-refused");
         assert!(finding["text"].as_str().unwrap().contains(words), "{finding}");

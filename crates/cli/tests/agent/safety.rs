@@ -120,6 +120,21 @@ fn a_wrong_configuration_is_not_taken_while_the_agent_runs() {
 }
 
 #[test]
+fn an_agent_that_others_reach_keeps_its_token() {
+    let scratch = Scratch::new("keep-token");
+    let port = free_port();
+    let open = format!("listen = \"0.0.0.0:{port}\"\ntoken_file = \"{}\"\n", token_file(&scratch, 0o600));
+    let agent = Agent::start(&scratch, &open, &[]);
+    let host = "Host: 127.0.0.1";
+    assert_eq!(status(port, "GET", "/metrics", &[host]).0, 401);
+    agent.put_config(&format!("listen = \"127.0.0.1:{port}\"\n"));
+    agent.signal(Signal::HUP);
+    agent.until_said("the configuration was not taken, and the last one stays in force: listen: 0.0.0.0:");
+    assert_eq!(status(port, "GET", "/metrics", &[host]).0, 401);
+    agent.terminate();
+}
+
+#[test]
 fn idle_and_wild_connections_do_not_keep_others_from_working() {
     let scratch = Scratch::new("crowd");
     let port = free_port();
@@ -262,6 +277,9 @@ fn only_the_agents_own_file_says_that_an_operator_drained_a_port() {
     drain_by_file(&other, "rail2", 65_534);
     let agent = Agent::start(&scratch, "", &["--run-dir", other.to_str().unwrap()]);
     assert_eq!(agent.count_said("stays drained"), 1, "{}", agent.log());
+    // Had it not known them at its first look, it would have removed the other policy file and written it again.
+    let metrics = in_time(agent.try_get("/metrics"), "an answer of the agent").1;
+    assert!(metrics.contains("railweave_agent_policy_writes_total{user=\"65534\"} 1\n"), "{metrics}");
     let drains = agent.get("/api/v1/drains");
     assert_eq!((drains.as_array().map(Vec::len), &drains[0]["port"]), (Some(1), &"rail1".into()), "{drains}");
     // It is an agent's all the same, so this one replaces it.
@@ -276,6 +294,57 @@ fn only_the_agents_own_file_says_that_an_operator_drained_a_port() {
     let agent = Agent::start(&scratch, "", &["--run-dir", other.to_str().unwrap()]);
     until("no policy", || (!other.join("policy").exists()).then_some(()));
     assert_eq!(agent.count_said("stays drained"), 0, "{}", agent.log());
+    agent.terminate();
+}
+
+#[test]
+fn a_log_on_a_full_disk_ends_no_agent() {
+    let scratch = Scratch::new("full-log");
+    let mut command = Agent::command(&scratch, "", &[]);
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let mut child = command.stdout(Stdio::null()).stderr(full).spawn().unwrap();
+    let ask = |method: &str, path: &str| {
+        let stream = UnixStream::connect(scratch.run_dir().join("agent.sock"))?;
+        exchange(stream, &format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+    };
+    until("an agent that is ready", || ask("GET", "/readyz").ok().filter(|(status, _)| *status == 200));
+    assert_eq!(in_time(ask("PUT", "/api/v1/drains/eth0"), "an answer of the agent").0, 202);
+    scratch.until_policy("rail=eth0,");
+    assert!(child.try_wait().unwrap().is_none());
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn a_folder_that_is_refused_is_a_finding() {
+    let scratch = Scratch::new("refused-folder");
+    let other = scratch.path().join("other");
+    DirBuilder::new().mode(0o777).create(&other).unwrap();
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o777)).unwrap();
+    let missing = scratch.path().join("missing");
+    let folders = ["--run-dir", other.to_str().unwrap(), "--run-dir", missing.to_str().unwrap()];
+    let agent = Agent::start(&scratch, "", &folders);
+    assert!(agent.until_finding("file-refused").contains("may be written by others"));
+    assert_eq!(agent.get("/api/v1/findings").as_array().map(Vec::len), Some(1), "one that is missing has no jobs");
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o700)).unwrap();
+    until("no finding", || agent.finding("file-refused").is_none().then_some(()));
+    agent.terminate();
+}
+
+#[test]
+fn files_that_take_long_to_read_wait_for_their_turn() {
+    let scratch = Scratch::new("long");
+    // A look at each waits twice for its writer.
+    let name = |number: u32| scratch.run_dir().join(format!("{number:032x}.railweave"));
+    (0..400).for_each(|number| fs::write(name(number), "").unwrap());
+    let agent = Agent::start(&scratch, "", &[]);
+    agent.until_said("has more than a look reads: ");
+    // All of them had their turn.
+    let is_said = |text: &str| text.lines().any(|line| line.contains("unreadable_files{") && line.ends_with(" 400.0"));
+    until("findings about all files", || agent.try_get("/metrics").ok().filter(|(_, text)| is_said(text)));
+    agent.until_said("file-refused \"0/.\": is over");
+    (0..400).for_each(|number| fs::remove_file(name(number)).unwrap());
+    until("no finding", || agent.finding("file-refused").is_none().then_some(()));
     agent.terminate();
 }
 

@@ -3,7 +3,9 @@
 use super::log;
 use super::shared::Shared;
 use railweave_agent::{Agent, Keeper, Keeping, Origin, Steers, origin};
-use railweave_telemetry::{Files, Folder, FolderError, Follower, Lock, Look, Presence, Process, Rules, Snapshot};
+use railweave_telemetry::{
+    FileError, Files, Folder, FolderError, Follower, Lock, Look, Presence, Process, Rules, Snapshot,
+};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -13,6 +15,10 @@ const LOOK_FOR: Duration = Duration::from_secs(2);
 /// Attempts to read a file that is being written, and the pause between two.
 const ATTEMPTS: usize = 3;
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// The longest time for which a look reads files of one folder. Those of 64 processes take a few milliseconds; only a
+/// user who makes files for the purpose comes near it.
+const LONGEST: Duration = Duration::from_millis(250);
 
 /// The name by which a folder stands among its files.
 const ITSELF: &str = ".";
@@ -25,12 +31,15 @@ pub(super) struct Watched {
     keeper: Keeper,
     /// The policy file that this agent wrote last.
     written: Option<String>,
-    /// True until the first look: files that are there then are older than the agent.
-    is_new: bool,
+    /// True if files that are there at the first look are older than the agent.
+    is_old: bool,
     /// True once the file of an agent before this one was taken over.
     is_inherited: bool,
-    /// True if it has more files than are followed.
-    is_crowded: bool,
+    /// True if there is something that is not followed.
+    is_refused: bool,
+    /// The time of the last look at its files, and the name of the file with which the next one begins.
+    pub(super) read_at: Instant,
+    next: String,
 }
 
 struct Followed {
@@ -50,16 +59,19 @@ enum Seen {
 }
 
 impl Watched {
-    pub(super) fn new(folder: Folder) -> Self {
+    /// Returns a folder. With `is_old`, files that are there now are older than the agent.
+    pub(super) fn new(folder: Folder, is_old: bool) -> Self {
         Self {
             folder,
             files: BTreeMap::new(),
             lock: None,
             keeper: Keeper::default(),
             written: None,
-            is_new: true,
+            is_old,
             is_inherited: false,
-            is_crowded: false,
+            is_refused: false,
+            read_at: Instant::now(),
+            next: String::new(),
         }
     }
 
@@ -77,23 +89,20 @@ impl Watched {
         for name in self.files.keys() {
             agent.forget(user, name);
         }
-        if self.is_crowded {
+        if self.is_refused {
             agent.forget(user, ITSELF);
         }
         agent.remove_run_dir(user, &self.path());
     }
 
-    /// Reads all files, and hands them to the agent.
+    /// Reads its files, and hands them to the agent. Those for which there is no time come first the next time.
     pub(super) fn read(&mut self, shared: &Shared, buffer: &mut Vec<u8>) {
-        // Otherwise, it is found not to be in its place at the next look.
-        let Ok(Files { names, more }) = self.folder.files() else { return };
+        self.read_at = Instant::now();
+        let Files { mut names, more } = match self.folder.files() {
+            Ok(files) => files,
+            Err(error) => return self.refuse(shared, Some(format!("cannot be listed: {error}; try it by hand"))),
+        };
         let user = self.folder.owner();
-        if let Some(reason) = &more {
-            shared.agent().refuse(user, ITSELF, reason);
-        } else if self.is_crowded {
-            shared.agent().forget(user, ITSELF);
-        }
-        self.is_crowded = more.is_some();
         self.files.retain(|name, _| {
             let is_there = names.binary_search(name).is_ok();
             if !is_there {
@@ -101,27 +110,47 @@ impl Watched {
             }
             is_there
         });
-        let is_old = std::mem::take(&mut self.is_new);
-        for name in names {
-            let file = self.files.entry(name.clone()).or_insert_with(|| Followed::new(is_old));
-            // One by one: all of them together may be large.
-            match file.look(&self.folder, &name, buffer) {
-                Some(Seen::Changed(snapshot, presence)) => {
-                    let is_old = std::mem::take(&mut file.is_old);
-                    shared.agent().see(user, &name, &snapshot, presence, is_old, shared.now());
-                }
-                Some(Seen::Kept(presence)) => shared.agent().keep(user, &name, presence),
-                Some(Seen::Refused(reason)) => shared.agent().refuse(user, &name, &reason),
-                None => {}
+        let is_old = std::mem::take(&mut self.is_old);
+        for name in &names {
+            self.files.entry(name.clone()).or_insert_with(|| Followed::new(is_old));
+        }
+        let first = names.partition_point(|name| *name < self.next);
+        names.rotate_left(first);
+        let mut late = None;
+        for (count, name) in names.iter().enumerate() {
+            if self.read_at.elapsed() >= LONGEST {
+                late = Some(names.len() - count);
+                self.next.clone_from(name);
+                break;
+            }
+            if let Some(file) = self.files.get_mut(name) {
+                file.report(&self.folder, name, shared, buffer);
             }
         }
+        self.refuse(shared, late.map(|late| format!("has more than a look reads: {late} files wait")).or(more));
+    }
+
+    /// Notes that it was not read in a look, because others took the time.
+    pub(super) fn wait(&mut self, shared: &Shared) {
+        self.refuse(shared, Some("waits until other folders were read".to_owned()));
+    }
+
+    /// Tells the agent that there is something in the folder that it does not know, and why; or that there is nothing.
+    fn refuse(&mut self, shared: &Shared, reason: Option<String>) {
+        let user = self.folder.owner();
+        match &reason {
+            Some(reason) => shared.agent().refuse(user, ITSELF, reason),
+            None if self.is_refused => shared.agent().forget(user, ITSELF),
+            None => {}
+        }
+        self.is_refused = reason.is_some();
     }
 
     /// Takes the right to steer if nobody has it, and writes the policy file if it has to be.
     pub(super) fn steer(&mut self, shared: &Shared) {
         let (user, path) = (self.folder.owner(), self.path());
         let steers = match self.prepare(shared) {
-            Ok(()) if self.is_inherited && is_undecided(shared) => Steers::Yes,
+            Ok(()) if self.is_inherited && shared.agent().is_undecided() => Steers::Yes,
             Ok(()) => self.write(shared),
             Err(reason) => Steers::No(reason),
         };
@@ -147,7 +176,7 @@ impl Watched {
             }
         }
         let (text, owner) = match self.folder.policy_and_owner() {
-            Err(FolderError::Missing) => {
+            Err(FolderError::File(FileError::Missing)) => {
                 // Somebody has removed it.
                 if self.written.take().is_some() {
                     self.keeper.lost();
@@ -167,7 +196,7 @@ impl Watched {
                 let user = rustix::process::geteuid().as_raw();
                 let is_own = self.folder.owner() == user && owner == user;
                 if !std::mem::replace(&mut self.is_inherited, true) && is_own {
-                    let lines = shared.agent().inherit(&before);
+                    let lines = shared.inherit(&before);
                     lines.iter().for_each(|line| log::say(line));
                 }
                 self.keeper = Keeper::new(true);
@@ -238,15 +267,30 @@ impl Watched {
     }
 }
 
-/// Returns true while orders wait for the first answer of a script ([`Agent::is_undecided`]).
-fn is_undecided(shared: &Shared) -> bool {
-    shared.agent().is_undecided()
-}
-
 impl Followed {
     fn new(is_old: bool) -> Self {
         let (process, presence) = (None, Presence::Unknown);
         Self { follower: Follower::default(), process, presence, checked: Instant::now(), is_old }
+    }
+
+    /// Looks at the file, and hands it to the agent.
+    fn report(&mut self, folder: &Folder, name: &str, shared: &Shared, buffer: &mut Vec<u8>) {
+        let user = folder.owner();
+        match self.look(folder, name, buffer) {
+            Some(Seen::Changed(snapshot, presence)) => {
+                let is_old = std::mem::take(&mut self.is_old);
+                shared.agent().see(user, name, &snapshot, presence, is_old, shared.now());
+            }
+            Some(Seen::Kept(presence)) => shared.agent().keep(user, name, presence),
+            Some(Seen::Refused(reason)) => {
+                // Its process may have been killed while it wrote.
+                if let Some(Seen::Kept(presence)) = self.kept() {
+                    shared.agent().keep(user, name, presence);
+                }
+                shared.agent().refuse(user, name, &reason);
+            }
+            None => {}
+        }
     }
 
     /// Looks at the file. Returns `None` if nothing is known of it yet.

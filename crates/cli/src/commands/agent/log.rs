@@ -1,10 +1,12 @@
 //! The lines of the agent on standard error.
 
 use railweave_agent::Severity;
+use std::io::{self, Write};
 
 /// Says a sentence, in one line whatever names it holds.
 pub(super) fn say(text: &str) {
-    eprintln!("railweave agent: {}", plain(text));
+    // Without a reader or room for its lines, the agent goes on.
+    let _ = writeln!(io::stderr(), "railweave agent: {}", plain(text));
 }
 
 /// Returns the text with its control characters escaped: names from files of other users may hold any.

@@ -2,23 +2,29 @@
 
 use super::folders::Watched;
 use super::log;
-use super::settings::{Settings, run_dirs};
+use super::settings::{Settings, Users, run_dirs};
 use super::shared::Shared;
 use railweave_counters::Source;
 use railweave_telemetry::Folder;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// The longest time for which a look reads files, so that policy files are written before their time to live is over
+/// whatever users put into their folders.
+const LONGEST: Duration = Duration::from_millis(800);
 
 /// The work of looks.
 pub(super) struct Looks {
     settings: Settings,
     source: Source,
     watched: BTreeMap<PathBuf, Watched>,
-    /// The run dirs of all users that were found last.
-    users: Vec<PathBuf>,
+    users: Users,
     /// The folders that cannot be used, with the reasons that were said.
     refused: BTreeMap<PathBuf, String>,
+    /// The folders that were there before: files that are there when one of them is opened again are not new.
+    known: BTreeSet<PathBuf>,
+    is_first: bool,
     buffer: Vec<u8>,
 }
 
@@ -28,8 +34,10 @@ impl Looks {
             settings: settings.clone(),
             source: Source::new(root),
             watched: BTreeMap::new(),
-            users: Vec::new(),
+            users: Users::default(),
             refused: BTreeMap::new(),
+            known: BTreeSet::new(),
+            is_first: true,
             buffer: Vec::new(),
         }
     }
@@ -42,9 +50,7 @@ impl Looks {
     pub(super) fn look(&mut self, shared: &Shared) {
         let begin = Instant::now();
         self.find_folders(shared);
-        for watched in self.watched.values_mut() {
-            watched.read(shared, &mut self.buffer);
-        }
+        self.read_folders(shared);
         // Those of the last look: a port that is new is read one look later.
         let used = shared.agent().used_ports();
         let readings = self.source.read_used(|name| used.contains(name));
@@ -53,7 +59,12 @@ impl Looks {
             agent.set_look_took(begin.elapsed());
             agent.end_look(readings, shared.now())
         };
-        for watched in self.watched.values_mut() {
+        // This user's own comes first: its policy file says which ports the agent before this one had drained.
+        let own = self.settings.own_run_dir().path();
+        if let Some(watched) = self.watched.get_mut(own) {
+            watched.steer(shared);
+        }
+        for (_, watched) in self.watched.iter_mut().filter(|(path, _)| *path != own) {
             watched.steer(shared);
         }
         lines.sort_by_key(|(severity, _)| std::cmp::Reverse(*severity));
@@ -66,6 +77,20 @@ impl Looks {
     pub(super) fn leave(&mut self, shared: &Shared) {
         for watched in self.watched.values_mut() {
             watched.leave(shared);
+        }
+    }
+
+    /// Reads the files of all folders. If that takes too long, those that were read last wait for the next look.
+    fn read_folders(&mut self, shared: &Shared) {
+        let begin = Instant::now();
+        let mut folders: Vec<&mut Watched> = self.watched.values_mut().collect();
+        folders.sort_by_key(|watched| watched.read_at);
+        for watched in folders {
+            if begin.elapsed() < LONGEST {
+                watched.read(shared, &mut self.buffer);
+            } else {
+                watched.wait(shared);
+            }
         }
     }
 
@@ -86,16 +111,23 @@ impl Looks {
             stays
         });
         self.refused.retain(|path, _| wanted.contains(path));
+        let mut missing = BTreeSet::new();
         for path in wanted.into_iter().filter(|path| !self.watched.contains_key(path)).collect::<Vec<_>>() {
             match Folder::open(&path) {
                 Ok(folder) => {
                     if self.refused.remove(&path).is_some() {
                         log::say(&format!("\"{}\" is watched now", path.display()));
                     }
-                    self.watched.insert(path, Watched::new(folder));
+                    let is_old = !self.known.insert(path.clone()) || self.is_first;
+                    self.watched.insert(path, Watched::new(folder, is_old));
                 }
                 Err(error) => {
                     let reason = error.to_string();
+                    if error.is_missing() {
+                        missing.insert(path.clone());
+                    } else {
+                        self.known.insert(path.clone());
+                    }
                     if self.refused.get(&path) != Some(&reason) {
                         log::say(&format!("not watched: {reason}"));
                         self.refused.insert(path, reason);
@@ -103,5 +135,11 @@ impl Looks {
                 }
             }
         }
+        self.is_first = false;
+        let refused = self.refused.iter().filter(|(path, _)| !missing.contains(*path));
+        let refused = refused.map(|(path, reason)| (path.display().to_string(), reason.clone()));
+        let more = self.users.more.iter();
+        let more = more.map(|(path, reason)| (path.display().to_string(), format!("\"{}\" {reason}", path.display())));
+        shared.agent().set_refused_folders(refused.chain(more).collect());
     }
 }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 /// The pause after the first failure, and the longest: each is twice the one before, unless the program ran for longer
 /// than the longest.
@@ -35,8 +35,15 @@ pub(super) async fn run(shared: Arc<Shared>) {
         }
         log::say(&format!("script: \"{}\" {reason}; it is started again in {} s", config.program[0], pause.as_secs()));
         shared.agent().script_failed(reason);
-        sleep(pause).await;
+        let _ = timeout(pause, changed(&shared, &config)).await;
         pause = LONGEST_PAUSE.min(pause * 2);
+    }
+}
+
+/// Waits until the configuration has another program.
+async fn changed(shared: &Shared, config: &ScriptConfig) {
+    while shared.agent().config().script.as_ref() == Some(config) {
+        shared.look.notified().await;
     }
 }
 
@@ -53,12 +60,19 @@ async fn serve(shared: &Shared, config: &ScriptConfig) -> Option<String> {
             if agent.config().script.as_ref() != Some(config) {
                 return None;
             }
-            serde_json::to_string(&agent.state()).unwrap_or_default()
+            drop(agent);
+            serde_json::to_string(&*shared.state()).unwrap_or_default()
         };
         match timeout(Duration::from_secs(config.timeout_s), program.ask(&question)).await {
             Err(_) => return Some(format!("did not answer within {} s", config.timeout_s)),
             Ok(Err(reason)) => return Some(reason),
-            Ok(Ok(answer)) => shared.agent().script_answered(&answer, shared.now()),
+            Ok(Ok(answer)) => {
+                let mut agent = shared.agent();
+                // It may be the answer of a program that the configuration does not name any more.
+                if agent.config().script.as_ref() == Some(config) {
+                    agent.script_answered(&answer, shared.now());
+                }
+            }
         }
         shared.look.notified().await;
     }

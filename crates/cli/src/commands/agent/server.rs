@@ -51,7 +51,7 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/healthz", get(health))
         .route("/readyz", get(readiness))
         .route("/api/v1/openapi.json", get(|| async { ([(CONTENT_TYPE, "application/json")], API) }))
-        .route("/api/v1/state", get(|State(shared): Shares| async move { Json(json!(shared.agent().state())) }))
+        .route("/api/v1/state", get(|State(shared): Shares| async move { Json(json!(*shared.state())) }))
         .route("/api/v1/jobs", get(|shared: Shares| part(shared, "jobs")))
         .route("/api/v1/ports", get(|shared: Shares| part(shared, "ports")))
         .route("/api/v1/users", get(|shared: Shares| part(shared, "users")))
@@ -101,14 +101,14 @@ async fn readiness(State(shared): Shares) -> Response {
 
 /// Returns one part of the state.
 async fn part(State(shared): Shares, name: &'static str) -> Json<Value> {
-    let mut state = json!(shared.agent().state());
+    let mut state = json!(*shared.state());
     Json(state[name].take())
 }
 
 /// Returns the ports that are to be empty.
 async fn drains(State(shared): Shares) -> Json<Value> {
-    let state = shared.agent().state();
-    let drained = state.ports.into_iter().filter(|port| port.drain.is_some());
+    let state = shared.state();
+    let drained = state.ports.iter().filter(|port| port.drain.is_some());
     Json(json!(drained.map(|port| json!({ "port": port.port, "drain": port.drain })).collect::<Vec<_>>()))
 }
 

@@ -5,8 +5,9 @@ use super::log;
 use crate::environment;
 use railweave_agent::Config;
 use railweave_telemetry::RunDir;
-use std::fs::{DirEntry, File};
-use std::io::{self, Read};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -48,13 +49,7 @@ impl Settings {
             config.token_file.clone_from(&arguments.token_file);
         }
         let token = config.token_file.as_deref().map(read_token).transpose()?;
-        if token.is_none() && !config.listen.ip().is_loopback() {
-            return Err(format!(
-                "listen: {} is not an address of this host alone, and there is no token; allowed: a loopback address, \
-                 or any with a token; try token_file",
-                config.listen
-            ));
-        }
+        check_access(config.listen, token.as_deref())?;
         let own = match config.run_dirs.first() {
             Some(first) => RunDir::named(Some(first)),
             None => RunDir::named(environment::options()?.run_dir.value.path()),
@@ -64,7 +59,10 @@ impl Settings {
 
     /// Reads the configuration again. `None` if it is wrong, which is said: the present one stays in force.
     pub(super) fn read_again(&self, arguments: &Arguments) -> Option<Self> {
-        match Self::read(arguments) {
+        // The agent goes on listening where it does, which the new token has to permit too.
+        let read =
+            Self::read(arguments).and_then(|new| check_access(self.config.listen, new.token.as_deref()).map(|()| new));
+        match read {
             Ok(mut new) => {
                 if new.config.listen != self.config.listen {
                     log::say(&format!(
@@ -92,6 +90,17 @@ impl Settings {
     pub(super) fn own_run_dir(&self) -> &RunDir {
         &self.own
     }
+}
+
+/// Refuses to serve other hosts without a token.
+fn check_access(listen: SocketAddr, token: Option<&str>) -> Result<(), String> {
+    if token.is_some() || listen.ip().is_loopback() {
+        return Ok(());
+    }
+    Err(format!(
+        "listen: {listen} is not an address of this host alone, and there is no token; allowed: a loopback address, or \
+         any with a token; try token_file, and another address only from the next start on"
+    ))
 }
 
 fn read_text(path: &Path, most: u64) -> Result<String, String> {
@@ -140,32 +149,65 @@ fn read_token(path: &Path) -> Result<String, String> {
 /// The folder in which the run dirs of all users are, unless their settings name others.
 const USERS: &str = "/dev/shm";
 
-/// Returns the folders to watch now: those of the settings, otherwise this user's own, and as root those of all users.
-/// `users` has those that were found last, and holds on to them while they cannot be listed.
-pub(super) fn run_dirs(settings: &Settings, users: &mut Vec<PathBuf>) -> Vec<PathBuf> {
+/// The most users whose run dirs are watched: a user with a range of numbers for containers could make one for each.
+const MOST_USERS: usize = 1024;
+
+/// The run dirs of all users.
+#[derive(Debug, Default)]
+pub(super) struct Users {
+    /// Those that were found last: the ones with the lowest numbers.
+    found: Vec<PathBuf>,
+    /// The folder that has more of them, and the end of a sentence that begins with it.
+    pub(super) more: Option<(PathBuf, String)>,
+}
+
+/// Returns the folders to watch now: those of the settings, otherwise this user's own, and as root those of all users,
+/// which `users` holds on to while they cannot be listed.
+pub(super) fn run_dirs(settings: &Settings, users: &mut Users) -> Vec<PathBuf> {
     if !settings.config.run_dirs.is_empty() {
         return settings.config.run_dirs.clone();
     }
     let mut found = vec![settings.own.path().to_owned()];
     if rustix::process::geteuid().is_root() {
-        find_users(Path::new(USERS), users);
-        found.extend_from_slice(users);
+        users.find(Path::new(USERS));
+        found.extend_from_slice(&users.found);
     }
     found.sort();
     found.dedup();
     found
 }
 
-/// Finds the run dirs of all users in a folder. If it cannot be listed, for example because too many files are open,
-/// those that were found last stay.
-fn find_users(shm: &Path, users: &mut Vec<PathBuf>) {
-    let list = || std::fs::read_dir(shm)?.collect::<io::Result<Vec<_>>>();
-    let Ok(entries) = list() else { return };
-    let is_run_dir = |entry: &DirEntry| {
-        // Everybody may make folders there: a name that is not of its owner says nothing, and would only cost time.
-        entry.metadata().is_ok_and(|facts| entry.file_name().to_str() == Some(&format!("railweave-{}", facts.uid())))
-    };
-    *users = entries.into_iter().filter(is_run_dir).map(|entry| entry.path()).collect();
+impl Users {
+    /// Finds the run dirs of all users in a folder. If it cannot be listed, for example because too many files are
+    /// open, those that were found last stay.
+    fn find(&mut self, shm: &Path) {
+        let (mut found, mut is_more) = (BTreeMap::new(), false);
+        let Ok(entries) = std::fs::read_dir(shm) else { return };
+        for entry in entries {
+            let Ok(entry) = entry else { return };
+            let Some(user) = entry.file_name().to_str().and_then(user_of) else { continue };
+            // Everybody may make folders there: a name that is not of its owner says nothing, and would only cost time.
+            if entry.metadata().is_ok_and(|facts| facts.uid() == user) {
+                found.insert(user, entry.path());
+            }
+            if found.len() > MOST_USERS {
+                // Numbers for containers are large ones.
+                found.pop_last();
+                is_more = true;
+            }
+        }
+        self.found = found.into_values().collect();
+        self.more = is_more.then(|| {
+            let reason = format!("has run dirs of more than {MOST_USERS} users; try removing some");
+            (shm.to_owned(), reason)
+        });
+    }
+}
+
+/// Returns the user whose run dir has this name.
+fn user_of(name: &str) -> Option<u32> {
+    let number = name.strip_prefix("railweave-")?;
+    number.parse().ok().filter(|user: &u32| user.to_string() == number)
 }
 
 #[cfg(test)]
@@ -183,12 +225,36 @@ mod tests {
         {
             fs::create_dir(shm.join(format!("railweave-{name}"))).unwrap();
         }
-        let mut users = Vec::new();
-        find_users(&shm, &mut users);
-        assert_eq!(users, [shm.join(format!("railweave-{user}"))]);
-        let found = users.clone();
-        find_users(&shm.join("missing"), &mut users);
-        assert_eq!(users, found);
+        let mut users = Users::default();
+        users.find(&shm);
+        assert_eq!(users.found, [shm.join(format!("railweave-{user}"))]);
+        users.find(&shm.join("missing"));
+        assert_eq!(users.found.len(), 1);
+        fs::remove_dir_all(&shm).unwrap();
+    }
+
+    #[test]
+    fn the_run_dirs_of_many_users_are_bounded() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let shm = std::env::temp_dir().join(format!("railweave-many-users-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&shm);
+        fs::create_dir(&shm).unwrap();
+        let last = 100_000 + MOST_USERS as u32;
+        let path = |user: u32| shm.join(format!("railweave-{user}"));
+        let make = |user: u32| {
+            fs::create_dir(path(user)).unwrap();
+            std::os::unix::fs::chown(path(user), Some(user), None).unwrap();
+        };
+        (100_001..=last).for_each(make);
+        let mut users = Users::default();
+        users.find(&shm);
+        assert_eq!((users.found.len(), &users.more), (MOST_USERS, &None));
+        make(1000);
+        users.find(&shm);
+        assert!(users.found[0] == path(1000) && !users.found.contains(&path(last)), "people come first");
+        assert!(users.more.is_some_and(|(_, reason)| reason.contains("more than 1024 users")));
         fs::remove_dir_all(&shm).unwrap();
     }
 }

@@ -2,8 +2,8 @@
 
 use super::settings::Settings;
 use axum::body::Bytes;
-use railweave_agent::{Agent, Now};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use railweave_agent::{Agent, Inherited, Now, State};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
 
@@ -11,8 +11,9 @@ use tokio::sync::Notify;
 pub(super) struct Shared {
     agent: Mutex<Agent>,
     token: Mutex<Option<String>>,
-    /// The text of the metrics since the last look or order, once somebody has asked for it.
+    /// The text of the metrics since the last look or order, once somebody has asked for it; and the state.
     metrics: Mutex<Option<Bytes>>,
+    state: Mutex<Option<Arc<State>>>,
     begin: Instant,
     /// The time of the end of the last look.
     looked: Mutex<Option<Instant>>,
@@ -32,6 +33,7 @@ impl Shared {
             agent: Mutex::new(Agent::new(settings.config.clone(), version, host.trim(), std::process::id())),
             token: Mutex::new(settings.token.clone()),
             metrics: Mutex::new(None),
+            state: Mutex::new(None),
             begin: Instant::now(),
             looked: Mutex::new(None),
             every: Mutex::new(Duration::from_millis(settings.config.every_ms)),
@@ -57,15 +59,29 @@ impl Shared {
         metrics.get_or_insert_with(|| self.agent().metrics().into()).clone()
     }
 
-    /// Has the text of the metrics made again when somebody asks for it.
-    fn forget_metrics(&self) {
+    /// Returns the state. All who ask between two looks share it too.
+    pub(super) fn state(&self) -> Arc<State> {
+        let mut state = locked(&self.state);
+        Arc::clone(state.get_or_insert_with(|| Arc::new(self.agent().state())))
+    }
+
+    /// Has metrics and state made again when somebody asks for them.
+    fn forget(&self) {
         *locked(&self.metrics) = None;
+        *locked(&self.state) = None;
+    }
+
+    /// Takes over the orders of an agent before this one. Returns the sentences to log.
+    pub(super) fn inherit(&self, before: &Inherited) -> Vec<String> {
+        let lines = self.agent().inherit(before);
+        self.forget();
+        lines
     }
 
     /// Takes up other settings.
     pub(super) fn set_settings(&self, settings: &Settings) {
         self.agent().set_config(settings.config.clone());
-        self.forget_metrics();
+        self.forget();
         locked(&self.token).clone_from(&settings.token);
         *locked(&self.every) = Duration::from_millis(settings.config.every_ms);
     }
@@ -77,7 +93,7 @@ impl Shared {
 
     /// Notes that a look has ended.
     pub(super) fn looked(&self) {
-        self.forget_metrics();
+        self.forget();
         *locked(&self.looked) = Some(Instant::now());
         self.look.notify_one();
     }
@@ -105,7 +121,7 @@ impl Shared {
 
     /// Has the next look come at once.
     pub(super) fn change(&self) {
-        self.forget_metrics();
+        self.forget();
         self.change.notify_one();
     }
 

@@ -88,8 +88,15 @@ pub(super) struct Limited<L> {
     places: Places,
 }
 
-/// The places of connections, by numbers in the order in which they came.
-type Places = Arc<Mutex<BTreeMap<u64, Place>>>;
+/// The places of connections, by numbers in the order in which they came. No number comes twice: a connection that has
+/// lost its place has not ended yet.
+#[derive(Default)]
+struct Numbered {
+    places: BTreeMap<u64, Place>,
+    next: u64,
+}
+
+type Places = Arc<Mutex<Numbered>>;
 
 /// The place of a connection.
 struct Place {
@@ -100,21 +107,23 @@ struct Place {
 }
 
 /// Nothing panics while these are locked.
-fn locked(places: &Places) -> MutexGuard<'_, BTreeMap<u64, Place>> {
+fn locked(places: &Places) -> MutexGuard<'_, Numbered> {
     places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Gives a new connection a place, and returns its number. If there is no room, the one that has been idle for the
 /// longest time loses its place, by which it ends.
 fn take_place(places: &Places) -> u64 {
-    let mut places = locked(places);
+    let mut numbered = locked(places);
+    let Numbered { places, next } = &mut *numbered;
     if places.len() >= MOST_CONNECTIONS
         && let Some(number) = places.iter().min_by_key(|(_, place)| place.moved).map(|(number, _)| *number)
         && let Some(Place { waker: Some(waker), .. }) = places.remove(&number)
     {
         waker.wake();
     }
-    let number = places.last_key_value().map_or(0, |(last, _)| last + 1);
+    let number = *next;
+    *next += 1;
     places.insert(number, Place { moved: Instant::now(), waker: None });
     number
 }
@@ -157,7 +166,7 @@ pub(super) struct Bounded<T> {
 
 impl<T> Drop for Bounded<T> {
     fn drop(&mut self) {
-        locked(&self.places).remove(&self.number);
+        locked(&self.places).places.remove(&self.number);
     }
 }
 
@@ -171,8 +180,8 @@ impl<T> Bounded<T> {
     fn moved<R>(&mut self, context: &mut Context<'_>, result: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         let now = Instant::now();
         {
-            let mut places = locked(&self.places);
-            let Some(place) = places.get_mut(&self.number) else {
+            let mut numbered = locked(&self.places);
+            let Some(place) = numbered.places.get_mut(&self.number) else {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
             };
             if result.is_ready() {

@@ -1,13 +1,10 @@
 //! The status as `--json` shows it: docs/telemetry.md explains each field.
 
 use super::readings::{Reading, Readings};
-use railweave_telemetry::{Connection, Direction, Latencies, Presence, Rail, RunDir, Snapshot};
+use railweave_telemetry::{Connection, Direction, Latencies, Presence, Rail, RunDir, SILENT, Snapshot};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{SystemTime, UNIX_EPOCH};
-
-/// The age from which a file counts as silent: two times the longest time between two writes.
-const SILENT_S: f64 = 10.0;
 
 #[derive(Serialize)]
 pub(super) struct View {
@@ -138,7 +135,7 @@ impl ProcessView {
         let Reading { snapshot, presence } = reading;
         let process = &snapshot.state.process;
         let written_s_ago = seconds_since(snapshot.written_ns, now_ns);
-        let silent = *presence != Presence::Gone && written_s_ago > SILENT_S;
+        let silent = *presence != Presence::Gone && written_s_ago > SILENT.as_secs_f64();
         let has_rates = *presence != Presence::Gone && !silent;
         let named = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         let skipped = snapshot.events.len().saturating_sub(events);
