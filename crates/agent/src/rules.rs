@@ -4,7 +4,7 @@
 use crate::config::is_name;
 use crate::names::patterns;
 use crate::series::GroupKey;
-use railweave_telemetry::{LARGEST_POLICY, MOST_RULES};
+use railweave_telemetry::{LARGEST_POLICY, MOST_RULES, RAILS};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -124,9 +124,10 @@ fn matchers(key: &GroupKey) -> Option<String> {
     Some(format!("{job}peer={peer_host} device={device}"))
 }
 
-/// Returns the weights as a rule has them; `None` if all are 0.
+/// Returns the weights as a rule has them; `None` if all are 0, or if they are of more rails than a rule may name: a
+/// wrong rule would spoil the whole file.
 fn words(weights: &[(u8, f64)]) -> Option<String> {
-    let last = weights.iter().map(|(rail, _)| *rail).max()?;
+    let last = weights.iter().map(|(rail, _)| *rail).max().filter(|last| usize::from(*last) < RAILS)?;
     let all: Vec<u32> = (0..=last)
         .map(|rail| weights.iter().find(|(number, _)| *number == rail).map_or(0.0, |(_, weight)| *weight))
         .map(|weight| (weight.clamp(0.0, 1.0) * WHOLE).round() as u32)
@@ -253,6 +254,9 @@ mod tests {
         }
         let orders = Orders { weights: Cow::Owned([(group("one"), vec![(0, 0.0)])].into()), ..Orders::default() };
         assert_eq!(orders.rules(7).0, "", "weights that are all 0 are none");
+        let orders =
+            Orders { weights: Cow::Owned([(group("one"), vec![(0, 0.5), (8, 0.5)])].into()), ..Orders::default() };
+        assert_eq!(orders.rules(7).0, "", "a rule has 8 rails");
     }
 
     #[test]
