@@ -343,6 +343,33 @@ pub(crate) mod tests {
         assert_eq!([look(4, 50, true), look(9, 50, true)], [Some(Duration::ZERO), Some(5 * SECOND)]);
         assert_eq!([look(10, 5, false), look(11, 100, true)], [None; 2]);
     }
+
+    #[test]
+    fn a_port_that_is_not_there_is_remembered_for_a_while_without_its_signs() {
+        let mut port = PortCounters::default();
+        for (second, rate, marks) in [(1, 100, 0), (2, 50, 70)] {
+            port.take(reading("mlx5_0", rate, &[(Counter::RpCnpHandled, marks)]), second * SECOND, SECOND);
+        }
+        let signs = |port: &PortCounters| (port.signs(2 * SECOND).marks, port.signs(2 * SECOND).slow_for);
+        assert_eq!(signs(&port), (70.0, Some(Duration::ZERO)));
+        assert!(port.miss(3 * SECOND));
+        assert_eq!(signs(&port), (0.0, None));
+        assert!(port.miss(901 * SECOND) && !port.miss(902 * SECOND));
+    }
+
+    #[test]
+    fn the_use_of_all_names_of_a_port_is_that_of_the_port() {
+        let of = |in_flight, second: u32, sender: &str| PortUse {
+            in_flight,
+            sent_at: Some(second * SECOND),
+            senders: [sender.to_owned()].into(),
+            ..PortUse::default()
+        };
+        let mut usage = of(1, 5, "node2");
+        usage.merge(&of(2, 7, "node3"));
+        let senders = ["node2", "node3"].map(str::to_owned).into();
+        assert_eq!(usage, PortUse { senders, ..of(3, 7, "") });
+    }
     #[test]
     fn fewer_lanes_count_if_the_rate_is_not_known() {
         let mut port = PortCounters::default();

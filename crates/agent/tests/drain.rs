@@ -177,6 +177,10 @@ fn a_port_that_rails_without_names_may_use_is_not_empty() {
     assert_eq!(host.phase("mlx5_1"), Some(Phase::Emptying));
     assert_eq!(host.findings("mlx5_1"), ["drain-in-vain", "port-drained"]);
     assert!(host.log.iter().any(|line| line.contains("may be in use by 1 rails of processes")), "{:?}", host.log);
+    let rail = &mut host.jobs[old].snapshot.state.rails[0];
+    (rail.state, rail.in_flight) = (RailState::Down, Some(1));
+    host.play(5);
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Emptying), "it is still sending");
     host.jobs[old].presence = railweave_telemetry::Presence::Gone;
     host.play(5);
     assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty));
@@ -311,18 +315,63 @@ fn a_process_of_another_container_that_is_silent_for_long_is_gone() {
 
 #[test]
 fn a_port_that_rails_without_room_in_their_file_may_use_is_not_empty() {
-    for is_rail in [true, false] {
+    for state in [None, Some(RailState::Up), Some(RailState::Suspected)] {
         let mut host = Host::new("drain = [\"mlx5_1\"]", &PORTS);
         let job = host.job(7, "one", &["mlx5_0", "mlx5_1", "mlx5_0"]);
         let snapshot = &mut host.jobs[job].snapshot;
-        if is_rail {
-            snapshot.left_out[2] = 4;
-        } else {
+        match state {
+            None => snapshot.left_out[2] = 4,
             // Its connection is not in the file.
-            snapshot.state.rails[2].connection = 9;
+            Some(state) => (snapshot.state.rails[2].connection, snapshot.state.rails[2].state) = (9, state),
         }
         host.play(20);
         assert_eq!(host.phase("mlx5_1"), Some(Phase::Emptying));
         assert_eq!(host.findings("mlx5_1"), ["drain-in-vain", "port-drained"]);
     }
+}
+
+#[test]
+fn a_port_that_carries_cts_or_that_data_comes_over_is_named_as_such() {
+    let mut host = Host::new("drain = [\"mlx5_1\"]", &PORTS);
+    let job = host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    host.play(10);
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty));
+    host.jobs[job].snapshot.state.rails[1].cts_writes += 1;
+    host.look();
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Emptying));
+    host.play(2);
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty));
+    let comes = |host: &Host| {
+        let findings = host.agent.state().findings;
+        findings.iter().any(|it| it.kind == "port-empty" && it.text.contains("data from node2 still comes over it"))
+    };
+    host.jobs[job].snapshot.state.rails[1].bytes_received += 1;
+    host.look();
+    assert!(comes(&host));
+    host.play(2);
+    assert!(!comes(&host), "that was a while ago");
+}
+
+#[test]
+fn a_port_that_was_known_stays_so_and_one_that_is_not_is_given_time() {
+    let mut host = Host::new("drain = [\"mlx5_1\", \"mlx5_l\"]", &PORTS);
+    host.job(7, "one", &["mlx5_0"]);
+    host.look();
+    assert_eq!(host.findings("mlx5_l"), ["port-drained"]);
+    host.play(5);
+    assert_eq!(host.findings("mlx5_l"), ["port-drained", "port-unknown"]);
+    host.links.get_mut("mlx5_1").unwrap().is_present = false;
+    // It is not even remembered for so long.
+    host.play(1000);
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty));
+    assert_eq!(host.findings("mlx5_1"), ["port-drained", "port-empty"]);
+}
+
+#[test]
+fn a_port_that_is_drained_is_never_one_too_many() {
+    let mut host = Host::new("", &PORTS);
+    (0..256).for_each(|number| host.agent.drain(&format!("port{number}")).unwrap());
+    assert!(host.agent.drain("mlx5_1").unwrap_err().contains("\"mlx5_1\" is one too many; allowed: 256"));
+    host.agent.drain("port7").unwrap();
+    assert_eq!(host.agent.drained_by_operator().count(), 256);
 }

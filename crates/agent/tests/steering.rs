@@ -61,6 +61,18 @@ fn ports_that_are_congested_alike_keep_their_shares() {
 }
 
 #[test]
+fn rails_of_one_number_over_several_ports_get_no_weights() {
+    let mut host = Host::new("[avoid_congestion]\n", &[("mlx5_0", 100.0), ("mlx5_1", 100.0), ("mlx5_2", 100.0)]);
+    host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    let other = host.job(7, "one", &["mlx5_0", "mlx5_2"]);
+    host.jobs[other].snapshot.state.devices[0].name = "mlx5_0+mlx5_1".to_owned();
+    host.links.get_mut("mlx5_1").unwrap().knee = 1.0;
+    host.play(20);
+    assert_eq!(host.findings("mlx5_1"), ["port-congested"]);
+    assert_eq!(host.agent.rules(7), "", "a rule cannot tell them apart");
+}
+
+#[test]
 fn a_day_of_bursts_changes_orders_rarely_and_keeps_the_port_useful() {
     let mut host = Host::new("[avoid_congestion]\n", &EQUAL);
     let job = host.job(7, "one", &["mlx5_0", "mlx5_1"]);

@@ -155,6 +155,68 @@ fn metrics_are_what_the_host_has_counted() {
 }
 
 #[test]
+fn only_the_first_look_at_an_old_file_is_at_what_was_counted_before() {
+    let mut host = Host::new("", &PORTS);
+    host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    let mut snapshot = host.jobs.remove(0).snapshot;
+    snapshot.state.rails[0].bytes_sent = 100;
+    snapshot.state.rails[0].latencies.0[3] = 9;
+    (snapshot.state.connections[0].messages, snapshot.state.connections[0].waited_for_cts) = (Some(8), 7);
+    host.agent.see(7, "file", &snapshot, Presence::Running, true, host.now());
+    let mut next = snapshot.state.connections[0].clone();
+    next.number += 1;
+    let mut rail = snapshot.state.rails[0].clone();
+    (rail.connection, rail.bytes_sent) = (next.number, 50);
+    snapshot.state.connections.push(next);
+    snapshot.state.rails.push(rail);
+    snapshot.events = vec![railweave_telemetry::Event { kind: EventKind::OPENED, ..Default::default() }];
+    host.agent.see(7, "file", &snapshot, Presence::Running, true, host.now());
+    let samples = counters(&host);
+    let sum = |name: &str| metrics::sum(&samples, &format!("railweave_{name}"), &[]);
+    assert_eq!((sum("rail_sent_bytes_total"), sum("events_total")), (50.0, 1.0));
+    // Those of the second connection and its rail.
+    assert_eq!((sum("receives_total"), sum("cts_waits_total")), (8.0, 7.0));
+    assert_eq!(sum("rail_write_latency_seconds_count"), 9.0);
+}
+
+#[test]
+fn connections_are_shown_as_they_are_now() {
+    let mut host = Host::new("", &PORTS);
+    host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    let mut snapshot = host.jobs.remove(0).snapshot;
+    let mut next = snapshot.state.connections[0].clone();
+    next.number += 1;
+    snapshot.state.connections.push(next);
+    let mut look = |snapshot: &railweave_telemetry::Snapshot| {
+        let now = host.now();
+        host.agent.see(7, "file", snapshot, Presence::Running, false, now);
+        host.agent.end_look(Vec::new(), now);
+        let samples = counters(&host);
+        let of = |labels: &[(&str, &str)]| metrics::sum(&samples, "railweave_connections", labels);
+        [of(&[]), of(&[("state", "failed")])]
+    };
+    assert_eq!(look(&snapshot), [2.0, 0.0]);
+    snapshot.state.connections[0].state = railweave_telemetry::ConnectionState::Failed;
+    assert_eq!(look(&snapshot), [2.0, 1.0]);
+    snapshot.state.connections.remove(0);
+    assert_eq!(look(&snapshot), [1.0, 0.0]);
+}
+
+#[test]
+fn a_file_that_is_read_again_was_not_written_again() {
+    let mut host = Host::new("", &PORTS);
+    let job = host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    host.play(5);
+    host.jobs[job].hangs = true;
+    let (file, snapshot) = (host.jobs[job].file.clone(), host.jobs[job].snapshot.clone());
+    for _ in 0..15 {
+        host.agent.see(7, &file, &snapshot, Presence::Running, false, host.now());
+        host.look();
+    }
+    assert_eq!(host.findings("7/one"), ["process-silent"]);
+}
+
+#[test]
 fn a_file_that_was_refused_counts_once() {
     let mut host = Host::new("", &PORTS);
     let job = host.job(7, "one", &["mlx5_0", "mlx5_1"]);
