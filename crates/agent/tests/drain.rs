@@ -197,6 +197,30 @@ fn a_port_that_a_file_which_is_refused_may_use_is_not_empty() {
     host.agent.forget(8, "x.railweave");
     host.look();
     assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty));
+    // A process that has ended uses no port, whatever its file says.
+    let gone = host.job(8, "gone", &["mlx5_0", "mlx5_1"]);
+    host.look();
+    host.jobs[gone].presence = railweave_telemetry::Presence::Gone;
+    host.agent.refuse(8, &host.jobs[gone].file.clone(), "is no file");
+    host.play(5);
+    assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty));
+}
+
+#[test]
+fn the_counters_of_an_interface_are_not_those_of_an_address_that_it_may_not_have() {
+    let mut host = Host::new("drain = [\"eth0@10.0.0.9\"]", &[("eth0", 10.0), ("eth1", 10.0)]);
+    host.job(7, "one", &["eth0@10.0.0.1", "eth1"]);
+    host.play(10);
+    assert_eq!(host.findings("eth0@10.0.0.9"), ["port-drained", "port-unknown"]);
+}
+
+#[test]
+fn a_rail_that_is_repaired_is_still_down() {
+    let mut host = Host::new("", &PORTS);
+    let job = host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    host.jobs[job].snapshot.state.rails[1].state = RailState::Repairing;
+    host.look();
+    assert_eq!(host.findings("mlx5_1"), ["rail-down"]);
 }
 
 #[test]

@@ -229,3 +229,15 @@ fn silent_processes_are_one_finding_of_their_job() {
     assert_eq!(host.log[lines..], [] as [String; 0], "all was said");
     assert_eq!(host.findings("8/(more)"), ["process-silent"], "names that are made up are bounded");
 }
+
+#[test]
+fn files_beyond_those_that_are_named_are_counted() {
+    let mut host = Host::new("", &PORTS);
+    for (number, expected) in [(16, None), (17, Some("1 more files")), (18, Some("2 more files"))] {
+        (0..number).for_each(|number| host.agent.refuse(8, &format!("{number}.railweave"), "is wrong"));
+        host.look();
+        let findings = host.agent.state().findings;
+        let more = findings.iter().find(|it| it.about == "8/(more)").map(|it| &*it.text);
+        assert_eq!(more.map(|text| &text[..12]), expected, "{more:?}");
+    }
+}

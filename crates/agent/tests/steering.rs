@@ -73,6 +73,18 @@ fn rails_of_one_number_over_several_ports_get_no_weights() {
 }
 
 #[test]
+fn groups_that_no_rule_can_name_get_no_weights() {
+    let mut host = Host::new("[avoid_congestion]\n", &EQUAL);
+    host.job(7, "(other)", &["mlx5_0", "mlx5_1"]);
+    let old = host.job(8, "old", &["mlx5_0", "mlx5_1"]);
+    host.jobs[old].snapshot.state.rails[0].port = None;
+    host.links.get_mut("mlx5_1").unwrap().knee = 1.0;
+    host.play(20);
+    assert_eq!(host.findings("mlx5_1"), ["port-congested"]);
+    assert_eq!((host.agent.rules(7), host.agent.rules(8)), (String::new(), String::new()));
+}
+
+#[test]
 fn a_day_of_bursts_changes_orders_rarely_and_keeps_the_port_useful() {
     let mut host = Host::new("[avoid_congestion]\n", &EQUAL);
     let job = host.job(7, "one", &["mlx5_0", "mlx5_1"]);
@@ -383,6 +395,28 @@ fn rules_of_operators_and_scripts_hold_together_with_drains() {
          peer=node2 -> weights 3,1\n{rail} -> drain\n"
     );
     assert_eq!(rules, expected);
+}
+
+#[test]
+fn the_rules_of_a_script_hold_over_a_reload_that_does_not_change_it() {
+    let config = |text: &str| railweave_agent::Config::parse(text).unwrap();
+    let mut host = Host::new(SCRIPT, &EQUAL);
+    host.play(2);
+    host.agent.script_answered(r#"{"rules": ["peer=node2 -> weights 3,1"]}"#, host.now());
+    host.agent.set_config(config(&format!("ttl_s = 60\n{SCRIPT}")));
+    assert!(host.agent.rules(7).contains("weights 3,1"));
+    host.agent.set_config(config(&SCRIPT.replace("steer", "other")));
+    assert!(!host.agent.rules(7).contains("weights 3,1"), "they are not its own");
+}
+
+#[test]
+fn a_script_is_waited_for_until_a_third_of_the_time_to_live() {
+    let mut host = Host::new("ttl_s = 30\n[script]\nprogram = [\"/bin/steer\"]\ntimeout_s = 100\n", &EQUAL);
+    host.look();
+    host.play(10);
+    assert!(host.agent.is_undecided());
+    host.look();
+    assert!(!host.agent.is_undecided());
 }
 
 #[test]
