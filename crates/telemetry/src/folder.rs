@@ -365,6 +365,44 @@ mod tests {
     }
 
     #[test]
+    fn pipes_and_large_files_are_refused_without_waiting() {
+        let scratch = Scratch::new("pipes");
+        let folder = Folder::open(&scratch.0).unwrap();
+        for name in [POLICY, LOCK] {
+            let pipe = rustix::fs::FileType::Fifo;
+            rustix::fs::mknodat(rustix::fs::CWD, scratch.0.join(name), pipe, Mode::RUSR, 0).unwrap();
+        }
+        assert!(folder.policy().unwrap_err().to_string().contains("is not a regular file"));
+        assert!(folder.lock().unwrap_err().to_string().contains("is not a regular file"));
+        fs::remove_file(scratch.0.join(POLICY)).unwrap();
+        File::create(scratch.0.join(POLICY)).unwrap().set_len(LARGEST_POLICY + 1).unwrap();
+        assert!(folder.policy().unwrap_err().to_string().contains("has 1048577 bytes; allowed: up to 1048576"));
+        fs::remove_file(scratch.0.join(POLICY)).unwrap();
+        fs::create_dir(scratch.0.join(POLICY)).unwrap();
+        assert!(folder.put_policy("one").is_err() && !scratch.0.join(UNFINISHED).exists());
+    }
+
+    #[test]
+    fn a_folder_and_a_lock_that_took_the_place_of_others_are_not_those() {
+        let scratch = Scratch::new("places");
+        let make = || {
+            let path = scratch.0.join("run");
+            fs::create_dir(&path).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+            path
+        };
+        let path = make();
+        let folder = Folder::open(&path).unwrap();
+        let lock = folder.lock().unwrap().unwrap();
+        fs::rename(path.join(LOCK), scratch.0.join("lock")).unwrap();
+        let other = folder.lock().unwrap().unwrap();
+        assert!(!folder.honours(&lock) && folder.honours(&other));
+        fs::rename(&path, scratch.0.join("moved")).unwrap();
+        make();
+        assert!(!folder.is_in_place());
+    }
+
+    #[test]
     fn one_agent_at_a_time_may_steer() {
         let scratch = Scratch::new("lock");
         let folder = Folder::open(&scratch.0).unwrap();
