@@ -214,3 +214,53 @@ fn a_file_that_would_cost_more_than_any_writers_is_refused() {
         }
     }
 }
+
+#[test]
+fn a_file_that_can_be_used_again_is_found_even_if_nobody_writes_it() {
+    let scratch = Scratch::new("usable-again");
+    let mut publisher = Publisher::new(scratch.run_dir(), ID);
+    publisher.add(&event(0));
+    assert!(publisher.publish(&state(1), NOW).is_none());
+    let mut followed = Followed::new(&publisher);
+    assert_eq!(times(&followed.changed()), [0]);
+    let elsewhere = scratch.path("elsewhere");
+    fs::rename(publisher.path(), &elsewhere).unwrap();
+    assert!(matches!(followed.look(), Look::Refused(_)));
+    fs::rename(&elsewhere, publisher.path()).unwrap();
+    assert_eq!(times(&followed.changed()), [], "no event comes twice");
+    assert!(matches!(followed.look(), Look::Unchanged));
+}
+
+#[test]
+fn a_number_of_events_that_jumps_costs_no_more_than_the_ring() {
+    let scratch = Scratch::new("jump");
+    let mut publisher = Publisher::new(scratch.run_dir(), ID);
+    publisher.add(&event(0));
+    assert!(publisher.publish(&state(1), NOW).is_none());
+    let mut followed = Followed::new(&publisher);
+    assert_eq!(times(&followed.changed()), [0]);
+    let mut bytes = fs::read(publisher.path()).unwrap();
+    bytes[24] += 1;
+    bytes[40..48].copy_from_slice(&u64::MAX.to_le_bytes());
+    fs::write(publisher.path(), &bytes).unwrap();
+    assert!(matches!(followed.look(), Look::BeingWritten));
+}
+
+#[test]
+fn an_old_event_that_was_changed_is_read_again() {
+    let scratch = Scratch::new("changed");
+    let mut publishers = ["run", "other"].map(|name| {
+        let dir = railweave_telemetry::RunDir::named(Some(&scratch.path(name)));
+        dir.make().unwrap();
+        Publisher::new(dir, ID)
+    });
+    for (place, publisher) in publishers.iter_mut().enumerate() {
+        publisher.add(&event(place as u64));
+        (0..=place as u64).for_each(|round| assert!(publisher.publish(&state(1), NOW + round).is_none()));
+    }
+    let mut followed = Followed::new(&publishers[0]);
+    followed.changed();
+    fs::write(publishers[0].path(), fs::read(publishers[1].path()).unwrap()).unwrap();
+    assert!(matches!(followed.look(), Look::BeingWritten));
+    followed.changed();
+}
