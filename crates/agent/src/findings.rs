@@ -140,6 +140,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn no_letter_ends_a_line() {
+        assert_eq!(one_line("a\u{2028}b"), "a\\u{2028}b");
+        assert_eq!(one_line("a\nb ü"), "a\\u{a}b ü");
+    }
+
+    #[test]
     fn a_finding_is_said_once_at_each_end() {
         let finding =
             |text: &str, severity| Finding { kind: "rail-down", about: "p".into(), severity, text: text.into() };

@@ -240,9 +240,10 @@ mod tests {
     #[test]
     fn rules_without_room_are_counted() {
         let rule = format!("job={} -> weights 1,3", "j".repeat(400_000));
-        let orders = Orders { rules: vec![&rule; 4], drained: vec!["eth1"], ..Orders::default() };
+        let rules = vec![&*rule, &rule, &rule, &rule, "any -> policy speed"];
+        let orders = Orders { rules, drained: vec!["eth1"], ..Orders::default() };
         let (text, left_out) = orders.rules(7);
-        assert_eq!((text.lines().count(), left_out), (3, 3), "each is two, and the drain is there all the same");
+        assert_eq!((text.lines().count(), left_out), (3, 4), "each is two, and the drain is there all the same");
     }
 
     #[test]
@@ -257,6 +258,15 @@ mod tests {
         let orders =
             Orders { weights: Cow::Owned([(group("one"), vec![(0, 0.5), (8, 0.5)])].into()), ..Orders::default() };
         assert_eq!(orders.rules(7).0, "", "a rule has 8 rails");
+    }
+
+    #[test]
+    fn a_reason_that_is_too_long_is_not_taken_over() {
+        for (letters, count) in [(128, 1), (129, 0)] {
+            let text = format!("railweave-policy 1\n{MARK}\n{SICK}eth1 {}\n", "r".repeat(letters));
+            let Origin::Agent(before) = origin(&text) else { panic!("{text}") };
+            assert_eq!(before.sick.len(), count);
+        }
     }
 
     #[test]
