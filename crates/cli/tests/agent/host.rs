@@ -134,6 +134,13 @@ impl Agent {
         fs::write(&self.config, format!("{CONFIG}{text}")).unwrap();
     }
 
+    /// Puts a pipe that nobody writes in the place of its configuration.
+    pub(crate) fn replace_config_by_pipe(&self) {
+        fs::remove_file(&self.config).unwrap();
+        let status = Command::new("mkfifo").arg(&self.config).status();
+        assert!(status.expect("mkfifo is there").success());
+    }
+
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }

@@ -84,6 +84,7 @@ fn an_agent_that_would_not_be_safe_does_not_start() {
     for (config, arguments, words) in [
         ("", &["--token-file", &open][..], "may be read by others than this user; allowed: a regular file"),
         ("", &["--token-file", &missing], "cannot be read"),
+        ("", &["--token-file", "/dev/null"], "\"/dev/null\" is not a regular file; allowed: a regular file with mode"),
         ("", &["--listen", "0.0.0.0:0"], "is not an address of this host alone, and there is no token"),
         ("", &["--listen", "192.0.2.1:0", "--token-file", &good], "192.0.2.1:0 cannot be used"),
         ("ttl = 3\n", &[], "unknown field `ttl`"),
@@ -131,6 +132,18 @@ fn an_agent_that_others_reach_keeps_its_token() {
     agent.signal(Signal::HUP);
     agent.until_said("the configuration was not taken, and the last one stays in force: listen: 0.0.0.0:");
     assert_eq!(status(port, "GET", "/metrics", &[host]).0, 401);
+    agent.terminate();
+}
+
+#[test]
+fn a_configuration_that_is_a_pipe_stops_no_look() {
+    let scratch = Scratch::new("pipe");
+    let agent = Agent::start(&scratch, "fixed = [\"any -> policy speed\"]\n", &[]);
+    agent.replace_config_by_pipe();
+    agent.signal(Signal::HUP);
+    agent.until_said("toml\" is a pipe; allowed: a file that can be read again");
+    fs::remove_file(scratch.run_dir().join("policy")).unwrap();
+    scratch.until_policy("any -> policy speed");
     agent.terminate();
 }
 

@@ -5,11 +5,12 @@ use super::log;
 use crate::environment;
 use railweave_agent::Config;
 use railweave_telemetry::RunDir;
+use rustix::fs::OFlags;
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The largest configuration, in bytes.
@@ -106,8 +107,16 @@ fn check_access(listen: SocketAddr, token: Option<&str>) -> Result<(), String> {
 fn read_text(path: &Path, most: u64) -> Result<String, String> {
     let shown = path.display();
     let failed = |error| format!("\"{shown}\" cannot be read: {error}; allowed: a file that this user can read");
-    let mut file = File::open(path).map_err(failed)?;
+    let mut file = open(path).map_err(failed)?;
+    if file.metadata().is_ok_and(|facts| facts.file_type().is_fifo()) {
+        return Err(format!("\"{shown}\" is a pipe; allowed: a file that can be read again; try a regular file"));
+    }
     read_bounded(&mut file, path, most)
+}
+
+/// Opens a file to read it. Does not wait for the writer of a pipe: looks would wait with it.
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)
 }
 
 fn read_bounded(file: &mut File, path: &Path, most: u64) -> Result<String, String> {
@@ -125,10 +134,15 @@ fn read_bounded(file: &mut File, path: &Path, most: u64) -> Result<String, Strin
 fn read_token(path: &Path) -> Result<String, String> {
     let shown = path.display();
     let failed = |error| format!("token_file: \"{shown}\" cannot be read: {error}; try one that this user can read");
-    let mut file = File::open(path).map_err(failed)?;
+    let mut file = open(path).map_err(failed)?;
     let facts = file.metadata().map_err(failed)?;
     let user = rustix::process::geteuid().as_raw();
-    if !facts.is_file() || facts.mode() & 0o077 != 0 || (facts.uid() != user && facts.uid() != 0) {
+    if !facts.is_file() {
+        return Err(format!(
+            "token_file: \"{shown}\" is not a regular file; allowed: a regular file with mode 0600 or 0400; try another"
+        ));
+    }
+    if facts.mode() & 0o077 != 0 || (facts.uid() != user && facts.uid() != 0) {
         return Err(format!(
             "token_file: \"{shown}\" may be read by others than this user; allowed: a regular file of this user or \
              root with mode 0600 or 0400; try `chmod 600 {shown}`"
