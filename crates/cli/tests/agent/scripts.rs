@@ -84,6 +84,27 @@ fn a_line_that_nobody_asked_for_is_no_answer_to_the_next_question() {
 }
 
 #[test]
+fn a_program_that_the_configuration_names_no_more_is_not_waited_for() {
+    let scratch = Scratch::new("script-other");
+    scratch.file("mode", "hang");
+    let program = scratch.file("steer.sh", PROGRAM);
+    let config = |mode: &str| {
+        let folder = scratch.path().to_str().unwrap();
+        format!("[script]\nprogram = [\"/bin/sh\", \"{program}\", \"{folder}\", \"{mode}\"]\ntimeout_s = 3600\n")
+    };
+    let agent = Agent::start(&scratch, &config("first"), &[]);
+    let pid = || fs::read_to_string(scratch.path().join("pid")).ok().filter(|pid| !pid.trim().is_empty());
+    let first = until("the program", pid);
+    scratch.file("mode", "good");
+    agent.put_config(&config("second"));
+    agent.signal(rustix::process::Signal::HUP);
+    scratch.until_policy("any -> policy speed");
+    until("its end", || (!Path::new(&format!("/proc/{}", first.trim())).exists()).then_some(()));
+    assert_eq!(agent.count_said("is started again"), 0, "{}", agent.log());
+    agent.terminate();
+}
+
+#[test]
 fn a_script_that_cannot_be_started_is_named() {
     let scratch = Scratch::new("no-script");
     let agent = Agent::start(&scratch, "[script]\nprogram = [\"/nowhere/steer\"]\n", &[]);

@@ -54,16 +54,26 @@ async fn serve(shared: &Shared, config: &ScriptConfig) -> Option<String> {
         Ok(program) => program,
         Err(reason) => return Some(reason),
     };
-    loop {
-        let question = {
-            let agent = shared.agent();
-            if agent.config().script.as_ref() != Some(config) {
-                return None;
+    let is_present = || shared.agent().config().script.as_ref() == Some(config);
+    while is_present() {
+        let question = serde_json::to_string(&*shared.state()).unwrap_or_default();
+        let mut has_looked = false;
+        let answer = {
+            let answer = timeout(Duration::from_secs(config.timeout_s), program.ask(&question));
+            tokio::pin!(answer);
+            loop {
+                tokio::select! {
+                    answer = &mut answer => break answer,
+                    () = shared.look.notified() => has_looked = true,
+                }
+                // Nobody waits for the answer of a program that another configuration does not name.
+                if !is_present() {
+                    return None;
+                }
             }
-            drop(agent);
-            serde_json::to_string(&*shared.state()).unwrap_or_default()
         };
-        match timeout(Duration::from_secs(config.timeout_s), program.ask(&question)).await {
+        match answer {
+            _ if !is_present() => return None,
             Err(_) => return Some(format!("did not answer within {} s", config.timeout_s)),
             Ok(Err(reason)) => return Some(reason),
             Ok(Ok(answer)) => {
@@ -74,8 +84,11 @@ async fn serve(shared: &Shared, config: &ScriptConfig) -> Option<String> {
                 }
             }
         }
-        shared.look.notified().await;
+        if !has_looked {
+            shared.look.notified().await;
+        }
     }
+    None
 }
 
 /// The program that runs. It is killed when this is dropped.
