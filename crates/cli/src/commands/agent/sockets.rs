@@ -88,15 +88,17 @@ pub(super) struct Limited<L> {
     places: Places,
 }
 
-/// The places of connections, by numbers in the order in which they came. No number comes twice: a connection that has
-/// lost its place has not ended yet.
+type Places = Arc<Mutex<Taken>>;
+
+/// The places of connections.
 #[derive(Default)]
-struct Numbered {
-    places: BTreeMap<u64, Place>,
+struct Taken {
+    /// By numbers in the order in which the connections came. None comes twice: a connection that has lost its place
+    /// may last until its task runs.
+    by_number: BTreeMap<u64, Place>,
+    /// The number of the next connection.
     next: u64,
 }
-
-type Places = Arc<Mutex<Numbered>>;
 
 /// The place of a connection.
 struct Place {
@@ -107,24 +109,24 @@ struct Place {
 }
 
 /// Nothing panics while these are locked.
-fn locked(places: &Places) -> MutexGuard<'_, Numbered> {
+fn locked(places: &Places) -> MutexGuard<'_, Taken> {
     places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Gives a new connection a place, and returns its number. If there is no room, the one that has been idle for the
 /// longest time loses its place, by which it ends.
 fn take_place(places: &Places) -> u64 {
-    let mut numbered = locked(places);
-    let Numbered { places, next } = &mut *numbered;
-    if places.len() >= MOST_CONNECTIONS
-        && let Some(number) = places.iter().min_by_key(|(_, place)| place.moved).map(|(number, _)| *number)
-        && let Some(Place { waker: Some(waker), .. }) = places.remove(&number)
+    let mut places = locked(places);
+    let Taken { by_number, next } = &mut *places;
+    if by_number.len() >= MOST_CONNECTIONS
+        && let Some(number) = by_number.iter().min_by_key(|(_, place)| place.moved).map(|(number, _)| *number)
+        && let Some(Place { waker: Some(waker), .. }) = by_number.remove(&number)
     {
         waker.wake();
     }
     let number = *next;
     *next += 1;
-    places.insert(number, Place { moved: Instant::now(), waker: None });
+    by_number.insert(number, Place { moved: Instant::now(), waker: None });
     number
 }
 
@@ -166,7 +168,7 @@ pub(super) struct Bounded<T> {
 
 impl<T> Drop for Bounded<T> {
     fn drop(&mut self) {
-        locked(&self.places).places.remove(&self.number);
+        locked(&self.places).by_number.remove(&self.number);
     }
 }
 
@@ -180,8 +182,8 @@ impl<T> Bounded<T> {
     fn moved<R>(&mut self, context: &mut Context<'_>, result: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         let now = Instant::now();
         {
-            let mut numbered = locked(&self.places);
-            let Some(place) = numbered.places.get_mut(&self.number) else {
+            let mut places = locked(&self.places);
+            let Some(place) = places.by_number.get_mut(&self.number) else {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
             };
             if result.is_ready() {
@@ -254,5 +256,24 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Bounded<T> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_has_lost_its_place_does_not_have_that_of_the_next_one() {
+        let places = Places::default();
+        let mut last = 0;
+        for _ in 0..MOST_CONNECTIONS {
+            last = take_place(&places);
+        }
+        // Something has moved on all others since the last one came.
+        let now = Instant::now() + PAUSE;
+        locked(&places).by_number.iter_mut().filter(|(it, _)| **it != last).for_each(|(_, place)| place.moved = now);
+        assert_ne!(take_place(&places), last);
+        assert!(locked(&places).by_number.len() == MOST_CONNECTIONS && !locked(&places).by_number.contains_key(&last));
     }
 }
