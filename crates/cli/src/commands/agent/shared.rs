@@ -3,16 +3,39 @@
 use super::settings::Settings;
 use axum::body::Bytes;
 use railweave_agent::{Agent, Inherited, Now, State};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
+
+/// The most texts of metrics at a time. Each may have tens of megabytes, and readers may take half a minute for theirs.
+const MOST_TEXTS: usize = 4;
+
+/// The texts of the metrics.
+#[derive(Default)]
+struct Texts {
+    /// The text since the last look or order, once somebody has asked for it.
+    present: Option<Bytes>,
+    /// True if there was a look or an order since.
+    is_old: bool,
+    /// The texts that readers may still have.
+    given: Vec<Weak<String>>,
+}
+
+/// A text that many readers share.
+struct Text(Arc<String>);
+
+impl AsRef<[u8]> for Text {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
 
 /// The state that looks, the server and the script share.
 pub(super) struct Shared {
     agent: Mutex<Agent>,
     token: Mutex<Option<String>>,
-    /// The text of the metrics since the last look or order, once somebody has asked for it; and the state.
-    metrics: Mutex<Option<Bytes>>,
+    metrics: Mutex<Texts>,
+    /// The state since the last look or order, once somebody has asked for it.
     state: Mutex<Option<Arc<State>>>,
     begin: Instant,
     /// The time of the end of the last look.
@@ -32,7 +55,7 @@ impl Shared {
         Self {
             agent: Mutex::new(Agent::new(settings.config.clone(), version, host.trim(), std::process::id())),
             token: Mutex::new(settings.token.clone()),
-            metrics: Mutex::new(None),
+            metrics: Mutex::default(),
             state: Mutex::new(None),
             begin: Instant::now(),
             looked: Mutex::new(None),
@@ -52,11 +75,19 @@ impl Shared {
         locked(&self.token).clone()
     }
 
-    /// Returns the text of the metrics. All who ask between two looks share one: it may be large, and they slow.
+    /// Returns the text of the metrics. All who ask between two looks share one: it may be large, and they slow. While
+    /// readers have many texts, it is the last one.
     pub(super) fn metrics(&self) -> Bytes {
-        let mut metrics = locked(&self.metrics);
+        let mut texts = locked(&self.metrics);
+        texts.given.retain(|text| text.strong_count() > 0);
+        if let Some(text) = texts.present.as_ref().filter(|_| !texts.is_old || texts.given.len() >= MOST_TEXTS) {
+            return text.clone();
+        }
         // Nobody who has the agent waits for this text.
-        metrics.get_or_insert_with(|| self.agent().metrics().into()).clone()
+        let text = Arc::new(self.agent().metrics());
+        texts.given.push(Arc::downgrade(&text));
+        texts.is_old = false;
+        texts.present.insert(Bytes::from_owner(Text(text))).clone()
     }
 
     /// Returns the state. All who ask between two looks share it too.
@@ -67,7 +98,12 @@ impl Shared {
 
     /// Has metrics and state made again when somebody asks for them.
     fn forget(&self) {
-        *locked(&self.metrics) = None;
+        let mut texts = locked(&self.metrics);
+        texts.is_old = true;
+        // It is not needed any more, unless it is the last one that there is room for.
+        if texts.given.len() < MOST_TEXTS {
+            texts.present = None;
+        }
         *locked(&self.state) = None;
     }
 
@@ -141,11 +177,29 @@ mod tests {
     use super::*;
     use crate::commands::agent::Arguments;
 
-    #[test]
-    fn all_readers_of_metrics_between_two_looks_share_one_text() {
+    fn shared() -> Shared {
         let (run_dir, root) = (vec!["/nowhere".into()], "/".into());
         let arguments = Arguments { config: None, listen: None, run_dir, token_file: None, root, check: false };
-        let shared = Shared::new(&Settings::read(&arguments).unwrap());
+        Shared::new(&Settings::read(&arguments).unwrap())
+    }
+
+    #[test]
+    fn readers_that_take_long_have_few_texts() {
+        let shared = shared();
+        let mut texts: Vec<Bytes> = (0..MOST_TEXTS).map(|_| shared.metrics()).inspect(|_| shared.looked()).collect();
+        let mut places: Vec<_> = texts.iter().map(|text| text.as_ptr()).collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), MOST_TEXTS);
+        let last = texts[MOST_TEXTS - 1].as_ptr();
+        assert_eq!(shared.metrics().as_ptr(), last);
+        texts.remove(0);
+        assert_ne!(shared.metrics().as_ptr(), last, "there is room again");
+    }
+
+    #[test]
+    fn all_readers_of_metrics_between_two_looks_share_one_text() {
+        let shared = shared();
         let first = shared.metrics();
         assert!(first.ends_with(b"# EOF\n"));
         assert_eq!(shared.metrics().as_ptr(), first.as_ptr());

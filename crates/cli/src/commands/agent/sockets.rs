@@ -27,6 +27,10 @@ const IDLE: Duration = Duration::from_secs(30);
 /// came before it.
 const REQUEST: Duration = Duration::from_secs(5);
 
+/// The time within which an answer has to be taken: a reader that takes a byte now and then keeps a text that others
+/// share, and soon keeps them from a newer one.
+const ANSWER: Duration = Duration::from_secs(60);
+
 /// The pause between two attempts to listen.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -164,6 +168,8 @@ pub(super) struct Bounded<T> {
     /// The time until which the request that is expected has to be here. `None` while it is answered, and from then on
     /// until the first byte of the next.
     due: Option<Instant>,
+    /// The time until which the answer has to be taken.
+    answer_due: Option<Instant>,
 }
 
 impl<T> Drop for Bounded<T> {
@@ -175,7 +181,12 @@ impl<T> Drop for Bounded<T> {
 impl<T> Bounded<T> {
     fn new(io: T, places: Places, number: u64) -> Self {
         let due = Instant::now() + REQUEST;
-        Self { io, places, number, idle: Box::pin(sleep_until(due)), due: Some(due) }
+        Self { io, places, number, idle: Box::pin(sleep_until(due)), due: Some(due), answer_due: None }
+    }
+
+    /// Returns the time at which the connection ends unless something moves before.
+    fn end(&self, now: Instant) -> Instant {
+        [self.due, self.answer_due].into_iter().flatten().fold(now + IDLE, Instant::min)
     }
 
     /// Returns the result of an attempt to move something; an error if the connection has to end.
@@ -193,11 +204,11 @@ impl<T> Bounded<T> {
             }
         }
         if result.is_ready() {
-            let end = now + IDLE;
-            self.idle.as_mut().reset(self.due.map_or(end, |due| due.min(end)));
-        }
-        if result.is_ready() && self.due.is_none_or(|due| now < due) {
-            return result;
+            let end = self.end(now);
+            self.idle.as_mut().reset(end);
+            if now < end {
+                return result;
+            }
         }
         match self.idle.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
@@ -215,6 +226,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Bounded<T> {
         let result = Pin::new(&mut self.io).poll_read(context, buffer);
         if result.is_ready() {
             self.due.get_or_insert_with(|| Instant::now() + REQUEST);
+            self.answer_due = None;
         }
         self.moved(context, result)
     }
@@ -224,7 +236,10 @@ impl<T: AsyncWrite + Unpin> Bounded<T> {
     /// Notes the result of a write: whatever was to come is here.
     fn written(&mut self, context: &mut Context<'_>, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if self.due.take().is_some() {
-            self.idle.as_mut().reset(Instant::now() + IDLE);
+            let now = Instant::now();
+            self.answer_due = Some(now + ANSWER);
+            let end = self.end(now);
+            self.idle.as_mut().reset(end);
         }
         self.moved(context, result)
     }
