@@ -4,6 +4,7 @@ use crate::balance::Balance;
 use crate::config::{Config, MOST_DRAINED, check_port};
 use crate::congestion::Congestion;
 use crate::drain::{Drain, Reason, Unseen};
+use crate::find::Seen;
 use crate::findings::{Findings, Severity};
 use crate::names::{counted_name, covering};
 use crate::ports::{PortCounters, PortUse};
@@ -35,7 +36,7 @@ pub struct Agent {
     pub(crate) world: World,
     pub(crate) users: BTreeMap<u32, User>,
     /// The run dirs that cannot be used, each with a sentence.
-    pub(crate) refused_folders: BTreeMap<String, String>,
+    refused_folders: BTreeMap<String, String>,
     /// The counters of ports, by the names under which ports have counters.
     pub(crate) counters: BTreeMap<String, PortCounters>,
     /// The use of ports, by the names that rails have.
@@ -48,9 +49,9 @@ pub struct Agent {
     /// True once it knows what an agent before it was told: orders since then are newer.
     has_inherited: bool,
     shares: Shares,
-    pub(crate) balance: Balance<GroupKey>,
+    balance: Balance<GroupKey>,
     pub(crate) weights: GroupWeights,
-    pub(crate) script: Script,
+    script: Script,
     pub(crate) findings: Findings,
     pub(crate) now: Now,
     begin: Option<Duration>,
@@ -255,7 +256,7 @@ impl Agent {
         }
         self.set_drains();
         let usages = self.look_at_drains();
-        let findings = self.find(&usages);
+        let findings = self.seen(&usages).find();
         self.findings.set(findings, now.clock)
     }
 
@@ -278,7 +279,7 @@ impl Agent {
         self.orders().rules(user).0
     }
 
-    pub(crate) fn orders(&self) -> Orders<'_> {
+    fn orders(&self) -> Orders<'_> {
         let mut rules: Vec<&str> = self.config.fixed.iter().map(String::as_str).collect();
         if let Some(script) = &self.config.script {
             rules.extend(self.script.rules(script.timeout_s, self.now.up).iter().map(String::as_str));
@@ -401,6 +402,25 @@ impl Agent {
             drain.look(usages.get(port).unwrap_or(&none), &unseen, is_known, self.now.up, self.now.clock);
         }
         usages
+    }
+
+    fn seen<'a>(&'a self, usages: &'a BTreeMap<String, PortUse>) -> Seen<'a> {
+        Seen {
+            config: &self.config,
+            world: &self.world,
+            users: &self.users,
+            refused_folders: &self.refused_folders,
+            counters: &self.counters,
+            uses: &self.uses,
+            health: &self.health,
+            congestion: &self.congestion,
+            drains: &self.drains,
+            usages,
+            balance: &self.balance,
+            script: &self.script,
+            orders: self.orders(),
+            up: self.now.up,
+        }
     }
 
     /// Returns the number of files that cannot be used, of processes that may run, and of folders.

@@ -142,7 +142,10 @@ impl Config {
     /// # Errors
     /// If it is wrong: a sentence without the file's name.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let config: Self = toml::from_str(text).map_err(|error| one_line(&error.to_string()))?;
+        let config: Self = toml::from_str(text).map_err(|error| {
+            let reason = one_line(&error.to_string());
+            format!("{reason}; allowed: the keys and values of docs/agent.md; try the example packaging/agent.toml")
+        })?;
         config.check()?;
         Ok(config)
     }

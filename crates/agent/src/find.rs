@@ -1,11 +1,19 @@
-//! What there is to find: the sentences that an operator should read now.
+//! The search for findings: the sentences that an operator should read now.
 
-use crate::agent::Agent;
+use crate::balance::Balance;
+use crate::config::Config;
+use crate::congestion::Congestion;
+use crate::drain::Drain;
 use crate::findings::{Finding, MORE, Severity};
 use crate::names::counted_name;
 use crate::ports::{PortCounters, PortUse};
 use crate::process::{Life, Process};
-use crate::user::Steers;
+use crate::rules::Orders;
+use crate::script::Script;
+use crate::series::GroupKey;
+use crate::sick::Health;
+use crate::user::{Steers, User};
+use crate::world::World;
 use railweave_counters::Counter;
 use railweave_telemetry::RailState;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +28,7 @@ const NAMED_FILES: usize = 16;
 /// The most jobs of a user that findings name one by one.
 const NAMED_JOBS: usize = 16;
 
-/// What was found so far.
+/// The findings so far.
 #[derive(Default)]
 struct Found(Vec<Finding>);
 
@@ -30,13 +38,32 @@ impl Found {
     }
 }
 
-impl Agent {
+/// Everything in which there may be something to find, as the agent has it.
+pub(crate) struct Seen<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) world: &'a World,
+    pub(crate) users: &'a BTreeMap<u32, User>,
+    pub(crate) refused_folders: &'a BTreeMap<String, String>,
+    pub(crate) counters: &'a BTreeMap<String, PortCounters>,
+    pub(crate) uses: &'a BTreeMap<String, PortUse>,
+    pub(crate) health: &'a BTreeMap<String, Health>,
+    pub(crate) congestion: &'a BTreeMap<String, Congestion>,
+    pub(crate) drains: &'a BTreeMap<String, Drain>,
+    /// The use of the ports that are to be empty.
+    pub(crate) usages: &'a BTreeMap<String, PortUse>,
+    pub(crate) balance: &'a Balance<GroupKey>,
+    pub(crate) script: &'a Script,
+    pub(crate) orders: Orders<'a>,
+    pub(crate) up: Duration,
+}
+
+impl Seen<'_> {
     /// Returns everything that an operator should know now.
-    pub(crate) fn find(&self, usages: &BTreeMap<String, PortUse>) -> Vec<Finding> {
+    pub(crate) fn find(&self) -> Vec<Finding> {
         // Not the names that rails have: processes can make up any number of them.
         let known: BTreeSet<&str> = self.counters.keys().map(String::as_str).collect();
         let mut found = Found::default();
-        for (port, usage) in &self.uses {
+        for (port, usage) in self.uses {
             let down = usage.in_state(RailState::Down) + usage.in_state(RailState::Repairing);
             if down > 0 {
                 let all = usage.states.iter().sum::<u32>();
@@ -44,7 +71,7 @@ impl Agent {
                 found.add("rail-down", port, Severity::Warning, text);
             }
         }
-        for (port, health) in &self.health {
+        for (port, health) in self.health {
             if let Some(reason) = health.reason() {
                 let text = format!("port {port} {reason}, so jobs leave it; try its cable and transceiver");
                 found.add("port-sick", port, Severity::Warning, text);
@@ -59,7 +86,7 @@ impl Agent {
         }
         let used: BTreeSet<String> = self.uses.keys().map(|port| counted_name(port)).collect();
         for (port, counters) in self.counters.iter().filter(|(port, it)| it.is_rdma() || used.contains(*port)) {
-            if let Some(text) = slowness(port, counters, self.now.up) {
+            if let Some(text) = slowness(port, counters, self.up) {
                 found.add("port-slow", port, Severity::Warning, text);
             }
             let full: Vec<&str> = counters.full().map(Counter::name).collect();
@@ -72,9 +99,9 @@ impl Agent {
                 found.add("counter-full", port, Severity::Info, text);
             }
         }
-        for (port, drain) in &self.drains {
+        for (port, drain) in self.drains {
             let none = PortUse::default();
-            found.0.extend(drain.findings(port, usages.get(port).unwrap_or(&none), &known));
+            found.0.extend(drain.findings(port, self.usages.get(port).unwrap_or(&none), &known));
         }
         self.find_silent(&mut found);
         self.find_users(&mut found);
@@ -83,7 +110,7 @@ impl Agent {
             found.add("balance", "", Severity::Info, text);
         }
         if let Some(config) = &self.config.script
-            && let Some(trouble) = self.script.trouble(config.timeout_s, self.now.up)
+            && let Some(trouble) = self.script.trouble(config.timeout_s, self.up)
         {
             let text = format!("\"{}\" {trouble}", config.program.first().map_or("", String::as_str));
             found.add("script", "", Severity::Critical, text);
@@ -93,10 +120,10 @@ impl Agent {
 
     /// Finds the files that cannot be used, and the users for whom nothing, or not everything, is ordered.
     fn find_users(&self, found: &mut Found) {
-        for (path, reason) in &self.refused_folders {
+        for (path, reason) in self.refused_folders {
             found.add("file-refused", path, Severity::Warning, reason.clone());
         }
-        for (number, user) in &self.users {
+        for (number, user) in self.users {
             for (file, reason) in user.refused.iter().take(NAMED_FILES) {
                 let text = format!("\"{file}\" of user {number} {reason}");
                 found.add("file-refused", &format!("{number}/{file}"), Severity::Warning, text);
@@ -110,7 +137,7 @@ impl Agent {
                     found.add("not-steering", run_dir, Severity::Warning, reason.clone());
                 }
             }
-            let (_, left_out) = self.orders().rules(*number);
+            let (_, left_out) = self.orders.rules(*number);
             if left_out > 0 {
                 let text = format!(
                     "{left_out} rules for user {number} have no room in a policy file, so they hold for no job; try \
@@ -143,7 +170,7 @@ impl Agent {
                  {} s; they are stopped or hang, or ended in another container",
                 first.facts.pid,
                 first.facts.host,
-                self.now.up.saturating_sub(first.written).as_secs()
+                self.up.saturating_sub(first.written).as_secs()
             );
             found.add("process-silent", &format!("{user}/{job}"), Severity::Warning, text);
         }

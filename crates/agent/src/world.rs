@@ -42,7 +42,7 @@ pub(crate) struct World {
     pub(crate) left_out: u64,
     /// By user, the series for rails that have none of their own.
     others: BTreeMap<u32, usize>,
-    /// By user and job of events, the last time at which a process had it, and the time of the last look at all of them.
+    /// By user and job of events, the last time at which a process had it; and the time of the last look at all.
     jobs: BTreeMap<(u32, String), Duration>,
     swept: Duration,
     last_up: Option<Duration>,

@@ -345,8 +345,8 @@ impl Counter {
         Self::ALL.iter().copied().find(|counter| counter.name() == name)
     }
 
-    /// Returns the value at which it stays for good, if it is a counter of link errors of InfiniBand's PortCounters (IBTA
-    /// volume 1, 16.1.3.5), which RoCE drivers have too. Drivers that count further pass it.
+    /// Returns the value at which it stays for good, if it is a counter of link errors of InfiniBand's PortCounters
+    /// (IBTA volume 1, 16.1.3.5), which RoCE drivers have too. Drivers that count further pass it.
     pub fn largest(self) -> Option<u64> {
         match self {
             Self::SymbolErrors | Self::PortErrorsReceived | Self::PortRemotePhysicalErrors => Some(u16::MAX.into()),

@@ -362,6 +362,23 @@ fn files_that_take_long_to_read_wait_for_their_turn() {
 }
 
 #[test]
+fn the_agents_own_file_drains_no_port_that_was_given_back() {
+    let scratch = Scratch::new("own-file");
+    let agent = Agent::start(&scratch, "", &[]);
+    agent.drain("rail1");
+    scratch.until_policy("rail=rail1,");
+    let set_mode = |mode| fs::set_permissions(scratch.run_dir(), fs::Permissions::from_mode(mode)).unwrap();
+    set_mode(0o777);
+    agent.until_said("may be written by others");
+    agent.give_back("rail1");
+    set_mode(0o700);
+    agent.until_said("is watched now");
+    until("no policy", || (!scratch.has_policy()).then_some(()));
+    assert_eq!((agent.get("/api/v1/drains"), agent.count_said("stays drained")), (serde_json::json!([]), 0));
+    agent.terminate();
+}
+
+#[test]
 fn a_log_that_nobody_reads_stops_neither_metrics_nor_probes() {
     let scratch = Scratch::new("log");
     let (log, end) = io::pipe().unwrap();

@@ -19,6 +19,7 @@ while read -r question; do
     garbage) echo nonsense ;;
     bytes) printf '\377\n' ;;
     more) echo '{"rules": ["any -> policy static"]}'; echo '{"rules": ["any -> policy speed"]}' ;;
+    orphan) sleep 1000 & echo $! > orphan; exit 3 ;;
     later) (sleep 0.1; echo late) & echo '{"rules": ["any -> policy static"]}' ;;
     die) exit 3 ;;
     hang) exec sleep 1000 ;;
@@ -47,6 +48,7 @@ fn a_script_steers_and_is_started_again_however_it_fails() {
         ("wrong", "answered with a rule that is wrong: rules: action: \"fly\" is not known"),
         ("bytes", "answered with bytes that are no text in UTF-8"),
         ("die", "ended (exit status: 3); it is started again in"),
+        ("orphan", "did not answer within 2 s; it is started again in"),
         ("hang", "did not answer within 2 s; it is started again in"),
     ] {
         mode(word);
@@ -61,9 +63,13 @@ fn a_script_steers_and_is_started_again_however_it_fails() {
         mode("other");
         scratch.until_policy("any -> policy static");
     }
-    let pid = fs::read_to_string(scratch.path().join("pid")).unwrap();
+    let ends = |name: &str| {
+        let pid = fs::read_to_string(scratch.path().join(name)).unwrap();
+        until("the end of the program", || (!Path::new(&format!("/proc/{}", pid.trim())).exists()).then_some(()));
+    };
+    ends("orphan");
     agent.terminate();
-    until("the end of the program", || (!Path::new(&format!("/proc/{}", pid.trim())).exists()).then_some(()));
+    ends("pid");
 }
 
 #[test]

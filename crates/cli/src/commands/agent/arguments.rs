@@ -11,7 +11,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
     /// The address of metrics and API [default: 127.0.0.1:9470]
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address)]
     pub(super) listen: Option<SocketAddr>,
     /// A folder of telemetry files, once for each [default: this user's; as root, those of all users in /dev/shm]
     #[arg(long, value_name = "FOLDER")]
@@ -25,4 +25,8 @@ pub(crate) struct Arguments {
     /// Checks the configuration, and ends
     #[arg(long)]
     pub(super) check: bool,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "allowed: an address and a port, without names; try 127.0.0.1:9470".to_owned())
 }

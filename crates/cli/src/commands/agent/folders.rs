@@ -2,7 +2,7 @@
 
 use super::log;
 use super::shared::Shared;
-use railweave_agent::{Agent, Keeper, Keeping, Origin, Steers, origin};
+use railweave_agent::{Agent, Inherited, Keeper, Keeping, Origin, Steers, origin};
 use railweave_telemetry::{
     FileError, Files, Folder, FolderError, Follower, Lock, Look, Presence, Process, Rules, Snapshot,
 };
@@ -81,6 +81,11 @@ impl Watched {
 
     fn path(&self) -> String {
         self.folder.path().display().to_string()
+    }
+
+    /// Returns true if it is a folder of this agent's user.
+    fn is_own(&self) -> bool {
+        self.folder.owner() == rustix::process::geteuid().as_raw()
     }
 
     /// Forgets everything: the folder is gone.
@@ -193,8 +198,7 @@ impl Watched {
             Origin::Agent(before) => {
                 // A drain is for the whole host, and every user may write a file that looks like an agent's: only this
                 // user's own says what an operator ordered.
-                let user = rustix::process::geteuid().as_raw();
-                let is_own = self.folder.owner() == user && owner == user;
+                let is_own = self.is_own() && owner == self.folder.owner();
                 if !std::mem::replace(&mut self.is_inherited, true) && is_own {
                     let lines = shared.inherit(&before);
                     lines.iter().for_each(|line| log::say(line));
@@ -236,6 +240,10 @@ impl Watched {
         shared.agent().count_write(user, result.is_ok());
         match result {
             Ok(()) => {
+                // From now on, what is there is its own: an order may have ended meanwhile.
+                if self.is_own() {
+                    shared.agent().inherit(&Inherited::default());
+                }
                 self.keeper.done(keeping, &rules, ttl_s, now);
                 Steers::Yes
             }

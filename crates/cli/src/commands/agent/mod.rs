@@ -58,9 +58,9 @@ async fn serve(arguments: &Arguments, settings: Settings) -> Result<(), Box<dyn 
     sockets::raise_limit();
     let shared = Arc::new(Shared::new(&settings));
     let tcp = sockets::listen(settings.listen()).await?;
+    log::say(&format!("listens at {}; docs/agent.md says for what", tcp.address()));
     let _servers = server::start(&shared, tcp, settings.listen());
     let script = tokio::spawn(script::run(Arc::clone(&shared)));
-    log::say(&format!("listens at {}; docs/agent.md says for what", settings.listen()));
     let looks = Looks::new(&arguments.root, &settings);
     let mut work = Some(Work { looks, socket: OwnSocket::new(settings.own_run_dir()), settings });
     let (mut last, mut reload) = (false, false);

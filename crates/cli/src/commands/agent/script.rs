@@ -3,6 +3,7 @@
 use super::log;
 use super::shared::Shared;
 use railweave_agent::{LONGEST_ANSWER, ScriptConfig};
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::pin::Pin;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -91,11 +92,21 @@ async fn serve(shared: &Shared, config: &ScriptConfig) -> Option<String> {
     None
 }
 
-/// The program that runs. It is killed when this is dropped.
+/// The program that runs. It is killed when this is dropped, with its children.
 struct Program {
     child: Child,
+    group: Option<Pid>,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // Also if it has ended: it was waited for just before, so nobody else has the number of its group yet.
+        if let Some(group) = self.group {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
 }
 
 impl Program {
@@ -105,11 +116,14 @@ impl Program {
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // Its children end with it, unless they leave its group.
+            .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| format!("cannot be started: {error}; allowed: a program that this user can run"))?;
+        let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         match (child.stdin.take(), child.stdout.take()) {
-            (Some(input), Some(output)) => Ok(Self { child, input, output: BufReader::new(output) }),
+            (Some(input), Some(output)) => Ok(Self { child, group, input, output: BufReader::new(output) }),
             _ => Err("has no standard input or output".to_owned()),
         }
     }

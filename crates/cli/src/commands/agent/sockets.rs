@@ -70,6 +70,15 @@ pub(super) enum Tcp {
 }
 
 impl Tcp {
+    /// Returns the address: with port 0, the kernel has chosen one.
+    pub(super) fn address(&self) -> SocketAddr {
+        match self {
+            // Without it, the listener does not work either.
+            Self::Ready(listener) => listener.local_addr().unwrap_or_else(|_| SocketAddr::from(([0; 4], 0))),
+            Self::Waits(address) => *address,
+        }
+    }
+
     /// Returns the listener, once there is one.
     pub(super) async fn ready(self) -> TcpListener {
         let address = match self {
