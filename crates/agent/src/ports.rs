@@ -370,6 +370,7 @@ pub(crate) mod tests {
         let senders = ["node2", "node3"].map(str::to_owned).into();
         assert_eq!(usage, PortUse { senders, ..of(3, 7, "") });
     }
+
     #[test]
     fn fewer_lanes_count_if_the_rate_is_not_known() {
         let mut port = PortCounters::default();

@@ -20,6 +20,9 @@ pub(crate) struct Health {
     /// The time at which it was last used again, and the number of times that it was sick again soon after that.
     healed: Option<Duration>,
     relapses: u32,
+    /// True if a counter of errors was full at the last look, and if it became so while the port was sick.
+    was_full: Option<bool>,
+    is_filled: bool,
 }
 
 impl Health {
@@ -42,18 +45,21 @@ impl Health {
         }
         // A cable that only errs with traffic on it would otherwise be used again every five minutes, for months.
         let leave = Duration::from_secs(config.leave_s).saturating_mul(1 << self.relapses);
-        if let Some(reason) = reason(config, signs) {
+        let reason = reason(config, signs);
+        let is_new = self.was_full.replace(signs.is_full) == Some(false);
+        let is_sick = self.sick.is_some() || reason.is_some();
+        self.is_filled = signs.is_full && (self.is_filled || is_new && is_sick);
+        if let Some(reason) = reason {
             if let Some(healed) = self.healed.take() {
                 let is_relapse = up.saturating_sub(healed) < leave;
                 self.relapses = if is_relapse { MOST_RELAPSES.min(self.relapses + 1) } else { 0 };
             }
             self.sick = Some((reason, up));
         } else if let Some((_, at)) = &mut self.sick {
-            // Errors that a counter cannot count any more may still come.
-            if signs.is_full {
+            if self.is_filled {
+                // Errors that the counter cannot count any more may still come.
                 *at = up;
-            }
-            if up.saturating_sub(*at) >= leave {
+            } else if up.saturating_sub(*at) >= leave {
                 (self.sick, self.healed) = (None, Some(up));
             }
         }
@@ -98,9 +104,24 @@ mod tests {
         assert_eq!(look(102, errors(59)), None);
         let downs = Signs { downs: 3, ..Signs::default() };
         assert_eq!(look(202, downs).unwrap(), "went down 3 times in five minutes");
-        assert!(look(301, Signs { is_full: true, ..Signs::default() }).is_some());
-        assert!(look(400, errors(0)).is_some(), "its counter may have missed errors until 301 s");
-        assert_eq!(look(401, errors(0)), None);
+        assert_eq!(look(302, errors(0)), None);
+    }
+
+    #[test]
+    fn a_counter_that_errors_have_filled_makes_no_port_well() {
+        let config = SickConfig { leave_s: 100, ..SickConfig::default() };
+        let is_sick = |looks: &[(u32, u64, bool)]| {
+            let mut health = Health::default();
+            for (second, errors, is_full) in looks {
+                let signs = Signs { errors: *errors, is_full: *is_full, ..Signs::default() };
+                health.look(&config, &signs, *second * SECOND);
+            }
+            health.reason().is_some()
+        };
+        assert!(is_sick(&[(1, 0, false), (2, 60, true), (300, 0, true), (399, 0, false)]));
+        assert!(!is_sick(&[(1, 0, false), (2, 60, true), (300, 0, true), (400, 0, false)]));
+        assert!(!is_sick(&[(1, 0, true), (2, 60, true), (102, 0, true)]), "it was full before, and others count on");
+        assert!(!is_sick(&[(1, 0, false), (2, 0, true), (3, 60, true), (103, 0, true)]));
     }
 
     #[test]

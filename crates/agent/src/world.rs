@@ -81,18 +81,20 @@ impl World {
         let user = file.0;
         let mut process = self.processes.remove(&file).unwrap_or_else(|| Process::new(&state.process));
         let is_baseline = is_old && process.is_new();
+        let job = &process.facts.job;
+        let mut has_room = false;
         if process.is_new() {
             // A count that begins at 1 is no increase to who only sees its later values.
-            let job = &process.facts.job;
-            EventKind::ALL.iter().for_each(|(_, word)| self.count_event(user, job, (*word).to_owned(), 0));
-            // Only these need to be known; a job whose events had no room may be one of any number.
-            let first = (user, job.clone(), EventKind::ALL[0].1.to_owned());
-            if self.events.contains_key(&first) {
-                self.jobs.insert((user, job.clone()), now.up);
+            for (_, word) in EventKind::ALL {
+                has_room |= self.count_event(user, job, (*word).to_owned(), 0);
             }
         }
         for event in events.iter().filter(|_| !is_baseline) {
-            self.count_event(user, &process.facts.job, event.kind.to_string(), 1);
+            has_room |= self.count_event(user, job, event.kind.to_string(), 1);
+        }
+        // Jobs whose events have no room of their own may be any number.
+        if has_room {
+            self.jobs.insert((user, job.clone()), now.up);
         }
         process.note_written(*written_ns, presence, now.up);
         let changes = process.take(state, is_baseline);
@@ -213,13 +215,16 @@ impl World {
         }
     }
 
-    fn count_event(&mut self, user: u32, job: &str, kind: String, count: u64) {
+    /// Counts an event. Returns true if those of its kind and job have room of their own.
+    fn count_event(&mut self, user: u32, job: &str, kind: String, count: u64) -> bool {
         let mut key = (user, job.to_owned(), kind);
         // Jobs and kinds that nobody knows are many only if a process makes them up.
-        if !self.events.contains_key(&key) && self.events.len() >= self.most_series {
+        let has_room = self.events.contains_key(&key) || self.events.len() < self.most_series;
+        if !has_room {
             key = (user, OTHER.to_owned(), OTHER.to_owned());
         }
         *self.events.entry(key).or_default() += count;
+        has_room
     }
 
     /// Returns the number of a group, which is made if it is new.

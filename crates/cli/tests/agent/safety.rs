@@ -351,7 +351,7 @@ fn files_that_take_long_to_read_wait_for_their_turn() {
     let name = |number: u32| scratch.run_dir().join(format!("{number:032x}.railweave"));
     (0..400).for_each(|number| fs::write(name(number), "").unwrap());
     let agent = Agent::start(&scratch, "", &[]);
-    agent.until_said("has more than a look reads: ");
+    agent.until_said("of them wait for the next look; allowed: as many as can be read in 250 ms");
     // All of them had their turn.
     let is_said = |text: &str| text.lines().any(|line| line.contains("unreadable_files{") && line.ends_with(" 400.0"));
     until("findings about all files", || agent.try_get("/metrics").ok().filter(|(_, text)| is_said(text)));

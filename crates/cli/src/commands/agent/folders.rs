@@ -105,7 +105,12 @@ impl Watched {
         self.read_at = Instant::now();
         let Files { mut names, more } = match self.folder.files() {
             Ok(files) => files,
-            Err(error) => return self.refuse(shared, Some(format!("cannot be listed: {error}; try it by hand"))),
+            Err(error) => {
+                return self.refuse(
+                    shared,
+                    Some(format!("cannot be listed: {error}; allowed: a folder that this user can read; try `ls`")),
+                );
+            }
         };
         let user = self.folder.owner();
         self.files.retain(|name, _| {
@@ -132,12 +137,21 @@ impl Watched {
                 file.report(&self.folder, name, shared, buffer);
             }
         }
-        self.refuse(shared, late.map(|late| format!("has more than a look reads: {late} files wait")).or(more));
+        let late = late.map(|late| {
+            format!(
+                "has files that take long to read, so {late} of them wait for the next look; allowed: as many as can \
+                 be read in {} ms; try removing those that no process writes",
+                LONGEST.as_millis()
+            )
+        });
+        self.refuse(shared, late.or(more));
     }
 
     /// Notes that it was not read in a look, because others took the time.
     pub(super) fn wait(&mut self, shared: &Shared) {
-        self.refuse(shared, Some("waits until other folders were read".to_owned()));
+        let reason = "waits for the next look, because files of other users take long to read; try removing those that \
+                      no process writes";
+        self.refuse(shared, Some(reason.to_owned()));
     }
 
     /// Tells the agent that there is something in the folder that it does not know, and why; or that there is nothing.
