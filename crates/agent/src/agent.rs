@@ -46,8 +46,6 @@ pub struct Agent {
     pub(crate) drains: BTreeMap<String, Drain>,
     /// The ports that an operator has drained through the API.
     operator: BTreeSet<String>,
-    /// True once it knows what an agent before it was told: orders since then are newer.
-    has_inherited: bool,
     shares: Shares,
     balance: Balance<GroupKey>,
     pub(crate) weights: GroupWeights,
@@ -77,7 +75,6 @@ impl Agent {
             congestion: BTreeMap::new(),
             drains: BTreeMap::new(),
             operator: BTreeSet::new(),
-            has_inherited: false,
             shares: Shares::default(),
             balance: Balance::default(),
             weights: GroupWeights::new(),
@@ -127,16 +124,27 @@ impl Agent {
     }
 
     /// Takes in the file of a process that was written. The events are those that are new. With `is_old`, the file was
-    /// there when the agent began to watch: what it has counted so far does not count again.
-    pub fn see(&mut self, user: u32, file: &str, snapshot: &Snapshot, presence: Presence, is_old: bool, now: Now) {
+    /// there when the agent began to watch: what it has counted so far does not count again. Returns false if the agent
+    /// has no room for it, which is a finding.
+    pub fn see(
+        &mut self,
+        user: u32,
+        file: &str,
+        snapshot: &Snapshot,
+        presence: Presence,
+        is_old: bool,
+        now: Now,
+    ) -> bool {
         let key = (user, file.to_owned());
         if let Some(reason) = self.world.objection(&key, snapshot) {
-            return self.refuse(user, file, &reason);
+            self.refuse(user, file, &reason);
+            return false;
         }
         if let Some(user) = self.users.get_mut(&user) {
             user.refused.remove(file);
         }
         self.world.take(key, snapshot, presence, is_old, now);
+        true
     }
 
     /// Notes that the file of a process was not written since the last look.
@@ -186,12 +194,9 @@ impl Agent {
         was_drained
     }
 
-    /// Takes over the orders of an agent before this one, once. Returns the sentences to log.
+    /// Takes over the orders of an agent before this one. Returns the sentences to log.
     pub fn inherit(&mut self, before: &Inherited) -> Vec<String> {
         let mut lines = Vec::new();
-        if std::mem::replace(&mut self.has_inherited, true) {
-            return lines;
-        }
         for port in &before.drained {
             lines.push(match self.drain(port) {
                 Ok(()) => format!("port {port} stays drained, as an agent before this one was told"),

@@ -50,7 +50,7 @@ pub enum Phase {
     /// Rails go on using the port, because their connections have no other, or because their processes do not follow
     /// policy files.
     InVain,
-    /// This host sends nothing over the port.
+    /// No job that the agent watches sends anything over the port.
     Empty,
 }
 
@@ -91,8 +91,8 @@ pub(crate) struct Drain {
     /// The time of the first look after the order, by the agent's own clock. The order itself may come between two
     /// looks that are rare, or before the first one of all.
     looked: Option<Duration>,
-    /// The time since which rails use the port at each look: those of a job that begins do so until it has read its
-    /// policy file.
+    /// The time of the first look since it was empty that found rails which use it: those of a job that begins do so
+    /// until it has read its policy file.
     used: Option<Duration>,
     pub(crate) phase: Phase,
     /// The time since which it has its phase, by the host's clock.
@@ -121,7 +121,9 @@ impl Drain {
         self.was_known |= is_known;
         let age = up.saturating_sub(*self.looked.get_or_insert(up));
         let using = using(usage);
-        self.used = if using > 0 { self.used.or(Some(up)) } else { None };
+        if using > 0 {
+            self.used.get_or_insert(up);
+        }
         let used_for = self.used.map_or(Duration::ZERO, |since| up.saturating_sub(since));
         let doubt = if self.was_known { unseen.doubt(up) } else { Some(Doubt::Unknown) };
         let is_quiet = is_quiet(usage, up);
@@ -132,6 +134,9 @@ impl Drain {
             _ if used_for >= FOLLOWED => Phase::InVain,
             _ => Phase::Emptying,
         };
+        if phase == Phase::Empty {
+            self.used = None;
+        }
         if phase != self.phase {
             (self.phase, self.since) = (phase, clock);
         }

@@ -22,7 +22,7 @@ use std::time::Duration;
 /// The part of its share from which a port counts as congested for people.
 const CONGESTED: f64 = 0.999;
 
-/// The most files of a user that findings name one by one.
+/// The most files of a user, and the most run dirs, that findings name one by one.
 const NAMED_FILES: usize = 16;
 
 /// The most jobs of a user that findings name one by one.
@@ -120,9 +120,6 @@ impl Seen<'_> {
 
     /// Finds the files that cannot be used, and the users for whom nothing, or not everything, is ordered.
     fn find_users(&self, found: &mut Found) {
-        for (path, reason) in self.refused_folders {
-            found.add("file-refused", path, Severity::Warning, reason.clone());
-        }
         for (number, user) in self.users {
             for (file, reason) in user.refused.iter().take(NAMED_FILES) {
                 let text = format!("\"{file}\" of user {number} {reason}");
@@ -145,6 +142,13 @@ impl Seen<'_> {
                 );
                 found.add("not-steering", &number.to_string(), Severity::Warning, text);
             }
+        }
+        for (path, reason) in self.refused_folders.iter().take(NAMED_FILES) {
+            found.add("file-refused", path, Severity::Warning, reason.clone());
+        }
+        if let Some(more) = self.refused_folders.len().checked_sub(NAMED_FILES + 1) {
+            let text = format!("{} more run dirs cannot be used", more + 1);
+            found.add("file-refused", MORE, Severity::Warning, text);
         }
     }
 

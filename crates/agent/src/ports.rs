@@ -90,6 +90,8 @@ pub(crate) struct PortCounters {
     /// The link errors, and the times that it went down, by the time of the look that found them.
     errors: VecDeque<(Duration, u64)>,
     downs: VecDeque<(Duration, u64)>,
+    /// The number of times that a counter of link errors came to its largest value.
+    fills: u64,
     /// The time since which the link is slower than it was.
     slow_since: Option<Duration>,
     /// The time of the last reading.
@@ -107,8 +109,10 @@ pub(crate) struct Signs {
     pub(crate) downs: u64,
     /// The time for which the link has been slower or narrower than it was.
     pub(crate) slow_for: Option<Duration>,
-    /// True if a counter of link errors is at its largest value, from where it does not move.
+    /// True if a counter of link errors is at its largest value, from where it does not move; and the number of times
+    /// that one came there.
     pub(crate) is_full: bool,
+    pub(crate) fills: u64,
 }
 
 impl PortCounters {
@@ -129,6 +133,7 @@ impl PortCounters {
             // loaded again makes no port sick.
             let gained = value.saturating_sub(before);
             let Some(cause) = cause(*counter) else { continue };
+            self.fills += u64::from(gained > 0 && is_full(*counter, *value));
             let gain = gains.entry(cause).or_default();
             *gain = gained.max(*gain);
         }
@@ -173,9 +178,7 @@ impl PortCounters {
     /// Returns the counters of link errors that count no more: those of InfiniBand stay at their largest value.
     pub(crate) fn full(&self) -> impl Iterator<Item = Counter> {
         let counters = self.reading.iter().flat_map(|reading| &reading.counters);
-        let is_error = |counter| matches!(cause(counter), Some(Cause::Down | Cause::Damaged | Cause::Error(_)));
-        let full = counters.filter(move |(counter, value)| is_error(*counter) && counter.largest() == Some(*value));
-        full.map(|(counter, _)| *counter)
+        counters.filter(|(counter, value)| is_full(*counter, *value)).map(|(counter, _)| *counter)
     }
 
     pub(crate) fn signs(&self, up: Duration) -> Signs {
@@ -186,6 +189,7 @@ impl PortCounters {
             downs: sum(&self.downs),
             slow_for: self.slow_since.map(|since| up.saturating_sub(since)),
             is_full: self.full().next().is_some(),
+            fills: self.fills,
         }
     }
 }
@@ -234,6 +238,11 @@ fn cause(counter: Counter) -> Option<Cause> {
         }
         _ => None,
     }
+}
+
+/// Returns true if it is a counter of link errors that counts no more.
+fn is_full(counter: Counter, value: u64) -> bool {
+    matches!(cause(counter), Some(Cause::Down | Cause::Damaged | Cause::Error(_))) && counter.largest() == Some(value)
 }
 
 /// Notes an increase, and forgets those before `window`.
@@ -294,7 +303,7 @@ pub(crate) mod tests {
         }
         assert_eq!(
             port.signs(2 * SECOND),
-            Signs { marks: 165.0, errors: 41, downs: 0, slow_for: None, is_full: false }
+            Signs { marks: 165.0, errors: 41, downs: 0, slow_for: None, ..Signs::default() }
         );
     }
 
@@ -310,21 +319,21 @@ pub(crate) mod tests {
         assert_eq!(look(&mut port, 1, 1000, 1000, 7), Signs::default(), "before the agent began");
         assert_eq!(
             look(&mut port, 2, 1050, 1003, 8),
-            Signs { marks: 50.0, errors: 3, downs: 1, slow_for: None, is_full: false }
+            Signs { marks: 50.0, errors: 3, downs: 1, slow_for: None, ..Signs::default() }
         );
         assert_eq!(
             look(&mut port, 3, 1050, 1004, 8),
-            Signs { marks: 0.0, errors: 4, downs: 1, slow_for: None, is_full: false }
+            Signs { marks: 0.0, errors: 4, downs: 1, slow_for: None, ..Signs::default() }
         );
         let signs = look(&mut port, 4, 20, 900, 5);
         assert_eq!(
             signs,
-            Signs { marks: 0.0, errors: 4, downs: 1, slow_for: None, is_full: false },
+            Signs { marks: 0.0, errors: 4, downs: 1, slow_for: None, ..Signs::default() },
             "the driver was loaded again"
         );
         assert_eq!(
             look(&mut port, 62, 20, 900, 5),
-            Signs { marks: 0.0, errors: 1, downs: 1, slow_for: None, is_full: false }
+            Signs { marks: 0.0, errors: 1, downs: 1, slow_for: None, ..Signs::default() }
         );
         assert_eq!(look(&mut port, 303, 20, 900, 5), Signs::default());
     }
@@ -380,5 +389,23 @@ pub(crate) mod tests {
         };
         assert_eq!([look(1, None, Some(4)), look(2, None, Some(2)), look(3, None, Some(4))], [false, true, false]);
         assert!(!look(4, Some(100), Some(2)), "100 Gbit/s come over two lanes or four");
+    }
+
+    #[test]
+    fn a_counter_that_comes_to_its_largest_value_fills_once() {
+        let mut port = PortCounters::default();
+        let mut look = |second: u32, recoveries, downs| {
+            let counters = [(Counter::LinkErrorRecoveries, recoveries), (Counter::LinkDowned, downs)];
+            port.take(reading("mlx5_0", 100, &counters), second * SECOND, SECOND);
+            let signs = port.signs(second * SECOND);
+            (signs.is_full, signs.fills)
+        };
+        assert_eq!(look(1, 255, 0), (true, 0), "full before the agent began");
+        assert_eq!([look(2, 255, 254), look(3, 255, 255), look(4, 255, 255)], [(true, 0), (true, 1), (true, 1)]);
+        assert_eq!(look(5, 0, 0), (false, 1));
+        assert_eq!(port.full().count(), 0);
+        assert!(port.miss(6 * SECOND));
+        port.take(reading("mlx5_0", 100, &[(Counter::LinkDowned, 255)]), 7 * SECOND, SECOND);
+        assert_eq!(port.signs(7 * SECOND).fills, 1, "nobody knows when");
     }
 }

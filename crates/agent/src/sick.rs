@@ -20,9 +20,8 @@ pub(crate) struct Health {
     /// The time at which it was last used again, and the number of times that it was sick again soon after that.
     healed: Option<Duration>,
     relapses: u32,
-    /// True if a counter of errors was full at the last look, and if it became so while the port was sick.
-    was_full: Option<bool>,
-    is_filled: bool,
+    /// The number of times that counters of its errors had become full when it was last well.
+    fills: u64,
 }
 
 impl Health {
@@ -46,9 +45,9 @@ impl Health {
         // A cable that only errs with traffic on it would otherwise be used again every five minutes, for months.
         let leave = Duration::from_secs(config.leave_s).saturating_mul(1 << self.relapses);
         let reason = reason(config, signs);
-        let is_new = self.was_full.replace(signs.is_full) == Some(false);
-        let is_sick = self.sick.is_some() || reason.is_some();
-        self.is_filled = signs.is_full && (self.is_filled || is_new && is_sick);
+        if self.sick.is_none() && reason.is_none() {
+            self.fills = signs.fills;
+        }
         if let Some(reason) = reason {
             if let Some(healed) = self.healed.take() {
                 let is_relapse = up.saturating_sub(healed) < leave;
@@ -56,7 +55,7 @@ impl Health {
             }
             self.sick = Some((reason, up));
         } else if let Some((_, at)) = &mut self.sick {
-            if self.is_filled {
+            if signs.is_full && signs.fills > self.fills {
                 // Errors that the counter cannot count any more may still come.
                 *at = up;
             } else if up.saturating_sub(*at) >= leave {
@@ -110,18 +109,19 @@ mod tests {
     #[test]
     fn a_counter_that_errors_have_filled_makes_no_port_well() {
         let config = SickConfig { leave_s: 100, ..SickConfig::default() };
-        let is_sick = |looks: &[(u32, u64, bool)]| {
+        let is_sick = |looks: &[(u32, u64, u64, bool)]| {
             let mut health = Health::default();
-            for (second, errors, is_full) in looks {
-                let signs = Signs { errors: *errors, is_full: *is_full, ..Signs::default() };
+            for (second, errors, fills, is_full) in looks {
+                let signs = Signs { errors: *errors, fills: *fills, is_full: *is_full, ..Signs::default() };
                 health.look(&config, &signs, *second * SECOND);
             }
             health.reason().is_some()
         };
-        assert!(is_sick(&[(1, 0, false), (2, 60, true), (300, 0, true), (399, 0, false)]));
-        assert!(!is_sick(&[(1, 0, false), (2, 60, true), (300, 0, true), (400, 0, false)]));
-        assert!(!is_sick(&[(1, 0, true), (2, 60, true), (102, 0, true)]), "it was full before, and others count on");
-        assert!(!is_sick(&[(1, 0, false), (2, 0, true), (3, 60, true), (103, 0, true)]));
+        assert!(is_sick(&[(1, 0, 0, false), (2, 60, 1, true), (300, 0, 1, true), (399, 0, 1, false)]));
+        assert!(!is_sick(&[(1, 0, 0, false), (2, 60, 1, true), (300, 0, 1, true), (400, 0, 1, false)]));
+        assert!(!is_sick(&[(1, 0, 0, true), (2, 60, 0, true), (102, 0, 0, true)]), "it was full before");
+        assert!(!is_sick(&[(1, 0, 1, true), (2, 60, 1, true), (102, 0, 1, true)]));
+        assert!(is_sick(&[(1, 0, 1, true), (2, 60, 2, true), (102, 0, 2, true)]), "another one");
     }
 
     #[test]

@@ -103,7 +103,9 @@ impl Shares {
     /// Returns the share of each rail of a group: as learnt, otherwise by the speeds that the ports report, otherwise
     /// all equal.
     fn of(&self, key: &GroupKey, rails: &Rails<'_>) -> Vec<(u8, f64)> {
-        let learnt = self.groups.get(key).map(|learnt| &learnt.shares).filter(|shares| !shares.is_empty());
+        let learnt = self.groups.get(key).map(|learnt| &learnt.shares);
+        // A rail that has come up since has none, which does not mean that it can do nothing.
+        let learnt = learnt.filter(|shares| rails.iter().all(|(rail, ..)| shares.contains_key(rail)));
         let speeds: Option<Vec<f64>> = rails.iter().map(|(.., it)| it.speed_mbps.map(f64::from)).collect();
         rails
             .iter()

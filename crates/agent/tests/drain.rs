@@ -257,16 +257,6 @@ fn a_job_that_begins_leaves_a_drained_port_without_an_alarm() {
 }
 
 #[test]
-fn an_order_that_is_newer_than_the_agent_before_is_not_taken_back() {
-    let mut host = Host::new("", &PORTS);
-    host.job(7, "one", &["mlx5_0", "mlx5_1"]);
-    let before = railweave_agent::Inherited { drained: vec!["mlx5_1".to_owned()], ..Default::default() };
-    assert_eq!(host.agent.inherit(&before).len(), 1);
-    assert!(host.agent.give_back("mlx5_1"));
-    assert!(host.agent.inherit(&before).is_empty() && host.agent.drained_by_operator().next().is_none());
-}
-
-#[test]
 fn a_port_that_nothing_has_the_name_of_is_never_empty() {
     let mut host = Host::new("drain = [\"mlx5_l\"]", &PORTS);
     host.job(7, "one", &["mlx5_0", "mlx5_1"]);

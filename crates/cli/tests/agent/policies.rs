@@ -3,10 +3,10 @@
 use crate::host::{Agent, Scratch, is_root, until};
 use crate::job::{Job, can_slow};
 use crate::life::written_s;
-use railweave_telemetry::{Process, Publisher, RunDir, State};
-use std::fs::{self, OpenOptions};
+use railweave_telemetry::{Connection, Process, Publisher, Rail, RunDir, State};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -190,6 +190,38 @@ fn a_process_that_was_killed_while_it_wrote_is_gone() {
     child.wait().unwrap();
     agent.until_finding("file-refused");
     presence("gone");
+    agent.terminate();
+}
+
+#[test]
+fn only_what_began_under_the_agents_eyes_counts() {
+    let scratch = Scratch::new("eyes");
+    let folder = |name: &str| RunDir::named(Some(&scratch.path().join(name)));
+    let publish = |name: &str, bytes_sent| {
+        let process = Process::of_this_process([bytes_sent as u8; 16], None, None, |_| None);
+        let rails = vec![Rail { bytes_sent, ..Rail::default() }];
+        let state = State { process, connections: vec![Connection::default()], rails, ..State::default() };
+        folder(name).make().unwrap();
+        let mut publisher = Publisher::new(folder(name), state.process.id);
+        assert!(publisher.publish(&state, 1).is_none());
+    };
+    let set_mode = |name, mode| fs::set_permissions(scratch.path().join(name), Permissions::from_mode(mode)).unwrap();
+    publish("run", 1);
+    publish("refused", 2);
+    set_mode("refused", 0o777);
+    let folders = ["refused", "later"].map(|name| scratch.path().join(name).to_str().unwrap().to_owned());
+    let agent = Agent::start(&scratch, "", &["--run-dir", &folders[0], "--run-dir", &folders[1]]);
+    publish("later", 4);
+    publish("run", 8);
+    set_mode("refused", 0o700);
+    agent.until_said("refused\" is watched now");
+    agent.until_said("later\" is watched now");
+    until("the processes of all folders", || {
+        (agent.get("/api/v1/jobs")[0]["processes"].as_array()?.len() == 4).then_some(())
+    });
+    let metrics = agent.try_get("/metrics").unwrap().1;
+    let sent = metrics.lines().find(|line| line.starts_with("railweave_rail_sent_bytes_total")).unwrap();
+    assert!(sent.ends_with(" 12"), "{sent}");
     agent.terminate();
 }
 

@@ -2,7 +2,7 @@
 
 use super::log;
 use super::shared::Shared;
-use railweave_agent::{Agent, Inherited, Keeper, Keeping, Origin, Steers, origin};
+use railweave_agent::{Agent, Keeper, Keeping, Origin, Steers, origin};
 use railweave_telemetry::{
     FileError, Files, Folder, FolderError, Follower, Lock, Look, Presence, Process, Rules, Snapshot,
 };
@@ -20,9 +20,6 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// user who makes files for the purpose comes near it.
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// The name by which a folder stands among its files.
-const ITSELF: &str = ".";
-
 /// A run dir.
 pub(super) struct Watched {
     folder: Folder,
@@ -35,8 +32,9 @@ pub(super) struct Watched {
     is_old: bool,
     /// True once the file of an agent before this one was taken over.
     is_inherited: bool,
-    /// True if there is something that is not followed.
+    /// True if there is something that is not followed; and if that is because there are too many files.
     is_refused: bool,
+    is_crowded: bool,
     /// The time of the last look at its files, and the name of the file with which the next one begins.
     pub(super) read_at: Instant,
     next: String,
@@ -59,8 +57,9 @@ enum Seen {
 }
 
 impl Watched {
-    /// Returns a folder. With `is_old`, files that are there now are older than the agent.
-    pub(super) fn new(folder: Folder, is_old: bool) -> Self {
+    /// Returns a folder. With `is_old`, files that are there now are older than the agent; with `is_inherited`, its
+    /// policy file says nothing new.
+    pub(super) fn new(folder: Folder, is_old: bool, is_inherited: bool) -> Self {
         Self {
             folder,
             files: BTreeMap::new(),
@@ -68,8 +67,9 @@ impl Watched {
             keeper: Keeper::default(),
             written: None,
             is_old,
-            is_inherited: false,
+            is_inherited,
             is_refused: false,
+            is_crowded: false,
             read_at: Instant::now(),
             next: String::new(),
         }
@@ -83,9 +83,9 @@ impl Watched {
         self.folder.path().display().to_string()
     }
 
-    /// Returns true if it is a folder of this agent's user.
-    fn is_own(&self) -> bool {
-        self.folder.owner() == rustix::process::geteuid().as_raw()
+    /// Returns true if the policy file there is this agent's own, or was taken over: it says nothing new.
+    pub(super) fn is_settled(&self) -> bool {
+        self.is_inherited || self.written.is_some()
     }
 
     /// Forgets everything: the folder is gone.
@@ -95,7 +95,7 @@ impl Watched {
             agent.forget(user, name);
         }
         if self.is_refused {
-            agent.forget(user, ITSELF);
+            agent.forget(user, &self.path());
         }
         agent.remove_run_dir(user, &self.path());
     }
@@ -120,7 +120,9 @@ impl Watched {
             }
             is_there
         });
-        let is_old = std::mem::take(&mut self.is_old);
+        // Of too many, those that were left out may come back.
+        let is_old = std::mem::take(&mut self.is_old) || self.is_crowded || more.is_some();
+        self.is_crowded = more.is_some();
         for name in &names {
             self.files.entry(name.clone()).or_insert_with(|| Followed::new(is_old));
         }
@@ -128,7 +130,8 @@ impl Watched {
         names.rotate_left(first);
         let mut late = None;
         for (count, name) in names.iter().enumerate() {
-            if self.read_at.elapsed() >= LONGEST {
+            // At least one, however long the folder itself takes.
+            if count > 0 && self.read_at.elapsed() >= LONGEST {
                 late = Some(names.len() - count);
                 self.next.clone_from(name);
                 break;
@@ -158,8 +161,8 @@ impl Watched {
     fn refuse(&mut self, shared: &Shared, reason: Option<String>) {
         let user = self.folder.owner();
         match &reason {
-            Some(reason) => shared.agent().refuse(user, ITSELF, reason),
-            None if self.is_refused => shared.agent().forget(user, ITSELF),
+            Some(reason) => shared.agent().refuse(user, &self.path(), reason),
+            None if self.is_refused => shared.agent().forget(user, &self.path()),
             None => {}
         }
         self.is_refused = reason.is_some();
@@ -212,7 +215,8 @@ impl Watched {
             Origin::Agent(before) => {
                 // A drain is for the whole host, and every user may write a file that looks like an agent's: only this
                 // user's own says what an operator ordered.
-                let is_own = self.is_own() && owner == self.folder.owner();
+                let user = rustix::process::geteuid().as_raw();
+                let is_own = self.folder.owner() == user && owner == user;
                 if !std::mem::replace(&mut self.is_inherited, true) && is_own {
                     let lines = shared.inherit(&before);
                     lines.iter().for_each(|line| log::say(line));
@@ -239,12 +243,14 @@ impl Watched {
     fn write(&mut self, shared: &Shared) -> Steers {
         let (user, path, now) = (self.folder.owner(), self.path(), shared.now());
         // A file system may hang: nobody waits for the agent meanwhile.
-        let (rules, ttl_s, keeping, text) = {
+        let (orders, ttl_s, keeping, text) = {
             let agent = shared.agent();
             let (rules, ttl_s) = (agent.rules(user), agent.config().ttl_s);
-            let keeping = self.keeper.next(&rules, ttl_s, now);
+            // With what it says to the next agent, but for the time.
+            let orders = if rules.is_empty() { rules.clone() } else { agent.policy_file(&rules, Duration::ZERO) };
+            let keeping = self.keeper.next(&orders, ttl_s, now);
             let text = (keeping == Keeping::Write).then(|| agent.policy_file(&rules, now.clock));
-            (rules, ttl_s, keeping, text)
+            (orders, ttl_s, keeping, text)
         };
         let result = match (keeping, text) {
             (Keeping::Remove, _) => self.folder.remove_policy().map(|()| self.written = None),
@@ -254,11 +260,7 @@ impl Watched {
         shared.agent().count_write(user, result.is_ok());
         match result {
             Ok(()) => {
-                // From now on, what is there is its own: an order may have ended meanwhile.
-                if self.is_own() {
-                    shared.agent().inherit(&Inherited::default());
-                }
-                self.keeper.done(keeping, &rules, ttl_s, now);
+                self.keeper.done(keeping, &orders, ttl_s, now);
                 Steers::Yes
             }
             Err(error) => Steers::No(format!(
@@ -300,8 +302,8 @@ impl Followed {
         let user = folder.owner();
         match self.look(folder, name, buffer) {
             Some(Seen::Changed(snapshot, presence)) => {
-                let is_old = std::mem::take(&mut self.is_old);
-                shared.agent().see(user, name, &snapshot, presence, is_old, shared.now());
+                let is_taken = shared.agent().see(user, name, &snapshot, presence, self.is_old, shared.now());
+                self.is_old &= !is_taken;
             }
             Some(Seen::Kept(presence)) => shared.agent().keep(user, name, presence),
             Some(Seen::Refused(reason)) => {

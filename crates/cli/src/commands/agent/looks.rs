@@ -24,7 +24,10 @@ pub(super) struct Looks {
     refused: BTreeMap<PathBuf, String>,
     /// The folders that were there before: files that are there when one of them is opened again are not new.
     known: BTreeSet<PathBuf>,
-    is_first: bool,
+    /// The folders that were not there at the last look.
+    missing: BTreeSet<PathBuf>,
+    /// The folders whose policy files say nothing new when they are opened again.
+    settled: BTreeSet<PathBuf>,
     buffer: Vec<u8>,
 }
 
@@ -37,12 +40,16 @@ impl Looks {
             users: Users::default(),
             refused: BTreeMap::new(),
             known: BTreeSet::new(),
-            is_first: true,
+            missing: BTreeSet::new(),
+            settled: BTreeSet::new(),
             buffer: Vec::new(),
         }
     }
 
     pub(super) fn set_settings(&mut self, settings: &Settings) {
+        if settings.config.run_dirs != self.settings.config.run_dirs {
+            (self.users, self.missing) = (Users::default(), BTreeSet::new());
+        }
         self.settings = settings.clone();
     }
 
@@ -107,24 +114,29 @@ impl Looks {
             let stays = wanted.contains(path) && watched.is_in_place();
             if !stays {
                 watched.forget(&mut shared.agent());
+                if watched.is_settled() {
+                    self.settled.insert(path.clone());
+                }
             }
             stays
         });
         self.refused.retain(|path, _| wanted.contains(path));
-        let mut missing = BTreeSet::new();
+        let was_missing = std::mem::take(&mut self.missing);
         for path in wanted.into_iter().filter(|path| !self.watched.contains_key(path)).collect::<Vec<_>>() {
             match Folder::open(&path) {
                 Ok(folder) => {
                     if self.refused.remove(&path).is_some() {
                         log::say(&format!("\"{}\" is watched now", path.display()));
                     }
-                    let is_old = !self.known.insert(path.clone()) || self.is_first;
-                    self.watched.insert(path, Watched::new(folder, is_old));
+                    let is_new = was_missing.contains(&path) || self.users.began(&path);
+                    let is_old = !self.known.insert(path.clone()) || !is_new;
+                    let is_settled = self.settled.remove(&path);
+                    self.watched.insert(path, Watched::new(folder, is_old, is_settled));
                 }
                 Err(error) => {
                     let reason = error.to_string();
                     if error.is_missing() {
-                        missing.insert(path.clone());
+                        self.missing.insert(path.clone());
                     } else {
                         self.known.insert(path.clone());
                     }
@@ -135,8 +147,7 @@ impl Looks {
                 }
             }
         }
-        self.is_first = false;
-        let refused = self.refused.iter().filter(|(path, _)| !missing.contains(*path));
+        let refused = self.refused.iter().filter(|(path, _)| !self.missing.contains(*path));
         let refused = refused.map(|(path, reason)| (path.display().to_string(), reason.clone()));
         let more = self.users.more.iter();
         let more = more.map(|(path, reason)| (path.display().to_string(), format!("\"{}\" {reason}", path.display())));

@@ -29,15 +29,18 @@ pub(super) async fn run(shared: Arc<Shared>) {
             continue;
         };
         let begin = Instant::now();
-        let Some(reason) = serve(&shared, &config).await else { continue };
+        let Some(reason) = serve(&shared, &config).await else {
+            pause = PAUSE;
+            continue;
+        };
         // One that answers once and ends would otherwise fill the log.
         if begin.elapsed() >= LONGEST_PAUSE {
             pause = PAUSE;
         }
         log::say(&format!("script: \"{}\" {reason}; it is started again in {} s", config.program[0], pause.as_secs()));
         shared.agent().script_failed(reason);
-        let _ = timeout(pause, changed(&shared, &config)).await;
-        pause = LONGEST_PAUSE.min(pause * 2);
+        let is_other = timeout(pause, changed(&shared, &config)).await.is_ok();
+        pause = if is_other { PAUSE } else { LONGEST_PAUSE.min(pause * 2) };
     }
 }
 

@@ -10,6 +10,8 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router, middleware};
+use railweave_agent::State as Whole;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -51,11 +53,11 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/healthz", get(health))
         .route("/readyz", get(readiness))
         .route("/api/v1/openapi.json", get(|| async { ([(CONTENT_TYPE, "application/json")], API) }))
-        .route("/api/v1/state", get(|State(shared): Shares| async move { Json(json!(*shared.state())) }))
-        .route("/api/v1/jobs", get(|shared: Shares| part(shared, "jobs")))
-        .route("/api/v1/ports", get(|shared: Shares| part(shared, "ports")))
-        .route("/api/v1/users", get(|shared: Shares| part(shared, "users")))
-        .route("/api/v1/findings", get(|shared: Shares| part(shared, "findings")))
+        .route("/api/v1/state", get(|shared: Shares| part(shared, "state", |all| all)))
+        .route("/api/v1/jobs", get(|shared: Shares| part(shared, "jobs", |all| &all.jobs)))
+        .route("/api/v1/ports", get(|shared: Shares| part(shared, "ports", |all| &all.ports)))
+        .route("/api/v1/users", get(|shared: Shares| part(shared, "users", |all| &all.users)))
+        .route("/api/v1/findings", get(|shared: Shares| part(shared, "findings", |all| &all.findings)))
         .route("/api/v1/drains", get(drains))
         .route("/api/v1/drains/{port}", put(drain).delete(give_back))
         .route("/api/v1/reload", post(reload))
@@ -99,10 +101,9 @@ async fn readiness(State(shared): Shares) -> Response {
     }
 }
 
-/// Returns one part of the state.
-async fn part(State(shared): Shares, name: &'static str) -> Json<Value> {
-    let mut state = json!(*shared.state());
-    Json(state[name].take())
+/// Returns a part of the state, or all of it.
+async fn part<T: Serialize>(State(shared): Shares, name: &'static str, part: fn(&Whole) -> &T) -> Response {
+    ([(CONTENT_TYPE, "application/json")], shared.json(name, part)).into_response()
 }
 
 /// Returns the ports that are to be empty.

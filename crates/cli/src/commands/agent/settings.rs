@@ -6,7 +6,7 @@ use crate::environment;
 use railweave_agent::Config;
 use railweave_telemetry::RunDir;
 use rustix::fs::OFlags;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -169,8 +169,10 @@ const MOST_USERS: usize = 1024;
 /// The run dirs of all users.
 #[derive(Debug, Default)]
 pub(super) struct Users {
-    /// Those that were found last: the ones with the lowest numbers.
-    found: Vec<PathBuf>,
+    /// Those that were found last, and those that were found before that if these were all that there were.
+    found: BTreeSet<PathBuf>,
+    before: Option<BTreeSet<PathBuf>>,
+    is_listed: bool,
     /// The folder that has more of them, and the end of a sentence that begins with it.
     pub(super) more: Option<(PathBuf, String)>,
 }
@@ -184,7 +186,7 @@ pub(super) fn run_dirs(settings: &Settings, users: &mut Users) -> Vec<PathBuf> {
     let mut found = vec![settings.own.path().to_owned()];
     if rustix::process::geteuid().is_root() {
         users.find(Path::new(USERS));
-        found.extend_from_slice(&users.found);
+        found.extend(users.found.iter().cloned());
     }
     found.sort();
     found.dedup();
@@ -195,26 +197,34 @@ impl Users {
     /// Finds the run dirs of all users in a folder. If it cannot be listed, for example because too many files are
     /// open, those that were found last stay.
     fn find(&mut self, shm: &Path) {
-        let (mut found, mut is_more) = (BTreeMap::new(), false);
+        let mut found = BTreeMap::new();
+        let mut is_more = false;
         let Ok(entries) = std::fs::read_dir(shm) else { return };
         for entry in entries {
             let Ok(entry) = entry else { return };
             let Some(user) = entry.file_name().to_str().and_then(user_of) else { continue };
             // Everybody may make folders there: a name that is not of its owner says nothing, and would only cost time.
             if entry.metadata().is_ok_and(|facts| facts.uid() == user) {
-                found.insert(user, entry.path());
+                // Whoever is watched stays so. Numbers for containers are large ones.
+                found.insert((!self.found.contains(&entry.path()), user), entry.path());
             }
             if found.len() > MOST_USERS {
-                // Numbers for containers are large ones.
                 found.pop_last();
                 is_more = true;
             }
         }
-        self.found = found.into_values().collect();
+        let was_whole = self.is_listed && self.more.is_none();
+        self.before = was_whole.then(|| std::mem::take(&mut self.found));
+        (self.found, self.is_listed) = (found.into_values().collect(), true);
         self.more = is_more.then(|| {
             let reason = format!("has run dirs of more than {MOST_USERS} users; try removing some");
             (shm.to_owned(), reason)
         });
+    }
+
+    /// Returns true if it is certain that a folder was not there before.
+    pub(super) fn began(&self, path: &Path) -> bool {
+        self.found.contains(path) && self.before.as_ref().is_some_and(|before| !before.contains(path))
     }
 }
 
@@ -241,9 +251,17 @@ mod tests {
         }
         let mut users = Users::default();
         users.find(&shm);
-        assert_eq!(users.found, [shm.join(format!("railweave-{user}"))]);
+        let own = shm.join(format!("railweave-{user}"));
+        assert!(users.found.iter().eq([&own]) && !users.began(&own), "it was there before");
         users.find(&shm.join("missing"));
         assert_eq!(users.found.len(), 1);
+        fs::remove_dir(&own).unwrap();
+        users.find(&shm);
+        fs::create_dir(&own).unwrap();
+        users.find(&shm);
+        assert!(users.began(&own));
+        users.find(&shm);
+        assert!(!users.began(&own));
         fs::remove_dir_all(&shm).unwrap();
     }
 
@@ -267,8 +285,11 @@ mod tests {
         assert_eq!((users.found.len(), &users.more), (MOST_USERS, &None));
         make(1000);
         users.find(&shm);
-        assert!(users.found[0] == path(1000) && !users.found.contains(&path(last)), "people come first");
+        assert!(!users.found.contains(&path(1000)), "whoever is watched stays so");
         assert!(users.more.is_some_and(|(_, reason)| reason.contains("more than 1024 users")));
+        let mut users = Users::default();
+        users.find(&shm);
+        assert!(users.found.contains(&path(1000)) && !users.found.contains(&path(last)), "people come first");
         fs::remove_dir_all(&shm).unwrap();
     }
 }

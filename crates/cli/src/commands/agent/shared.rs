@@ -3,14 +3,16 @@
 use super::settings::Settings;
 use axum::body::Bytes;
 use railweave_agent::{Agent, Inherited, Now, State};
+use serde::Serialize;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
 
-/// The most texts of metrics at a time. Each may have tens of megabytes, and readers may take half a minute for theirs.
+/// The most texts of a path at a time. Each may have tens of megabytes, and readers may take a minute for theirs.
 const MOST_TEXTS: usize = 4;
 
-/// The texts of the metrics.
+/// The texts of a path.
 #[derive(Default)]
 struct Texts {
     /// The text since the last look or order, once somebody has asked for it.
@@ -19,6 +21,29 @@ struct Texts {
     is_old: bool,
     /// The texts that readers may still have.
     given: Vec<Weak<String>>,
+}
+
+impl Texts {
+    /// Returns the text since the last look or order, which `make` makes. While readers have many, it is the last one.
+    fn get(&mut self, make: impl FnOnce() -> String) -> Bytes {
+        self.given.retain(|text| text.strong_count() > 0);
+        if let Some(text) = self.present.as_ref().filter(|_| !self.is_old || self.given.len() >= MOST_TEXTS) {
+            return text.clone();
+        }
+        let text = Arc::new(make());
+        self.given.push(Arc::downgrade(&text));
+        self.is_old = false;
+        self.present.insert(Bytes::from_owner(Text(text))).clone()
+    }
+
+    /// Has the text made again when somebody asks for it.
+    fn forget(&mut self) {
+        self.is_old = true;
+        // It is not needed any more, unless it is the last one that there is room for.
+        if self.given.len() < MOST_TEXTS {
+            self.present = None;
+        }
+    }
 }
 
 /// A text that many readers share.
@@ -35,6 +60,8 @@ pub(super) struct Shared {
     agent: Mutex<Agent>,
     token: Mutex<Option<String>>,
     metrics: Mutex<Texts>,
+    /// The JSON of parts of the state, by their names.
+    parts: Mutex<BTreeMap<&'static str, Texts>>,
     /// The state since the last look or order, once somebody has asked for it.
     state: Mutex<Option<Arc<State>>>,
     begin: Instant,
@@ -56,6 +83,7 @@ impl Shared {
             agent: Mutex::new(Agent::new(settings.config.clone(), version, host.trim(), std::process::id())),
             token: Mutex::new(settings.token.clone()),
             metrics: Mutex::default(),
+            parts: Mutex::default(),
             state: Mutex::new(None),
             begin: Instant::now(),
             looked: Mutex::new(None),
@@ -75,19 +103,16 @@ impl Shared {
         locked(&self.token).clone()
     }
 
-    /// Returns the text of the metrics. All who ask between two looks share one: it may be large, and they slow. While
-    /// readers have many texts, it is the last one.
+    /// Returns the text of the metrics. All who ask between two looks share one: it may be large, and they slow.
     pub(super) fn metrics(&self) -> Bytes {
-        let mut texts = locked(&self.metrics);
-        texts.given.retain(|text| text.strong_count() > 0);
-        if let Some(text) = texts.present.as_ref().filter(|_| !texts.is_old || texts.given.len() >= MOST_TEXTS) {
-            return text.clone();
-        }
         // Nobody who has the agent waits for this text.
-        let text = Arc::new(self.agent().metrics());
-        texts.given.push(Arc::downgrade(&text));
-        texts.is_old = false;
-        texts.present.insert(Bytes::from_owner(Text(text))).clone()
+        locked(&self.metrics).get(|| self.agent().metrics())
+    }
+
+    /// Returns the JSON of a part of the state, or of all of it, which is shared in the same way.
+    pub(super) fn json<T: Serialize>(&self, name: &'static str, part: impl FnOnce(&State) -> &T) -> Bytes {
+        let mut parts = locked(&self.parts);
+        parts.entry(name).or_default().get(|| serde_json::to_string(part(&self.state())).unwrap_or_default())
     }
 
     /// Returns the state. All who ask between two looks share it too.
@@ -98,12 +123,8 @@ impl Shared {
 
     /// Has metrics and state made again when somebody asks for them.
     fn forget(&self) {
-        let mut texts = locked(&self.metrics);
-        texts.is_old = true;
-        // It is not needed any more, unless it is the last one that there is room for.
-        if texts.given.len() < MOST_TEXTS {
-            texts.present = None;
-        }
+        locked(&self.metrics).forget();
+        locked(&self.parts).values_mut().for_each(Texts::forget);
         *locked(&self.state) = None;
     }
 

@@ -233,9 +233,9 @@ impl<T: AsyncRead + Unpin> AsyncRead for Bounded<T> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.io).poll_read(context, buffer);
-        if result.is_ready() {
+        // Bytes that come during an answer neither prolong nor end it.
+        if result.is_ready() && self.answer_due.is_none() {
             self.due.get_or_insert_with(|| Instant::now() + REQUEST);
-            self.answer_due = None;
         }
         self.moved(context, result)
     }
@@ -275,7 +275,11 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Bounded<T> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.io).poll_flush(context)
+        let result = Pin::new(&mut self.io).poll_flush(context);
+        if result.is_ready() {
+            self.answer_due = None;
+        }
+        result
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
