@@ -409,6 +409,7 @@ impl Agent {
         usages
     }
 
+    /// Returns everything in which there may be something to find. `usages` has the use of ports that are to be empty.
     fn seen<'a>(&'a self, usages: &'a BTreeMap<String, PortUse>) -> Seen<'a> {
         Seen {
             config: &self.config,
