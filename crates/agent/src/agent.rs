@@ -44,8 +44,10 @@ pub struct Agent {
     pub(crate) health: BTreeMap<String, Health>,
     pub(crate) congestion: BTreeMap<String, Congestion>,
     pub(crate) drains: BTreeMap<String, Drain>,
-    /// The ports that an operator has drained through the API.
+    /// The ports that an operator has drained through the API, and those that were given back since the agent began:
+    /// policy files of an agent before this one may still name them.
     operator: BTreeSet<String>,
+    given_back: BTreeSet<String>,
     shares: Shares,
     balance: Balance<GroupKey>,
     pub(crate) weights: GroupWeights,
@@ -75,6 +77,7 @@ impl Agent {
             congestion: BTreeMap::new(),
             drains: BTreeMap::new(),
             operator: BTreeSet::new(),
+            given_back: BTreeSet::new(),
             shares: Shares::default(),
             balance: Balance::default(),
             weights: GroupWeights::new(),
@@ -183,6 +186,7 @@ impl Agent {
             ));
         }
         self.operator.insert(port.to_owned());
+        self.given_back.remove(port);
         self.set_drains();
         Ok(())
     }
@@ -190,14 +194,19 @@ impl Agent {
     /// Gives a port back that an operator has drained. Returns false if none has.
     pub fn give_back(&mut self, port: &str) -> bool {
         let was_drained = self.operator.remove(port);
+        if was_drained {
+            self.given_back.insert(port.to_owned());
+        }
         self.set_drains();
         was_drained
     }
 
-    /// Takes over the orders of an agent before this one. Returns the sentences to log.
+    /// Takes over the orders of an agent before this one, but for ports that were given back since. Returns the
+    /// sentences to log.
     pub fn inherit(&mut self, before: &Inherited) -> Vec<String> {
         let mut lines = Vec::new();
-        for port in &before.drained {
+        let drained: Vec<_> = before.drained.iter().filter(|port| !self.given_back.contains(*port)).collect();
+        for port in drained {
             lines.push(match self.drain(port) {
                 Ok(()) => format!("port {port} stays drained, as an agent before this one was told"),
                 Err(error) => error,
@@ -295,9 +304,19 @@ impl Agent {
 
     /// Returns the text of a policy file with these rules.
     pub fn policy_file(&self, rules: &str, clock: Duration) -> String {
-        let sick = self.health.iter().filter_map(|(port, health)| Some((port, health.reason()?)));
-        let sick = sick.take(MOST_DRAINED);
-        file(rules, &self.name, self.operator.iter(), sick, clock, self.config.ttl_s)
+        file(rules, &self.name, self.operator.iter(), self.sick(), clock, self.config.ttl_s)
+    }
+
+    /// Returns the orders of a policy file with these rules: its text without the time, and without the reasons for
+    /// which ports are sick, whose numbers are others at each look.
+    pub fn policy_orders(&self, rules: &str) -> String {
+        let sick = self.sick().map(|(port, _)| (port, ""));
+        file(rules, &self.name, self.operator.iter(), sick, Duration::ZERO, self.config.ttl_s)
+    }
+
+    /// Returns the ports that are sick, each with the reason.
+    fn sick(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.health.iter().filter_map(|(port, health)| Some((&**port, health.reason()?))).take(MOST_DRAINED)
     }
 
     fn take_readings(&mut self, readings: Vec<PortReading>, period: Duration) {

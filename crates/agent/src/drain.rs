@@ -91,9 +91,9 @@ pub(crate) struct Drain {
     /// The time of the first look after the order, by the agent's own clock. The order itself may come between two
     /// looks that are rare, or before the first one of all.
     looked: Option<Duration>,
-    /// The time of the first look since it was empty that found rails which use it: those of a job that begins do so
-    /// until it has read its policy file.
-    used: Option<Duration>,
+    /// The times of the first and the last look, since it was free, that found rails which use it: those of a job that
+    /// begins do so until it has read its policy file.
+    used: Option<(Duration, Duration)>,
     pub(crate) phase: Phase,
     /// The time since which it has its phase, by the host's clock.
     pub(crate) since: Duration,
@@ -121,10 +121,12 @@ impl Drain {
         self.was_known |= is_known;
         let age = up.saturating_sub(*self.looked.get_or_insert(up));
         let using = using(usage);
-        if using > 0 {
-            self.used.get_or_insert(up);
-        }
-        let used_for = self.used.map_or(Duration::ZERO, |since| up.saturating_sub(since));
+        self.used = match self.used {
+            used if using > 0 => Some((used.map_or(up, |(first, _)| first), up)),
+            // Rails that are down for a moment go on using it.
+            used => used.filter(|(_, last)| up.saturating_sub(*last) < FOLLOWED),
+        };
+        let used_for = self.used.map_or(Duration::ZERO, |(first, _)| up.saturating_sub(first));
         let doubt = if self.was_known { unseen.doubt(up) } else { Some(Doubt::Unknown) };
         let is_quiet = is_quiet(usage, up);
         self.doubt = doubt.filter(|_| using == 0 && is_quiet && age >= FOLLOWED);
@@ -250,6 +252,25 @@ mod tests {
         suspected.states[RailState::Suspected as usize] = 1;
         assert_eq!(look(31, &suspected), Phase::Emptying);
         assert_eq!(look(36, &suspected), Phase::InVain, "it may send again");
+    }
+
+    #[test]
+    fn a_job_that_begins_has_its_time_however_long_the_drain_goes_on() {
+        let mut drain = Drain::new(Duration::ZERO);
+        let unseen = Unseen { files: 1, ..Unseen::default() };
+        let mut look = |second, usage: &PortUse| {
+            let now = Duration::from_secs(second);
+            drain.look(usage, &unseen, true, now, now);
+            drain.phase
+        };
+        let (used, free) = (usage(1, 0, 0, None), PortUse::default());
+        assert_eq!(look(1, &used), Phase::Emptying);
+        assert_eq!(look(5, &free), Phase::Emptying);
+        assert_eq!(look(6, &used), Phase::InVain, "its rail was down for a moment");
+        assert_eq!(look(11, &free), Phase::Emptying, "a file cannot be used");
+        assert_eq!(look(12, &used), Phase::Emptying, "another job");
+        assert_eq!(look(17, &used), Phase::InVain);
+        assert_eq!(look(77, &used), Phase::InVain, "looks may be rare");
     }
 
     #[test]

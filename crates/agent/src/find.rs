@@ -120,6 +120,14 @@ impl Seen<'_> {
 
     /// Finds the files that cannot be used, and the users for whom nothing, or not everything, is ordered.
     fn find_users(&self, found: &mut Found) {
+        // First: users may have any number of files that cannot be used, and few findings of a kind have room.
+        for (path, reason) in self.refused_folders.iter().take(NAMED_FILES) {
+            found.add("file-refused", path, Severity::Warning, reason.clone());
+        }
+        if let Some(more) = self.refused_folders.len().checked_sub(NAMED_FILES + 1) {
+            let text = format!("{} more run dirs cannot be used", more + 1);
+            found.add("file-refused", MORE, Severity::Warning, text);
+        }
         for (number, user) in self.users {
             for (file, reason) in user.refused.iter().take(NAMED_FILES) {
                 let text = format!("\"{file}\" of user {number} {reason}");
@@ -142,13 +150,6 @@ impl Seen<'_> {
                 );
                 found.add("not-steering", &number.to_string(), Severity::Warning, text);
             }
-        }
-        for (path, reason) in self.refused_folders.iter().take(NAMED_FILES) {
-            found.add("file-refused", path, Severity::Warning, reason.clone());
-        }
-        if let Some(more) = self.refused_folders.len().checked_sub(NAMED_FILES + 1) {
-            let text = format!("{} more run dirs cannot be used", more + 1);
-            found.add("file-refused", MORE, Severity::Warning, text);
         }
     }
 

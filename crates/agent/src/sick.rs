@@ -20,8 +20,8 @@ pub(crate) struct Health {
     /// The time at which it was last used again, and the number of times that it was sick again soon after that.
     healed: Option<Duration>,
     relapses: u32,
-    /// The number of times that counters of its errors had become full when it was last well.
-    fills: u64,
+    /// The number of times that counters of its errors had become full when it was last well, or first looked at.
+    fills: Option<u64>,
 }
 
 impl Health {
@@ -45,8 +45,10 @@ impl Health {
         // A cable that only errs with traffic on it would otherwise be used again every five minutes, for months.
         let leave = Duration::from_secs(config.leave_s).saturating_mul(1 << self.relapses);
         let reason = reason(config, signs);
-        if self.sick.is_none() && reason.is_none() {
-            self.fills = signs.fills;
+        let is_well = self.sick.is_none() && reason.is_none();
+        let fills = *self.fills.get_or_insert(signs.fills);
+        if is_well {
+            self.fills = Some(signs.fills);
         }
         if let Some(reason) = reason {
             if let Some(healed) = self.healed.take() {
@@ -55,7 +57,7 @@ impl Health {
             }
             self.sick = Some((reason, up));
         } else if let Some((_, at)) = &mut self.sick {
-            if signs.is_full && signs.fills > self.fills {
+            if signs.is_full && signs.fills > fills {
                 // Errors that the counter cannot count any more may still come.
                 *at = up;
             } else if up.saturating_sub(*at) >= leave {
@@ -122,6 +124,7 @@ mod tests {
         assert!(!is_sick(&[(1, 0, 0, true), (2, 60, 0, true), (102, 0, 0, true)]), "it was full before");
         assert!(!is_sick(&[(1, 0, 1, true), (2, 60, 1, true), (102, 0, 1, true)]));
         assert!(is_sick(&[(1, 0, 1, true), (2, 60, 2, true), (102, 0, 2, true)]), "another one");
+        assert!(!is_sick(&[(1, 60, 1, true), (101, 0, 1, true)]), "it filled before avoid-sick was on");
     }
 
     #[test]

@@ -3,9 +3,10 @@
 mod host;
 
 use host::Host;
-use railweave_agent::Phase;
+use railweave_agent::{Agent, Inherited, Phase};
 use railweave_telemetry::RailState;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 const PORTS: [(&str, f64); 2] = [("mlx5_0", 100.0), ("mlx5_1", 100.0)];
 
@@ -51,7 +52,7 @@ fn a_drain_is_in_vain_if_a_connection_has_no_other_port_or_does_not_follow() {
 #[test]
 fn an_order_between_two_looks_that_are_rare_is_not_in_vain_at_the_next() {
     let mut host = Host::new("every_ms = 5000", &PORTS);
-    host.step = std::time::Duration::from_secs(5);
+    host.step = Duration::from_secs(5);
     host.job(7, "one", &["mlx5_0", "mlx5_1"]);
     host.play(20);
     host.agent.drain("mlx5_1").unwrap();
@@ -388,4 +389,33 @@ fn a_port_that_is_drained_is_never_one_too_many() {
     assert!(host.agent.drain("mlx5_1").unwrap_err().contains("\"mlx5_1\" is one too many; allowed: 256"));
     host.agent.drain("port7").unwrap();
     assert_eq!(host.agent.drained_by_operator().count(), 256);
+}
+
+#[test]
+fn a_file_of_an_agent_before_drains_no_port_that_was_given_back() {
+    let before = Inherited { drained: vec!["mlx5_1".to_owned()], ..Inherited::default() };
+    let mut host = Host::new("", &PORTS);
+    assert_eq!(host.agent.inherit(&before).len(), 1);
+    assert!(host.agent.give_back("mlx5_1"));
+    // That of another run dir.
+    assert!(host.agent.inherit(&before).is_empty() && host.phase("mlx5_1").is_none());
+    host.agent.drain("mlx5_1").unwrap();
+    assert_eq!(host.agent.inherit(&before).len(), 1, "it is drained");
+}
+
+#[test]
+fn the_errors_of_a_sick_port_are_no_other_orders() {
+    let orders = |reason: &str, change: fn(&mut Agent)| {
+        let mut host = Host::new("[avoid_sick]\n", &PORTS);
+        let sick = vec![("mlx5_1".to_owned(), reason.to_owned())];
+        host.agent.inherit(&Inherited { sick, ..Inherited::default() });
+        change(&mut host.agent);
+        let rules = host.agent.rules(7);
+        assert!(host.agent.policy_file(&rules, Duration::ZERO).contains(&format!("# sick mlx5_1 {reason}\n")));
+        host.agent.policy_orders(&rules)
+    };
+    let first = orders("had 60 link errors in a minute", |_| {});
+    assert_eq!(first, orders("had 61 link errors in a minute", |_| {}));
+    let drained = orders("had 60 link errors in a minute", |agent| agent.drain("mlx5_1").unwrap());
+    assert_ne!(first, drained, "the next agent has to know");
 }

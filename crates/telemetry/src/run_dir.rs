@@ -13,7 +13,7 @@ const ENDING: &str = ".railweave";
 pub enum RunDirError {
     /// It cannot be made.
     #[error(
-        "RAILWEAVE_RUN_DIR: \"{}\" cannot be made: {error}; allowed: a folder of this user; try one in a folder that \
+        "\"{}\" cannot be made: {error}; allowed: a folder of this user; try one in a folder that \
          exists", path.display()
     )]
     Make {
@@ -24,7 +24,7 @@ pub enum RunDirError {
     },
     /// It cannot be looked at.
     #[error(
-        "RAILWEAVE_RUN_DIR: \"{}\" cannot be read: {error}; allowed: a folder of this user; try another", path.display()
+        "\"{}\" cannot be read: {error}; allowed: a folder of this user; try another", path.display()
     )]
     Read {
         /// The folder.
@@ -34,7 +34,7 @@ pub enum RunDirError {
     },
     /// It is something that others may have made or may change.
     #[error(
-        "RAILWEAVE_RUN_DIR: \"{}\" {reason}; allowed: a folder of this user that nobody else may write (mode 0700); \
+        "\"{}\" {reason}; allowed: a folder of this user that nobody else may write (mode 0700); \
          try another, or remove this one", path.display()
     )]
     Refused {

@@ -25,7 +25,7 @@ const PAUSE_NS: u64 = 1_000_000_000;
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// The folder cannot be used.
-    #[error("no telemetry for now: {0}")]
+    #[error("no telemetry for now: RAILWEAVE_RUN_DIR: {0}")]
     RunDir(#[from] RunDirError),
     /// The file cannot be written.
     #[error(

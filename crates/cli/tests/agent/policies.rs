@@ -252,3 +252,45 @@ fn files_of_others_and_links_are_refused_one_by_one() {
     until("no findings", || agent.get("/api/v1/findings").as_array()?.is_empty().then_some(()));
     agent.terminate();
 }
+
+#[test]
+fn a_file_that_was_left_out_counts_from_the_time_at_which_there_is_room() {
+    let scratch = Scratch::new("room");
+    let run_dir = RunDir::named(Some(&scratch.run_dir()));
+    let process = Process::of_this_process([7; 16], None, None, |_| None);
+    let rails = vec![Rail { bytes_sent: 8, ..Rail::default() }];
+    let mut state = State { process, connections: vec![Connection::default()], rails, ..State::default() };
+    let mut publisher = Publisher::new(run_dir, state.process.id);
+    assert!(publisher.publish(&state, 1).is_none());
+    // As many files as are read, all of them newer.
+    let other = |number: u32| scratch.run_dir().join(format!("{number:032x}.railweave"));
+    (0..1024).for_each(|number| std::os::unix::fs::symlink("/nowhere", other(number)).unwrap());
+    fs::File::open(publisher.path()).unwrap().set_modified(UNIX_EPOCH).unwrap();
+    let agent = Agent::start(&scratch, "", &[]);
+    agent.until_said("has more than 1024 telemetry files");
+    assert!(agent.get("/api/v1/jobs").as_array().is_some_and(Vec::is_empty));
+    fs::remove_file(other(0)).unwrap();
+    until("the process", || (agent.get("/api/v1/jobs").as_array()?.len() == 1).then_some(()));
+    let sent = |bytes: u64| {
+        until(&format!("{bytes} bytes"), || {
+            let metrics = agent.try_get("/metrics").ok()?.1;
+            let line = metrics.lines().find(|line| line.starts_with("railweave_rail_sent_bytes_total"))?;
+            line.ends_with(&format!(" {bytes}")).then_some(())
+        });
+    };
+    sent(0);
+    state.rails[0].bytes_sent = 20;
+    assert!(publisher.publish(&state, 2).is_none());
+    sent(12);
+    agent.terminate();
+}
+
+#[test]
+fn the_file_says_what_an_operator_has_drained_that_the_configuration_drains_too() {
+    let scratch = Scratch::new("both");
+    let agent = Agent::start(&scratch, "ttl_s = 86400\ndrain = [\"rail1\"]\n", &[]);
+    scratch.until_policy("rail=rail1,");
+    agent.drain("rail1");
+    scratch.until_policy("# drained rail1\n");
+    agent.terminate();
+}

@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A token of the length that is asked for.
@@ -128,6 +128,8 @@ fn an_agent_that_others_reach_keeps_its_token() {
     let agent = Agent::start(&scratch, &open, &[]);
     let host = "Host: 127.0.0.1";
     assert_eq!(status(port, "GET", "/metrics", &[host]).0, 401);
+    let token = format!("Authorization: Bearer {TOKEN}");
+    assert_eq!(status(port, "GET", "/metrics", &["Host: node1.example.org", &token]).0, 200, "others use its name");
     agent.put_config(&format!("listen = \"127.0.0.1:{port}\"\n"));
     agent.signal(Signal::HUP);
     agent.until_said("the configuration was not taken, and the last one stays in force: listen: 0.0.0.0:");
@@ -227,7 +229,7 @@ fn unprivileged(scratch: &Scratch) -> Agent {
     fs::copy(env!("CARGO_BIN_EXE_railweave"), &program).unwrap();
     fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let command = Agent::command(scratch, "drain = [\"rail1\"]\n", &[]);
-    let mut unprivileged = std::process::Command::new(program);
+    let mut unprivileged = Command::new(program);
     unprivileged.args(command.get_args()).current_dir("/").uid(65_534).gid(65_534);
     Agent::spawn(scratch, &mut unprivileged)
 }
@@ -375,6 +377,49 @@ fn the_agents_own_file_drains_no_port_that_was_given_back() {
     agent.until_said("is watched now");
     until("no policy", || (!scratch.has_policy()).then_some(()));
     assert_eq!((agent.get("/api/v1/drains"), agent.count_said("stays drained")), (serde_json::json!([]), 0));
+    agent.terminate();
+}
+
+#[test]
+fn a_file_that_another_agent_wrote_meanwhile_is_taken_over() {
+    let scratch = Scratch::new("meanwhile");
+    let agent = Agent::start(&scratch, "", &[]);
+    agent.drain("rail1");
+    scratch.until_policy("rail=rail1,");
+    let set_mode = |mode| fs::set_permissions(scratch.run_dir(), fs::Permissions::from_mode(mode)).unwrap();
+    set_mode(0o777);
+    agent.until_said("may be written by others");
+    drain_by_file(&scratch.run_dir(), "rail2", fs::metadata(scratch.run_dir()).unwrap().uid());
+    set_mode(0o700);
+    agent.until_said("port rail2 stays drained");
+    assert!(scratch.until_policy(",rail2,").contains("rail=rail1,"), "both are drained");
+    agent.terminate();
+}
+
+#[test]
+fn a_socket_that_somebody_removed_is_made_again() {
+    let scratch = Scratch::new("socket");
+    let agent = Agent::start(&scratch, "", &[]);
+    fs::remove_file(scratch.run_dir().join("agent.sock")).unwrap();
+    until("the socket", || agent.try_get("/readyz").ok().filter(|(status, _)| *status == 200));
+    let mode = fs::metadata(scratch.run_dir().join("agent.sock")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    agent.terminate();
+}
+
+#[test]
+fn an_own_run_dir_that_cannot_be_made_is_a_finding() {
+    let scratch = Scratch::new("unmade");
+    let parent = scratch.path().join("missing");
+    let config = scratch.file("agent.toml", "every_ms = 200\n");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_railweave"));
+    command.args(["agent", "--listen", "127.0.0.1:0", "--config", &config, "--run-dir"]).arg(parent.join("run"));
+    let agent = Agent::spawn(&scratch, &mut command);
+    agent.until_said("not watched: ");
+    agent.until_said("file-refused: ");
+    assert_eq!(agent.count_said("run\" cannot be made: No such file or directory"), 2, "{}", agent.log());
+    fs::create_dir(parent).unwrap();
+    agent.until_said("is watched now");
     agent.terminate();
 }
 

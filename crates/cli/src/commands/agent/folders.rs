@@ -38,6 +38,8 @@ pub(super) struct Watched {
     /// The time of the last look at its files, and the name of the file with which the next one begins.
     pub(super) read_at: Instant,
     next: String,
+    /// The time of the last look at its policy file.
+    pub(super) steered_at: Instant,
 }
 
 struct Followed {
@@ -57,21 +59,22 @@ enum Seen {
 }
 
 impl Watched {
-    /// Returns a folder. With `is_old`, files that are there now are older than the agent; with `is_inherited`, its
-    /// policy file says nothing new.
-    pub(super) fn new(folder: Folder, is_old: bool, is_inherited: bool) -> Self {
+    /// Returns a folder. With `is_old`, files that are there now are older than the agent. `written` is the policy file
+    /// that this agent wrote there last, if it did: it says nothing new.
+    pub(super) fn new(folder: Folder, is_old: bool, written: Option<String>) -> Self {
         Self {
             folder,
             files: BTreeMap::new(),
             lock: None,
-            keeper: Keeper::default(),
-            written: None,
+            keeper: Keeper::new(written.is_some()),
+            written,
             is_old,
-            is_inherited,
+            is_inherited: false,
             is_refused: false,
             is_crowded: false,
             read_at: Instant::now(),
             next: String::new(),
+            steered_at: Instant::now(),
         }
     }
 
@@ -83,9 +86,9 @@ impl Watched {
         self.folder.path().display().to_string()
     }
 
-    /// Returns true if the policy file there is this agent's own, or was taken over: it says nothing new.
-    pub(super) fn is_settled(&self) -> bool {
-        self.is_inherited || self.written.is_some()
+    /// Returns the policy file that this agent wrote last.
+    pub(super) fn written(&self) -> Option<&str> {
+        self.written.as_deref()
     }
 
     /// Forgets everything: the folder is gone.
@@ -152,8 +155,8 @@ impl Watched {
 
     /// Notes that it was not read in a look, because others took the time.
     pub(super) fn wait(&mut self, shared: &Shared) {
-        let reason = "waits for the next look, because files of other users take long to read; try removing those that \
-                      no process writes";
+        let reason = "waits for the next look, because files of other folders take long to read; try removing those \
+                      that no process writes";
         self.refuse(shared, Some(reason.to_owned()));
     }
 
@@ -168,15 +171,17 @@ impl Watched {
         self.is_refused = reason.is_some();
     }
 
-    /// Takes the right to steer if nobody has it, and writes the policy file if it has to be.
-    pub(super) fn steer(&mut self, shared: &Shared) {
+    /// Takes the right to steer if nobody has it, and writes the policy file if it has to be. Returns the agent's say.
+    pub(super) fn steer(&mut self, shared: &Shared) -> Steers {
+        self.steered_at = Instant::now();
         let (user, path) = (self.folder.owner(), self.path());
         let steers = match self.prepare(shared) {
             Ok(()) if self.is_inherited && shared.agent().is_undecided() => Steers::Yes,
             Ok(()) => self.write(shared),
             Err(reason) => Steers::No(reason),
         };
-        shared.agent().set_steers(user, &path, steers);
+        shared.agent().set_steers(user, &path, steers.clone());
+        steers
     }
 
     /// Makes sure that this agent may write the policy file.
@@ -246,8 +251,8 @@ impl Watched {
         let (orders, ttl_s, keeping, text) = {
             let agent = shared.agent();
             let (rules, ttl_s) = (agent.rules(user), agent.config().ttl_s);
-            // With what it says to the next agent, but for the time.
-            let orders = if rules.is_empty() { rules.clone() } else { agent.policy_file(&rules, Duration::ZERO) };
+            // With what it says to the next agent.
+            let orders = if rules.is_empty() { rules.clone() } else { agent.policy_orders(&rules) };
             let keeping = self.keeper.next(&orders, ttl_s, now);
             let text = (keeping == Keeping::Write).then(|| agent.policy_file(&rules, now.clock));
             (orders, ttl_s, keeping, text)
@@ -277,7 +282,8 @@ impl Watched {
 
     /// Writes the policy file once more, so that it holds for its whole time to live after the agent's end.
     pub(super) fn leave(&mut self, shared: &Shared) {
-        if self.lock.is_none() || self.written.is_none() {
+        // Orders may have come since the last look, and somebody else's file.
+        if self.lock.is_none() || self.steer(shared) != Steers::Yes || self.written.is_none() {
             return;
         }
         let text = {
@@ -346,5 +352,39 @@ impl Followed {
             (self.presence, self.checked) = (process.presence(), Instant::now());
         }
         Some(Seen::Kept(self.presence))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::agent::shared::tests::shared;
+    use railweave_telemetry::RunDir;
+    use std::fs;
+
+    #[test]
+    fn orders_that_came_since_the_last_look_are_in_the_file_that_is_left() {
+        let path = std::env::temp_dir().join(format!("railweave-leave-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        RunDir::named(Some(&path)).make().unwrap();
+        let (shared, policy) = (shared(), path.join("policy"));
+        let mut watched = Watched::new(Folder::open(&path).unwrap(), false, None);
+        watched.leave(&shared);
+        assert!(!policy.exists() && !path.join("agent.lock").exists(), "it has not looked yet");
+        watched.steer(&shared);
+        watched.leave(&shared);
+        assert!(!policy.exists(), "nothing is ordered");
+        shared.agent().drain("rail1").unwrap();
+        watched.leave(&shared);
+        assert!(fs::read_to_string(&policy).unwrap().contains("rail=rail1,"));
+        shared.agent().give_back("rail1");
+        watched.leave(&shared);
+        assert!(!policy.exists());
+        shared.agent().drain("rail1").unwrap();
+        let foreign = "railweave-policy 1\nttl forever\nany -> policy static\n";
+        fs::write(&policy, foreign).unwrap();
+        watched.leave(&shared);
+        assert_eq!(fs::read_to_string(&policy).unwrap(), foreign);
+        fs::remove_dir_all(&path).unwrap();
     }
 }

@@ -14,6 +14,10 @@ use std::time::{Duration, Instant};
 /// whatever users put into their folders.
 const LONGEST: Duration = Duration::from_millis(800);
 
+/// The longest time for which a look reads and writes policy files. Those of 1,024 users take less than a tenth of a
+/// second.
+const LONGEST_STEER: Duration = Duration::from_millis(500);
+
 /// The work of looks.
 pub(super) struct Looks {
     settings: Settings,
@@ -26,8 +30,8 @@ pub(super) struct Looks {
     known: BTreeSet<PathBuf>,
     /// The folders that were not there at the last look.
     missing: BTreeSet<PathBuf>,
-    /// The folders whose policy files say nothing new when they are opened again.
-    settled: BTreeSet<PathBuf>,
+    /// The policy files that this agent wrote last into folders that it does not watch now.
+    written: BTreeMap<PathBuf, String>,
     buffer: Vec<u8>,
 }
 
@@ -41,7 +45,7 @@ impl Looks {
             refused: BTreeMap::new(),
             known: BTreeSet::new(),
             missing: BTreeSet::new(),
-            settled: BTreeSet::new(),
+            written: BTreeMap::new(),
             buffer: Vec::new(),
         }
     }
@@ -66,17 +70,25 @@ impl Looks {
             agent.set_look_took(begin.elapsed());
             agent.end_look(readings, shared.now())
         };
-        // This user's own comes first: its policy file says which ports the agent before this one had drained.
-        let own = self.settings.own_run_dir().path();
-        if let Some(watched) = self.watched.get_mut(own) {
-            watched.steer(shared);
-        }
-        for (_, watched) in self.watched.iter_mut().filter(|(path, _)| *path != own) {
-            watched.steer(shared);
-        }
+        self.steer(shared);
         lines.sort_by_key(|(severity, _)| std::cmp::Reverse(*severity));
         for (severity, text) in lines {
             log::say_as(severity, &text);
+        }
+    }
+
+    /// Writes the policy files that have to be. If that takes too long, those that were looked at last wait.
+    fn steer(&mut self, shared: &Shared) {
+        let begin = Instant::now();
+        // This user's own comes first: its policy file says which ports the agent before this one had drained.
+        let own = self.settings.own_run_dir().path();
+        let mut folders: Vec<_> = self.watched.iter_mut().collect();
+        folders.sort_by_key(|(path, watched)| (*path != own, watched.steered_at));
+        for (_, watched) in folders {
+            if begin.elapsed() >= LONGEST_STEER {
+                break;
+            }
+            watched.steer(shared);
         }
     }
 
@@ -106,16 +118,14 @@ impl Looks {
         let wanted: BTreeSet<PathBuf> = run_dirs(&self.settings, &mut self.users).into_iter().collect();
         // Otherwise there would be nothing that keeps orders while no job runs.
         let own = self.settings.own_run_dir();
-        if wanted.contains(own.path()) && !self.watched.contains_key(own.path()) {
-            // The reason why it cannot be made is that for which it cannot be opened.
-            let _ = own.make();
-        }
+        let is_made = !wanted.contains(own.path()) || self.watched.contains_key(own.path());
+        let mut unmade = if is_made { None } else { own.make().err() };
         self.watched.retain(|path, watched| {
             let stays = wanted.contains(path) && watched.is_in_place();
             if !stays {
                 watched.forget(&mut shared.agent());
-                if watched.is_settled() {
-                    self.settled.insert(path.clone());
+                if let Some(text) = watched.written() {
+                    self.written.insert(path.clone(), text.to_owned());
                 }
             }
             stays
@@ -130,10 +140,13 @@ impl Looks {
                     }
                     let is_new = was_missing.contains(&path) || self.users.began(&path);
                     let is_old = !self.known.insert(path.clone()) || !is_new;
-                    let is_settled = self.settled.remove(&path);
-                    self.watched.insert(path, Watched::new(folder, is_old, is_settled));
+                    let written = self.written.remove(&path);
+                    self.watched.insert(path, Watched::new(folder, is_old, written));
                 }
                 Err(error) => {
+                    // The reason for which it is missing.
+                    let unmade = unmade.take_if(|_| path == own.path() && error.is_missing());
+                    let error = unmade.unwrap_or(error);
                     let reason = error.to_string();
                     if error.is_missing() {
                         self.missing.insert(path.clone());

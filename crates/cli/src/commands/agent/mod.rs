@@ -19,6 +19,7 @@ use self::looks::Looks;
 use self::own_socket::OwnSocket;
 use self::settings::Settings;
 use self::shared::Shared;
+use self::sockets::Tcp;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +59,9 @@ async fn serve(arguments: &Arguments, settings: Settings) -> Result<(), Box<dyn 
     sockets::raise_limit();
     let shared = Arc::new(Shared::new(&settings));
     let tcp = sockets::listen(settings.listen()).await?;
-    log::say(&format!("listens at {}; docs/agent.md says for what", tcp.address()));
+    if let Tcp::Ready(_) = tcp {
+        log::say(&format!("listens at {}; docs/agent.md says for what", tcp.address()));
+    }
     let _servers = server::start(&shared, tcp, settings.listen());
     let script = tokio::spawn(script::run(Arc::clone(&shared)));
     let looks = Looks::new(&arguments.root, &settings);
@@ -83,8 +86,8 @@ async fn serve(arguments: &Arguments, settings: Settings) -> Result<(), Box<dyn 
         let done = loop {
             tokio::select! {
                 done = &mut look => break Some(done),
-                _ = end.recv() => last = true,
-                _ = interrupt.recv() => last = true,
+                _ = end.recv(), if !last => last = true,
+                _ = interrupt.recv(), if !last => last = true,
                 // A look that hangs: there is no policy to leave.
                 () = tokio::time::sleep(LAST_LOOK), if last => break None,
             }

@@ -266,6 +266,26 @@ mod tests {
     }
 
     #[test]
+    fn root_watches_the_run_dirs_of_all_users() {
+        let user = 3_000_000_000 + std::process::id();
+        let other = Path::new(USERS).join(format!("railweave-{user}"));
+        let own = RunDir::named(None);
+        let mut settings = Settings { config: Config::default(), token: None, own: own.clone() };
+        let is_root = rustix::process::geteuid().is_root();
+        let _ = fs::create_dir(&other);
+        if is_root {
+            std::os::unix::fs::chown(&other, Some(user), None).unwrap();
+        }
+        let found = run_dirs(&settings, &mut Users::default());
+        settings.config.run_dirs = vec![other.clone()];
+        let named = run_dirs(&settings, &mut Users::default());
+        fs::remove_dir(&other).unwrap();
+        assert!(found.contains(&own.path().to_owned()));
+        assert_eq!(found.contains(&other), is_root);
+        assert_eq!(named, [other], "these alone");
+    }
+
+    #[test]
     fn the_run_dirs_of_many_users_are_bounded() {
         if !rustix::process::geteuid().is_root() {
             return;

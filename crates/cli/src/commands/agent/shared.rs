@@ -194,11 +194,11 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::commands::agent::Arguments;
 
-    fn shared() -> Shared {
+    pub(in crate::commands::agent) fn shared() -> Shared {
         let (run_dir, root) = (vec!["/nowhere".into()], "/".into());
         let arguments = Arguments { config: None, listen: None, run_dir, token_file: None, root, check: false };
         Shared::new(&Settings::read(&arguments).unwrap())

@@ -244,7 +244,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for Bounded<T> {
 impl<T: AsyncWrite + Unpin> Bounded<T> {
     /// Notes the result of a write: whatever was to come is here.
     fn written(&mut self, context: &mut Context<'_>, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        if self.due.take().is_some() {
+        // Requests that came together are answered one after another, without a read in between.
+        if self.due.take().is_some() || self.answer_due.is_none() {
             let now = Instant::now();
             self.answer_due = Some(now + ANSWER);
             let end = self.end(now);
@@ -303,5 +304,23 @@ mod tests {
         locked(&places).by_number.iter_mut().filter(|(it, _)| **it != last).for_each(|(_, place)| place.moved = now);
         assert_ne!(take_place(&places), last);
         assert!(locked(&places).by_number.len() == MOST_CONNECTIONS && !locked(&places).by_number.contains_key(&last));
+    }
+
+    #[tokio::test]
+    async fn each_answer_has_its_time_even_if_the_requests_came_together() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let places = Places::default();
+        let number = take_place(&places);
+        let (mut peer, io) = tokio::io::duplex(64);
+        let mut connection = Bounded::new(io, places, number);
+        peer.write_all(b"two requests").await.unwrap();
+        connection.read_exact(&mut [0; 12]).await.unwrap();
+        assert!(connection.due.is_some() && connection.answer_due.is_none());
+        for _ in 0..2 {
+            connection.write_all(b"an answer").await.unwrap();
+            assert!(connection.due.is_none() && connection.answer_due.is_some());
+            connection.flush().await.unwrap();
+            assert!(connection.answer_due.is_none(), "it is taken");
+        }
     }
 }
