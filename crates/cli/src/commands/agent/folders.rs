@@ -86,9 +86,15 @@ impl Watched {
         self.folder.path().display().to_string()
     }
 
-    /// Returns the policy file that this agent wrote last.
+    /// Returns the policy file that this agent wrote last, if its drains would count again in a folder that is opened
+    /// again.
     pub(super) fn written(&self) -> Option<&str> {
-        self.written.as_deref()
+        self.written.as_deref().filter(|_| self.is_own())
+    }
+
+    /// Returns true if it belongs to the agent's user.
+    fn is_own(&self) -> bool {
+        self.folder.owner() == rustix::process::geteuid().as_raw()
     }
 
     /// Forgets everything: the folder is gone.
@@ -220,8 +226,7 @@ impl Watched {
             Origin::Agent(before) => {
                 // A drain is for the whole host, and every user may write a file that looks like an agent's: only this
                 // user's own says what an operator ordered.
-                let user = rustix::process::geteuid().as_raw();
-                let is_own = self.folder.owner() == user && owner == user;
+                let is_own = self.is_own() && owner == self.folder.owner();
                 if !std::mem::replace(&mut self.is_inherited, true) && is_own {
                     let lines = shared.inherit(&before);
                     lines.iter().for_each(|line| log::say(line));

@@ -30,7 +30,7 @@ pub(super) struct Looks {
     known: BTreeSet<PathBuf>,
     /// The folders that were not there at the last look.
     missing: BTreeSet<PathBuf>,
-    /// The policy files that this agent wrote last into folders that it does not watch now.
+    /// The policy files that this agent wrote last into its user's folders that it does not watch now.
     written: BTreeMap<PathBuf, String>,
     buffer: Vec<u8>,
 }
