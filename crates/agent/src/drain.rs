@@ -39,6 +39,15 @@ impl Reason {
             Self::Sick => "sick",
         }
     }
+
+    /// Returns the way in which a port is given back: the end of a sentence.
+    fn end(self, port: &str) -> String {
+        match self {
+            Self::Operator => format!("send the agent DELETE /api/v1/drains/{port}"),
+            Self::Configuration => "take it out of `drain` in the configuration, and reload it".to_owned(),
+            Self::Sick => "mend its link: the agent uses it once it was well for `leave_s`".to_owned(),
+        }
+    }
 }
 
 /// The progress of a drain.
@@ -148,7 +157,9 @@ impl Drain {
     pub(crate) fn findings(&self, port: &str, usage: &PortUse, known: &BTreeSet<&str>) -> Vec<Finding> {
         let finding = |kind, severity, text| Finding { kind, about: port.to_owned(), severity, text };
         let words: Vec<_> = self.reasons.keys().map(|reason| reason.word()).collect();
-        let text = format!("port {port} is to be empty ({}); docs/agent.md says how to give it back", words.join(", "));
+        let ways: Vec<_> = self.reasons.keys().map(|reason| reason.end(port)).collect();
+        let text =
+            format!("port {port} is to be empty ({}); to give it back, {}", words.join(", "), ways.join(", and "));
         let mut findings = vec![finding("port-drained", Severity::Info, text)];
         let more = match (self.phase, self.doubt) {
             (Phase::Emptying, None) => None,

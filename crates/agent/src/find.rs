@@ -1,7 +1,7 @@
 //! The search for findings: the sentences that an operator should read now.
 
 use crate::balance::Balance;
-use crate::config::Config;
+use crate::config::{Config, check_port};
 use crate::congestion::Congestion;
 use crate::drain::Drain;
 use crate::findings::{Finding, MORE, Severity};
@@ -60,8 +60,9 @@ pub(crate) struct Seen<'a> {
 impl Seen<'_> {
     /// Returns everything that an operator should know now.
     pub(crate) fn find(&self) -> Vec<Finding> {
-        // Not the names that rails have: processes can make up any number of them.
-        let known: BTreeSet<&str> = self.counters.keys().map(String::as_str).collect();
+        // Processes can make up names of ports: only those are repeated that a rule could have.
+        let used = self.uses.keys().map(String::as_str).filter(|port| check_port("port", port).is_ok());
+        let known: BTreeSet<&str> = self.counters.keys().map(String::as_str).chain(used).collect();
         let mut found = Found::default();
         for (port, usage) in self.uses {
             let down = usage.in_state(RailState::Down) + usage.in_state(RailState::Repairing);

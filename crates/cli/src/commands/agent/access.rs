@@ -44,7 +44,7 @@ fn refusal(gate: &Gate, method: &Method, path: &str, headers: &HeaderMap) -> Opt
     if gate.listen.ip().is_loopback() && !names_this_host(headers) {
         return Some((
             StatusCode::FORBIDDEN,
-            "the header Host names another host; allowed: localhost or an address; try http://127.0.0.1",
+            "the header Host names another host; allowed: localhost or an address; try 127.0.0.1 in its place",
         ));
     }
     let orders = !matches!(*method, Method::GET | Method::HEAD);

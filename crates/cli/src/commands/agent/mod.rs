@@ -60,7 +60,7 @@ async fn serve(arguments: &Arguments, settings: Settings) -> Result<(), Box<dyn 
     let shared = Arc::new(Shared::new(&settings));
     let tcp = sockets::listen(settings.listen()).await?;
     if let Tcp::Ready(_) = tcp {
-        log::say(&format!("listens at {}; docs/agent.md says for what", tcp.address()));
+        log::say(&format!("serves metrics and the API at http://{} (docs/agent.md)", tcp.address()));
     }
     let _servers = server::start(&shared, tcp, settings.listen());
     let script = tokio::spawn(script::run(Arc::clone(&shared)));

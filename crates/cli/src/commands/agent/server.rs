@@ -158,7 +158,10 @@ async fn give_back(State(shared): Shares, port: Result<Path<String>, PathRejecti
         Err((status, reason)) => return failure(status, &reason),
     };
     if !shared.agent().give_back(&port) {
-        let reason = format!("port {port:?} was not drained through the API; try GET /api/v1/drains for the reasons");
+        let reason = format!(
+            "port {port:?} was not drained through the API; allowed: one that was; try GET /api/v1/drains for the \
+             reasons: the configuration may drain it"
+        );
         return failure(StatusCode::NOT_FOUND, &reason);
     }
     shared.change();

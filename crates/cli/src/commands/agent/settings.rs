@@ -61,8 +61,11 @@ impl Settings {
     /// Reads the configuration again. `None` if it is wrong, which is said: the present one stays in force.
     pub(super) fn read_again(&self, arguments: &Arguments) -> Option<Self> {
         // The agent goes on listening where it does, which the new token has to permit too.
-        let read =
-            Self::read(arguments).and_then(|new| check_access(self.config.listen, new.token.as_deref()).map(|()| new));
+        let read = Self::read(arguments).and_then(|new| match check_access(self.config.listen, new.token.as_deref()) {
+            Ok(()) => Ok(new),
+            Err(error) if new.config.listen == self.config.listen => Err(error),
+            Err(error) => Err(format!("{error} until the next start, from which on the new address holds")),
+        });
         match read {
             Ok(mut new) => {
                 if new.config.listen != self.config.listen {
@@ -100,7 +103,7 @@ fn check_access(listen: SocketAddr, token: Option<&str>) -> Result<(), String> {
     }
     Err(format!(
         "listen: {listen} is not an address of this host alone, and there is no token; allowed: a loopback address, or \
-         any with a token; try token_file, and another address only from the next start on"
+         any with a token; try token_file"
     ))
 }
 
@@ -153,8 +156,8 @@ fn read_token(path: &Path) -> Result<String, String> {
     let is_plain = token.bytes().all(|byte| byte.is_ascii_graphic());
     if !TOKEN_BYTES.contains(&token.len()) || !is_plain {
         return Err(format!(
-            "token_file: \"{shown}\" has no token; allowed: 16 to 1024 letters, digits and signs without spaces; try \
-             `openssl rand -hex 32 > {shown}`"
+            "token_file: \"{shown}\" has no token of the right form; allowed: 16 to 1024 letters, digits and signs without \
+             spaces; try `openssl rand -hex 32 > {shown}`"
         ));
     }
     Ok(token.to_owned())
