@@ -2,9 +2,11 @@
 
 mod congestion;
 mod drains;
+mod folders;
 mod host;
 mod job;
 mod life;
 mod policies;
 mod safety;
 mod scripts;
+mod settings;

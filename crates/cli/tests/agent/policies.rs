@@ -6,7 +6,7 @@ use crate::life::written_s;
 use railweave_telemetry::{Connection, Process, Publisher, Rail, RunDir, State};
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,7 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const LONG: &str = "ttl_s = 86400\nfixed = [\"any -> policy speed\"]\n";
 
 /// Waits for the end of three more looks.
-fn until_looks(agent: &Agent) {
+pub(crate) fn until_looks(agent: &Agent) {
     let looked_at = || agent.get("/api/v1/state")["agent"]["looked_at"].as_f64().unwrap();
     for _ in 0..3 {
         let last = looked_at();
@@ -293,4 +293,29 @@ fn the_file_says_what_an_operator_has_drained_that_the_configuration_drains_too(
     agent.drain("rail1");
     scratch.until_policy("# drained rail1\n");
     agent.terminate();
+}
+
+#[test]
+fn a_policy_that_is_in_force_is_not_written_again_and_a_lock_that_was_removed_is() {
+    let scratch = Scratch::new("rest");
+    let agent = Agent::start(&scratch, LONG, &[]);
+    let lock = scratch.run_dir().join("agent.lock");
+    fs::remove_file(&lock).unwrap();
+    until("the lock", || lock.exists().then_some(()));
+    until_looks(&agent);
+    let metrics = agent.try_get("/metrics").unwrap().1;
+    let user = fs::metadata(scratch.run_dir()).unwrap().uid();
+    assert!(metrics.contains(&format!("railweave_agent_policy_writes_total{{user=\"{user}\"}} 1\n")), "{metrics}");
+    agent.terminate();
+}
+
+#[test]
+fn the_last_policy_holds_for_its_whole_time_after_the_end() {
+    let scratch = Scratch::new("leave");
+    let agent = Agent::start(&scratch, LONG, &[]);
+    let written = written_s(&scratch.until_policy("any -> policy speed"));
+    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    until("another second", || (clock() > written).then_some(()));
+    agent.terminate();
+    assert!(written_s(&scratch.until_policy("any -> policy speed")) > written);
 }

@@ -27,30 +27,22 @@ while read -r question; do
 done
 "#;
 
-#[test]
-fn a_script_steers_and_is_started_again_however_it_fails() {
-    let scratch = Scratch::new("script");
-    let mode = |word: &str| fs::rename(scratch.file("mode.new", word), scratch.path().join("mode")).unwrap();
-    mode("good");
-    let program = scratch.file("steer.sh", PROGRAM);
-    let config = format!(
-        "[script]\nprogram = [\"/bin/sh\", \"{program}\", \"{}\"]\ntimeout_s = 2\n",
-        scratch.path().to_str().unwrap()
-    );
-    let agent = Agent::start(&scratch, &config, &[]);
-    scratch.until_policy("any -> policy speed");
-    let question: Value = serde_json::from_str(&fs::read_to_string(scratch.path().join("question")).unwrap()).unwrap();
-    assert!(question["ports"].is_array() && question["jobs"].is_array(), "{question}");
-    mode("other");
-    scratch.until_policy("any -> policy static");
-    for (word, words) in [
-        ("garbage", "answered with something else"),
-        ("wrong", "answered with a rule that is wrong: rules: action: \"fly\" is not known"),
-        ("bytes", "answered with bytes that are no text in UTF-8"),
-        ("die", "ended (exit status: 3); it is started again in"),
-        ("orphan", "did not answer within 2 s; it is started again in"),
-        ("hang", "did not answer within 2 s; it is started again in"),
-    ] {
+/// Plays a script that fails in each of these ways, and checks what the agent says about it.
+fn fail(name: &str, failures: &[(&str, &str)]) {
+    for (word, words) in failures {
+        let scratch = Scratch::new(&format!("script-{name}-{word}"));
+        let mode = |word: &str| fs::rename(scratch.file("mode.new", word), scratch.path().join("mode")).unwrap();
+        mode("good");
+        let program = scratch.file("steer.sh", PROGRAM);
+        let folder = scratch.path().to_str().unwrap();
+        let config = format!("[script]\nprogram = [\"/bin/sh\", \"{program}\", \"{folder}\"]\ntimeout_s = 2\n");
+        let agent = Agent::start(&scratch, &config, &[]);
+        scratch.until_policy("any -> policy speed");
+        let question = fs::read_to_string(scratch.path().join("question")).unwrap();
+        let question: Value = serde_json::from_str(&question).unwrap();
+        assert!(question["ports"].is_array() && question["jobs"].is_array(), "{question}");
+        mode("other");
+        scratch.until_policy("any -> policy static");
         mode(word);
         agent.until_said(words);
         let reason = words.split(';').next().unwrap();
@@ -60,16 +52,40 @@ fn a_script_steers_and_is_started_again_however_it_fails() {
         mode("good");
         scratch.until_policy("any -> policy speed");
         until("no finding", || agent.finding("script").is_none().then_some(()));
-        mode("other");
-        scratch.until_policy("any -> policy static");
+        let ends = |name: &str| {
+            let pid = fs::read_to_string(scratch.path().join(name)).unwrap();
+            until("the end of the program", || (!Path::new(&format!("/proc/{}", pid.trim())).exists()).then_some(()));
+        };
+        if *word == "orphan" {
+            ends("orphan");
+        }
+        agent.terminate();
+        ends("pid");
     }
-    let ends = |name: &str| {
-        let pid = fs::read_to_string(scratch.path().join(name)).unwrap();
-        until("the end of the program", || (!Path::new(&format!("/proc/{}", pid.trim())).exists()).then_some(()));
-    };
-    ends("orphan");
-    agent.terminate();
-    ends("pid");
+}
+
+#[test]
+fn a_script_that_answers_wrong_goes_on_and_steers_once_it_is_right() {
+    fail(
+        "answers",
+        &[
+            ("garbage", "answered with something else"),
+            ("wrong", "answered with a rule that is wrong: rules: action: \"fly\" is not known"),
+            ("bytes", "answered with bytes that are no text in UTF-8"),
+        ],
+    );
+}
+
+#[test]
+fn a_script_that_ends_or_hangs_is_started_again() {
+    fail(
+        "ends",
+        &[
+            ("die", "ended (exit status: 3); it is started again in"),
+            ("orphan", "did not answer within 2 s; it is started again in"),
+            ("hang", "did not answer within 2 s; it is started again in"),
+        ],
+    );
 }
 
 #[test]
@@ -101,6 +117,8 @@ fn a_program_that_the_configuration_names_no_more_is_not_waited_for() {
     let agent = Agent::start(&scratch, &config("first"), &[]);
     let pid = || fs::read_to_string(scratch.path().join("pid")).ok().filter(|pid| !pid.trim().is_empty());
     let first = until("the program", pid);
+    let name = |pid: &str| fs::read_to_string(format!("/proc/{}/comm", pid.trim())).unwrap_or_default();
+    until("a program that hangs", || (name(&first) == "sleep\n").then_some(()));
     scratch.file("mode", "good");
     agent.put_config(&config("second"));
     agent.signal(rustix::process::Signal::HUP);
@@ -138,4 +156,44 @@ fn the_rules_of_a_script_outlive_a_restart_of_the_agent() {
         policy.contains(&format!("process {} wrote this", second.id())).then_some(())
     });
     second.terminate();
+}
+
+/// Checks that a program that the agent starts for the first time is started again soon.
+fn check_second(agent: &Agent) {
+    agent.put_config("[script]\nprogram = [\"/nowhere/second\"]\n");
+    agent.signal(rustix::process::Signal::HUP);
+    agent.until_said("\"/nowhere/second\" cannot be started");
+    let log = agent.log();
+    assert!(log.lines().any(|line| line.contains("/nowhere/second") && line.contains("again in 1 s")), "{log}");
+}
+
+#[test]
+fn another_program_is_started_again_soon() {
+    let scratch = Scratch::new("script-soon");
+    let agent = Agent::start(&scratch, "[script]\nprogram = [\"/nowhere/first\"]\n", &[]);
+    agent.until_said("is started again in 2 s");
+    check_second(&agent);
+    agent.terminate();
+}
+
+#[test]
+fn a_program_that_ran_well_is_followed_by_one_that_is_started_again_soon() {
+    let scratch = Scratch::new("script-after");
+    let good = "while read -r question; do echo '{\"rules\": [\"any -> policy speed\"]}'; done";
+    let program = scratch.path().join("steer.sh");
+    let agent = Agent::start(&scratch, &format!("[script]\nprogram = [\"/bin/sh\", {program:?}]\n"), &[]);
+    agent.until_said("is started again in 2 s");
+    scratch.file("steer.sh", good);
+    scratch.until_policy("any -> policy speed");
+    check_second(&agent);
+    agent.terminate();
+}
+
+#[test]
+fn an_answer_of_a_program_has_up_to_a_mebibyte() {
+    let scratch = Scratch::new("script-long");
+    let program = scratch.file("steer.sh", "read -r question; head -c 2000000 /dev/zero | tr '\\0' x; sleep 1000");
+    let agent = Agent::start(&scratch, &format!("[script]\nprogram = [\"/bin/sh\", \"{program}\"]\n"), &[]);
+    agent.until_said("answered with more than 1048576 bytes; allowed: one line of JSON");
+    agent.terminate();
 }

@@ -16,10 +16,6 @@ const LOOK_FOR: Duration = Duration::from_secs(2);
 const ATTEMPTS: usize = 3;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The longest time for which a look reads files of one folder. Those of 64 processes take a few milliseconds; only a
-/// user who makes files for the purpose comes near it.
-const LONGEST: Duration = Duration::from_millis(250);
-
 /// A run dir.
 pub(super) struct Watched {
     folder: Folder,
@@ -109,8 +105,9 @@ impl Watched {
         agent.remove_run_dir(user, &self.path());
     }
 
-    /// Reads its files, and hands them to the agent. Those for which there is no time come first the next time.
-    pub(super) fn read(&mut self, shared: &Shared, buffer: &mut Vec<u8>) {
+    /// Reads its files for this time, at least one, and hands them to the agent. Those for which there is no time come
+    /// first the next time.
+    pub(super) fn read(&mut self, shared: &Shared, buffer: &mut Vec<u8>, longest: Duration) {
         self.read_at = Instant::now();
         let Files { mut names, more } = match self.folder.files() {
             Ok(files) => files,
@@ -140,7 +137,7 @@ impl Watched {
         let mut late = None;
         for (count, name) in names.iter().enumerate() {
             // At least one, however long the folder itself takes.
-            if count > 0 && self.read_at.elapsed() >= LONGEST {
+            if count > 0 && self.read_at.elapsed() >= longest {
                 late = Some(names.len() - count);
                 self.next.clone_from(name);
                 break;
@@ -153,7 +150,7 @@ impl Watched {
             format!(
                 "has files that take long to read, so {late} of them wait for the next look; allowed: as many as can \
                  be read in {} ms; try removing those that no process writes",
-                LONGEST.as_millis()
+                longest.as_millis()
             )
         });
         self.refuse(shared, late.or(more));

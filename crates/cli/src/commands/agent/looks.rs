@@ -14,6 +14,10 @@ use std::time::{Duration, Instant};
 /// whatever users put into their folders.
 const LONGEST: Duration = Duration::from_millis(800);
 
+/// The longest time for which a look reads files of one folder. Those of 64 processes take a few milliseconds; only a
+/// user who makes files for the purpose comes near it.
+const LONGEST_FOLDER: Duration = Duration::from_millis(250);
+
 /// The longest time for which a look reads and writes policy files. Those of 1,024 users take less than a tenth of a
 /// second.
 const LONGEST_STEER: Duration = Duration::from_millis(500);
@@ -61,7 +65,7 @@ impl Looks {
     pub(super) fn look(&mut self, shared: &Shared) {
         let begin = Instant::now();
         self.find_folders(shared);
-        self.read_folders(shared);
+        self.read_folders(shared, LONGEST, LONGEST_FOLDER);
         // Those of the last look: a port that is new is read one look later.
         let used = shared.agent().used_ports();
         let readings = self.source.read_used(|name| used.contains(name));
@@ -99,14 +103,15 @@ impl Looks {
         }
     }
 
-    /// Reads the files of all folders. If that takes too long, those that were read last wait for the next look.
-    fn read_folders(&mut self, shared: &Shared) {
+    /// Reads the files of all folders, at least of one. If that takes too long, those that were read last wait for the
+    /// next look.
+    fn read_folders(&mut self, shared: &Shared, longest: Duration, longest_folder: Duration) {
         let begin = Instant::now();
         let mut folders: Vec<&mut Watched> = self.watched.values_mut().collect();
         folders.sort_by_key(|watched| watched.read_at);
-        for watched in folders {
-            if begin.elapsed() < LONGEST {
-                watched.read(shared, &mut self.buffer);
+        for (count, watched) in folders.into_iter().enumerate() {
+            if count == 0 || begin.elapsed() < longest {
+                watched.read(shared, &mut self.buffer, longest_folder);
             } else {
                 watched.wait(shared);
             }
@@ -165,5 +170,48 @@ impl Looks {
         let more = self.users.more.iter();
         let more = more.map(|(path, reason)| (path.display().to_string(), format!("\"{}\" {reason}", path.display())));
         shared.agent().set_refused_folders(refused.chain(more).collect());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::agent::Arguments;
+    use railweave_telemetry::{Connection, Process, Publisher, Rail, RunDir, State};
+    use std::fs;
+
+    #[test]
+    fn folders_and_files_take_turns_if_there_is_no_time_for_all() {
+        let path = std::env::temp_dir().join(format!("railweave-turns-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).unwrap();
+        let run_dir: Vec<PathBuf> = ["a", "b"].map(|name| path.join(name)).into();
+        for number in 1..=4_u8 {
+            let folder = RunDir::named(Some(&run_dir[usize::from(number) % 2]));
+            let process = Process::of_this_process([number; 16], None, None, |_| None);
+            let (connections, rails) = (vec![Connection::default()], vec![Rail::default()]);
+            let state = State { process, connections, rails, ..State::default() };
+            folder.make().unwrap();
+            assert!(Publisher::new(folder, [number; 16]).publish(&state, 1).is_none());
+        }
+        let arguments =
+            Arguments { config: None, listen: None, run_dir, token_file: None, root: path.clone(), check: false };
+        let settings = Settings::read(&arguments).unwrap();
+        let shared = Shared::new(&settings);
+        let mut looks = Looks::new(&path, &settings);
+        looks.find_folders(&shared);
+        let mut look = |longest| {
+            looks.read_folders(&shared, longest, longest);
+            let mut agent = shared.agent();
+            agent.end_look(Vec::new(), shared.now());
+            let state = serde_json::to_value(agent.state()).unwrap();
+            let refused = agent.metrics().contains("railweave_findings{kind=\"file-refused\"");
+            (state["jobs"][0]["processes"].as_array().map(Vec::len), refused)
+        };
+        for count in 1..=4 {
+            assert_eq!(look(Duration::ZERO), (Some(count), true));
+        }
+        assert_eq!(look(LONGEST), (Some(4), false));
+        fs::remove_dir_all(&path).unwrap();
     }
 }

@@ -174,3 +174,27 @@ async fn reload(State(shared): Shares) -> Response {
     (StatusCode::ACCEPTED, Json(json!({ "status": "the configuration is read again; the log has the result" })))
         .into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::agent::shared::tests::aged;
+
+    #[tokio::test]
+    async fn an_agent_is_ready_while_it_looks_and_alive_until_its_looks_hang() {
+        for (every_ms, began, looked, expected) in [
+            (1000, 59, None, [200, 503]),
+            (1000, 61, None, [503, 503]),
+            (1000, 100, Some(7), [200, 200]),
+            (1000, 100, Some(9), [200, 503]),
+            (1000, 100, Some(61), [503, 503]),
+            (60_000, 1000, Some(184), [200, 200]),
+            (60_000, 1000, Some(186), [503, 503]),
+        ] {
+            let seconds = Duration::from_secs;
+            let shared = aged(every_ms, seconds(began), looked.map(seconds));
+            let answers = [health(State(Arc::clone(&shared))).await, readiness(State(shared)).await];
+            assert_eq!(answers.map(|answer| answer.status().as_u16()), expected, "{every_ms} {began} {looked:?}");
+        }
+    }
+}

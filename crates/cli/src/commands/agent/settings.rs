@@ -156,8 +156,8 @@ fn read_token(path: &Path) -> Result<String, String> {
     let is_plain = token.bytes().all(|byte| byte.is_ascii_graphic());
     if !TOKEN_BYTES.contains(&token.len()) || !is_plain {
         return Err(format!(
-            "token_file: \"{shown}\" has no token of the right form; allowed: 16 to 1024 letters, digits and signs without \
-             spaces; try `openssl rand -hex 32 > {shown}`"
+            "token_file: \"{shown}\" has no token of the right form; allowed: 16 to 1024 letters, digits and signs \
+             without spaces; try `openssl rand -hex 32 > {shown}`"
         ));
     }
     Ok(token.to_owned())
@@ -309,7 +309,12 @@ mod tests {
         make(1000);
         users.find(&shm);
         assert!(!users.found.contains(&path(1000)), "whoever is watched stays so");
-        assert!(users.more.is_some_and(|(_, reason)| reason.contains("more than 1024 users")));
+        let more = users.more.clone();
+        fs::remove_dir(path(100_001)).unwrap();
+        users.find(&shm);
+        assert!(users.found.contains(&path(1000)) && !users.began(&path(1000)), "it was there before");
+        make(100_001);
+        assert!(more.is_some_and(|(_, reason)| reason.contains("more than 1024 users")));
         let mut users = Users::default();
         users.find(&shm);
         assert!(users.found.contains(&path(1000)) && !users.found.contains(&path(last)), "people come first");

@@ -198,10 +198,24 @@ pub(super) mod tests {
     use super::*;
     use crate::commands::agent::Arguments;
 
-    pub(in crate::commands::agent) fn shared() -> Shared {
+    fn settings() -> Settings {
         let (run_dir, root) = (vec!["/nowhere".into()], "/".into());
         let arguments = Arguments { config: None, listen: None, run_dir, token_file: None, root, check: false };
-        Shared::new(&Settings::read(&arguments).unwrap())
+        Settings::read(&arguments).unwrap()
+    }
+
+    pub(in crate::commands::agent) fn shared() -> Shared {
+        Shared::new(&settings())
+    }
+
+    /// Returns the state of an agent that began some time ago and, if so, looked some time ago.
+    pub(in crate::commands::agent) fn aged(every_ms: u64, began: Duration, looked: Option<Duration>) -> Arc<Shared> {
+        let (mut shared, mut settings) = (shared(), settings());
+        settings.config.every_ms = every_ms;
+        shared.set_settings(&settings);
+        shared.begin = Instant::now().checked_sub(began).unwrap();
+        *locked(&shared.looked) = looked.map(|age| Instant::now().checked_sub(age).unwrap());
+        Arc::new(shared)
     }
 
     #[test]

@@ -323,4 +323,48 @@ mod tests {
             assert!(connection.answer_due.is_none(), "it is taken");
         }
     }
+
+    #[tokio::test]
+    async fn a_connection_ends_when_it_idles_or_something_is_due() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let places = Places::default();
+        let number = take_place(&places);
+        let (mut peer, io) = tokio::io::duplex(64);
+        let mut connection = Bounded::new(io, places, number);
+        peer.write_all(b"a request").await.unwrap();
+        connection.read_exact(&mut [0; 9]).await.unwrap();
+        connection.write_all(b"an answer").await.unwrap();
+        let due = connection.answer_due;
+        connection.write_all(b" goes on").await.unwrap();
+        assert!(connection.answer_due == due && due.is_some(), "a write does not prolong it");
+        peer.write_all(b"more").await.unwrap();
+        connection.read_exact(&mut [0; 4]).await.unwrap();
+        assert!(connection.due.is_none(), "bytes that come during an answer");
+        let now = Instant::now();
+        let second = now + Duration::from_secs(1);
+        connection.answer_due = Some(second);
+        assert_eq!(connection.end(now), second);
+        connection.flush().await.unwrap();
+        assert_eq!(connection.end(now), now + IDLE);
+        connection.due = Some(now - Duration::from_secs(1));
+        peer.write_all(b"late").await.unwrap();
+        assert_eq!(connection.read(&mut [0; 4]).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_has_no_room_yet_does_not_end_when_its_request_was_due() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let places = Places::default();
+        let number = take_place(&places);
+        let (mut peer, io) = tokio::io::duplex(8);
+        let mut connection = Bounded::new(io, places, number);
+        connection.write_all(b"8 bytes.").await.unwrap();
+        connection.flush().await.unwrap();
+        peer.write_all(b"a").await.unwrap();
+        connection.read_exact(&mut [0; 1]).await.unwrap();
+        let due = connection.due.unwrap();
+        assert_eq!(connection.idle.deadline(), due);
+        assert!(tokio::time::timeout(Duration::from_millis(1), connection.write_all(b"b")).await.is_err());
+        assert!(connection.idle.deadline() > due);
+    }
 }
