@@ -23,6 +23,9 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+/// The most ports that are known as given back.
+const MOST_GIVEN_BACK: usize = 1024;
+
 /// An agent.
 ///
 /// Its owner looks at everything about once a second: [`Self::see`], [`Self::keep`] or [`Self::refuse`] for each file,
@@ -44,10 +47,10 @@ pub struct Agent {
     pub(crate) health: BTreeMap<String, Health>,
     pub(crate) congestion: BTreeMap<String, Congestion>,
     pub(crate) drains: BTreeMap<String, Drain>,
-    /// The ports that an operator has drained through the API, and those that were given back since the agent began:
-    /// policy files of an agent before this one may still name them.
+    /// The ports that an operator has drained through the API.
     operator: BTreeSet<String>,
-    given_back: BTreeSet<String>,
+    /// Those that were given back since the agent began, and the times: files that were written before may name them.
+    given_back: BTreeMap<String, Duration>,
     shares: Shares,
     balance: Balance<GroupKey>,
     pub(crate) weights: GroupWeights,
@@ -77,7 +80,7 @@ impl Agent {
             congestion: BTreeMap::new(),
             drains: BTreeMap::new(),
             operator: BTreeSet::new(),
-            given_back: BTreeSet::new(),
+            given_back: BTreeMap::new(),
             shares: Shares::default(),
             balance: Balance::default(),
             weights: GroupWeights::new(),
@@ -192,10 +195,16 @@ impl Agent {
     }
 
     /// Gives a port back that an operator has drained. Returns false if none has.
-    pub fn give_back(&mut self, port: &str) -> bool {
+    pub fn give_back(&mut self, port: &str, now: Now) -> bool {
         let was_drained = self.operator.remove(port);
         if was_drained {
-            self.given_back.insert(port.to_owned());
+            self.given_back.insert(port.to_owned(), now.clock);
+            // Names may be made up, and the oldest are those that matter least.
+            if self.given_back.len() > MOST_GIVEN_BACK
+                && let Some(oldest) = self.given_back.iter().min_by_key(|(_, at)| **at).map(|(port, _)| port.clone())
+            {
+                self.given_back.remove(&oldest);
+            }
         }
         self.set_drains();
         was_drained
@@ -205,7 +214,9 @@ impl Agent {
     /// sentences to log.
     pub fn inherit(&mut self, before: &Inherited) -> Vec<String> {
         let mut lines = Vec::new();
-        let drained: Vec<_> = before.drained.iter().filter(|port| !self.given_back.contains(*port)).collect();
+        let is_over =
+            |port: &&String| self.given_back.get(*port).is_some_and(|at| Duration::from_secs(before.written_s) <= *at);
+        let drained: Vec<_> = before.drained.iter().filter(|port| !is_over(port)).collect();
         for port in drained {
             lines.push(match self.drain(port) {
                 Ok(()) => format!("port {port} stays drained, as an agent before this one was told"),

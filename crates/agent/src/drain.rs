@@ -45,7 +45,10 @@ impl Reason {
         match self {
             Self::Operator => format!("send the agent DELETE /api/v1/drains/{port}"),
             Self::Configuration => "take it out of `drain` in the configuration, and reload it".to_owned(),
-            Self::Sick => "mend its link: the agent uses it once it was well for `leave_s`".to_owned(),
+            Self::Sick => {
+                "mend its link: the agent uses it once it was well for long enough (avoid-sick in docs/agent.md)"
+                    .to_owned()
+            }
         }
     }
 }

@@ -159,6 +159,8 @@ pub(crate) fn file(
 /// The knowledge that an agent leaves in its policy files to the next one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inherited {
+    /// The time at which the file was written, in seconds since 1970.
+    pub written_s: u64,
     /// The ports that were drained through its API.
     pub drained: Vec<String>,
     /// The ports that were sick, each with the reason: the end of a sentence that begins with the port.
@@ -182,7 +184,9 @@ pub fn origin(text: &str) -> Origin {
     let drained = text.lines().filter_map(|line| line.strip_prefix(DRAINED)).filter(|port| is_name(port));
     let sick = text.lines().filter_map(|line| line.strip_prefix(SICK)?.split_once(' '));
     let sick = sick.filter(|(port, reason)| is_name(port) && reason.len() <= LONGEST_REASON);
+    let written = text.lines().find_map(|line| line.strip_prefix("written ")?.parse().ok());
     Origin::Agent(Inherited {
+        written_s: written.unwrap_or_default(),
         drained: drained.map(str::to_owned).collect(),
         sick: sick.map(|(port, reason)| (port.to_owned(), reason.to_owned())).collect(),
     })
@@ -231,6 +235,7 @@ mod tests {
         assert_eq!(
             origin(&text),
             Origin::Agent(Inherited {
+                written_s: 100,
                 drained: vec!["eth1".to_owned()],
                 sick: vec![("eth2".to_owned(), sick[0].1.to_owned())],
             })

@@ -3,7 +3,7 @@
 mod host;
 
 use host::Host;
-use railweave_agent::{Agent, Inherited, Phase};
+use railweave_agent::{Agent, Inherited, Now, Phase};
 use railweave_telemetry::RailState;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn a_port_empties_and_is_given_back() {
     host.play(60);
     assert_eq!(host.jobs[job].sent(1), empty, "a report is a promise");
     assert!(host.jobs[job].sent(0) > other, "the job goes on");
-    assert!(host.agent.give_back("mlx5_1") && !host.agent.give_back("mlx5_1"));
+    assert!(host.give_back("mlx5_1") && !host.give_back("mlx5_1"));
     host.play(5);
     assert!(host.jobs[job].sent(1) > empty);
     assert!(host.findings("mlx5_1").is_empty() && host.agent.rules(7).is_empty());
@@ -121,7 +121,7 @@ fn the_name_of_an_interface_stands_for_its_addresses() {
     assert_eq!(host.phase("eth0"), Some(Phase::Empty));
     assert_eq!(host.jobs[job].snapshot.state.rails[0].state, RailState::Drained);
     assert_eq!(host.jobs[job].snapshot.state.rails[1].state, RailState::Up);
-    host.agent.give_back("eth0");
+    host.give_back("eth0");
     host.play(5);
     assert_eq!((host.phase("eth0@10.0.0.1"), host.phase("eth0")), (None, None));
     let single = host.job(7, "two", &["eth0@10.0.0.2"]);
@@ -143,7 +143,7 @@ fn a_reason_ends_without_the_others() {
         port.unwrap().reasons.iter().map(|reason| reason.reason.word()).collect::<Vec<_>>()
     };
     assert_eq!(reasons(&host), ["operator", "configuration"]);
-    assert!(host.agent.give_back("mlx5_1"));
+    assert!(host.give_back("mlx5_1"));
     assert_eq!(reasons(&host), ["configuration"]);
     assert_eq!(host.phase("mlx5_1"), Some(Phase::Empty), "it stays as empty as it is");
 }
@@ -396,9 +396,13 @@ fn a_file_of_an_agent_before_drains_no_port_that_was_given_back() {
     let before = Inherited { drained: vec!["mlx5_1".to_owned()], ..Inherited::default() };
     let mut host = Host::new("", &PORTS);
     assert_eq!(host.agent.inherit(&before).len(), 1);
-    assert!(host.agent.give_back("mlx5_1"));
-    // That of another run dir.
-    assert!(host.agent.inherit(&before).is_empty() && host.phase("mlx5_1").is_none());
+    let now = Now { clock: Duration::from_secs(100), ..host.now() };
+    assert!(host.agent.give_back("mlx5_1", now));
+    // Those of other run dirs.
+    let written = |written_s| Inherited { written_s, ..before.clone() };
+    assert!(host.agent.inherit(&written(100)).is_empty() && host.phase("mlx5_1").is_none());
+    assert_eq!(host.agent.inherit(&written(101)).len(), 1, "another agent was told since");
+    assert!(host.agent.give_back("mlx5_1", now));
     host.agent.drain("mlx5_1").unwrap();
     assert_eq!(host.agent.inherit(&before).len(), 1, "it is drained");
 }

@@ -360,7 +360,7 @@ fn shares_are_not_learnt_from_drains() {
     for _ in 0..10 {
         host.agent.drain("mlx5_1").unwrap();
         host.play(10);
-        host.agent.give_back("mlx5_1");
+        host.give_back("mlx5_1");
         host.play(4);
     }
     for _ in 0..4 {

@@ -49,7 +49,7 @@ fn shift(host: &mut Host, number: u64) {
     host.jobs[second].hangs = true;
     host.play(120);
     host.links.get_mut("mlx5_0").unwrap().knee = f64::INFINITY;
-    host.agent.give_back("mlx5_2");
+    host.give_back("mlx5_2");
     host.agent.forget(9, &format!("wrong{number}"));
     host.agent.forget(9, &host.jobs[second].file.clone());
     host.jobs[second].ended = Some(host.up);

@@ -240,6 +240,11 @@ impl Host {
         self.agent.policy_file(&self.agent.rules(user), self.now().clock)
     }
 
+    /// Gives a port back, as an operator does.
+    pub(crate) fn give_back(&mut self, port: &str) -> bool {
+        self.agent.give_back(port, self.now())
+    }
+
     /// Plays for this many seconds.
     pub(crate) fn play(&mut self, seconds: u64) {
         let end = self.up + Duration::from_secs(seconds);

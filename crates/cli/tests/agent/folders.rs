@@ -40,12 +40,14 @@ fn set_mode(path: impl AsRef<Path>, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// Starts an agent that finds its run dirs in its configuration or by itself.
-fn start(scratch: &Scratch, config: &str) -> Agent {
+/// Starts an agent that finds its run dirs in its configuration or by itself, with these words before its command.
+fn start(scratch: &Scratch, before: &[&str], config: &str) -> Agent {
     let config = scratch.file("agent.toml", &format!("every_ms = 200\n{config}"));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_railweave"));
-    command.args(["agent", "--listen", "127.0.0.1:0", "--config", &config]);
-    let agent = Agent::spawn(scratch, command.env("RAILWEAVE_RUN_DIR", scratch.run_dir()));
+    let words = [before, &[env!("CARGO_BIN_EXE_railweave"), "agent", "--listen", "127.0.0.1:0", "--config", &config]];
+    let words = words.concat();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).env("RAILWEAVE_RUN_DIR", scratch.run_dir());
+    let agent = Agent::spawn(scratch, &mut command);
     until("an agent that is ready", || agent.try_get("/readyz").ok().filter(|(status, _)| *status == 200));
     agent
 }
@@ -75,31 +77,20 @@ fn a_folder_that_was_away_is_forgotten_and_has_nothing_new_when_it_is_back() {
     agent.terminate();
 }
 
-/// The run dir of a user who does not exist, which is removed at the end.
-struct Other(PathBuf);
-
-impl Other {
-    fn new(scratch: &Scratch, user: u32, bytes_sent: u64) -> Self {
-        let path = Path::new("/dev/shm").join(format!("railweave-{user}"));
-        let file = publish(&scratch.path().join(format!("{user}")), bytes_sent);
-        // It comes with its file.
-        let new = path.with_extension("new");
-        let copy = new.join(file.file_name().unwrap());
-        fs::create_dir(&new).unwrap();
-        set_mode(&new, 0o700);
-        fs::copy(&file, &copy).unwrap();
-        set_mode(&copy, 0o600);
-        chown(&copy, Some(user), None).unwrap();
-        chown(&new, Some(user), None).unwrap();
-        fs::rename(&new, &path).unwrap();
-        Self(path)
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// Makes the run dir of a user who does not exist, with a file.
+fn make_run_dir(scratch: &Scratch, shm: &Path, user: u32, bytes_sent: u64) {
+    let path = shm.join(format!("railweave-{user}"));
+    let file = publish(&scratch.path().join(format!("{user}")), bytes_sent);
+    // It comes with its file.
+    let new = shm.join("new");
+    let copy = new.join(file.file_name().unwrap());
+    fs::create_dir(&new).unwrap();
+    set_mode(&new, 0o700);
+    fs::copy(&file, &copy).unwrap();
+    set_mode(&copy, 0o600);
+    chown(&copy, Some(user), None).unwrap();
+    chown(&new, Some(user), None).unwrap();
+    fs::rename(&new, &path).unwrap();
 }
 
 #[test]
@@ -108,8 +99,10 @@ fn the_run_dir_of_a_user_who_comes_counts_only_if_the_agent_watched_all_users() 
         return;
     }
     let scratch = Scratch::new("users");
-    let user = 3_100_000_000 + std::process::id();
-    let agent = start(&scratch, "");
+    // With a folder of its own in the place of that of this host's users.
+    let private = ["unshare", "--mount", "sh", "-c", "mount -t tmpfs -o mode=1777 none /dev/shm && exec \"$@\"", "sh"];
+    let agent = start(&scratch, &private, "");
+    let shm = PathBuf::from(format!("/proc/{}/root/dev/shm", agent.id()));
     let sent = |user: u32| {
         until("the user's bytes", || {
             let metrics = agent.try_get("/metrics").ok()?.1;
@@ -118,15 +111,15 @@ fn the_run_dir_of_a_user_who_comes_counts_only_if_the_agent_watched_all_users() 
             line.rsplit(' ').next()?.parse::<u64>().ok()
         })
     };
-    let _first = Other::new(&scratch, user, 4);
-    assert_eq!(sent(user), 4);
+    make_run_dir(&scratch, &shm, 1001, 4);
+    assert_eq!(sent(1001), 4);
     agent.put_config(&format!("run_dirs = [{:?}]\n", scratch.run_dir()));
     agent.signal(Signal::HUP);
     agent.until_said("the configuration was read again");
-    let _second = Other::new(&scratch, user + 1_000_000, 8);
+    make_run_dir(&scratch, &shm, 1002, 8);
     agent.put_config("");
     agent.signal(Signal::HUP);
-    assert_eq!(sent(user + 1_000_000), 0);
+    assert_eq!(sent(1002), 0);
     agent.terminate();
 }
 
@@ -136,7 +129,7 @@ fn a_folder_that_the_configuration_names_no_more_is_no_finding() {
     let other = scratch.path().join("other");
     fs::create_dir(&other).unwrap();
     set_mode(&other, 0o777);
-    let agent = start(&scratch, &format!("run_dirs = [{:?}, {other:?}]\n", scratch.run_dir()));
+    let agent = start(&scratch, &[], &format!("run_dirs = [{:?}, {other:?}]\n", scratch.run_dir()));
     agent.until_finding("file-refused");
     until_looks(&agent);
     assert_eq!(agent.count_said("not watched: "), 1, "{}", agent.log());
@@ -168,5 +161,37 @@ fn a_file_that_there_was_no_room_for_is_still_older_than_the_agent() {
     publish(&mut second, 2, 8, 2);
     until_processes(&agent, 1);
     assert_eq!(sent(&agent), 0.0);
+    agent.terminate();
+}
+
+#[test]
+fn a_folder_that_a_reload_leaves_out_has_no_policy_any_more() {
+    let scratch = Scratch::new("left-out");
+    let other = scratch.path().join("other");
+    RunDir::named(Some(&other)).make().unwrap();
+    let rules = "fixed = [\"any -> policy speed\"]\nttl_s = 86400\n";
+    let agent = start(&scratch, &[], &format!("{rules}run_dirs = [{:?}, {other:?}]\n", scratch.run_dir()));
+    let policy = other.join("policy");
+    until("the policy of the other", || policy.exists().then_some(()));
+    let reload = |run_dirs: &str| {
+        agent.put_config(&format!("{rules}run_dirs = [{run_dirs}]\n"));
+        agent.signal(Signal::HUP);
+    };
+    let (one, both) = (format!("{:?}", scratch.run_dir()), format!("{:?}, {other:?}", scratch.run_dir()));
+    reload(&one);
+    until("no policy of the other", || (!policy.exists()).then_some(()));
+    assert!(scratch.has_policy());
+    reload(&both);
+    until("the policy of the other", || policy.exists().then_some(()));
+    // That of somebody else stays.
+    let foreign = scratch.file("foreign", "railweave-policy 1\nttl forever\nany -> policy static\n");
+    fs::rename(foreign, &policy).unwrap();
+    agent.until_said("was written by somebody else");
+    reload(&one);
+    until("the folder to be left out", || {
+        let users = agent.get("/api/v1/users");
+        (users[0]["run_dirs"].as_array()?.len() == 1).then_some(())
+    });
+    assert!(fs::read_to_string(&policy).unwrap().contains("static"));
     agent.terminate();
 }

@@ -34,8 +34,6 @@ pub(super) struct Watched {
     /// The time of the last look at its files, and the name of the file with which the next one begins.
     pub(super) read_at: Instant,
     next: String,
-    /// The time of the last look at its policy file.
-    pub(super) steered_at: Instant,
 }
 
 struct Followed {
@@ -70,7 +68,6 @@ impl Watched {
             is_crowded: false,
             read_at: Instant::now(),
             next: String::new(),
-            steered_at: Instant::now(),
         }
     }
 
@@ -176,7 +173,6 @@ impl Watched {
 
     /// Takes the right to steer if nobody has it, and writes the policy file if it has to be. Returns the agent's say.
     pub(super) fn steer(&mut self, shared: &Shared) -> Steers {
-        self.steered_at = Instant::now();
         let (user, path) = (self.folder.owner(), self.path());
         let steers = match self.prepare(shared) {
             Ok(()) if self.is_inherited && shared.agent().is_undecided() => Steers::Yes,
@@ -282,10 +278,27 @@ impl Watched {
         Ok(())
     }
 
+    /// Removes the policy file that this agent wrote: the folder is not to be watched any more.
+    pub(super) fn give_up(&mut self, shared: &Shared) {
+        if self.lock.is_none() || self.prepare(shared).is_err() || self.written.is_none() {
+            return;
+        }
+        match self.folder.remove_policy() {
+            Ok(()) => self.written = None,
+            Err(error) => log::say(&format!("\"{}/policy\" {error}", self.path())),
+        }
+    }
+
     /// Writes the policy file once more, so that it holds for its whole time to live after the agent's end.
     pub(super) fn leave(&mut self, shared: &Shared) {
+        if self.lock.is_none() {
+            return;
+        }
         // Orders may have come since the last look, and somebody else's file.
-        if self.lock.is_none() || self.steer(shared) != Steers::Yes || self.written.is_none() {
+        if let Steers::No(reason) = self.steer(shared) {
+            return log::say(&reason);
+        }
+        if self.written.is_none() {
             return;
         }
         let text = {
@@ -379,7 +392,7 @@ mod tests {
         shared.agent().drain("rail1").unwrap();
         watched.leave(&shared);
         assert!(fs::read_to_string(&policy).unwrap().contains("rail=rail1,"));
-        shared.agent().give_back("rail1");
+        shared.agent().give_back("rail1", shared.now());
         watched.leave(&shared);
         assert!(!policy.exists());
         shared.agent().drain("rail1").unwrap();

@@ -18,10 +18,6 @@ const LONGEST: Duration = Duration::from_millis(800);
 /// user who makes files for the purpose comes near it.
 const LONGEST_FOLDER: Duration = Duration::from_millis(250);
 
-/// The longest time for which a look reads and writes policy files. Those of 1,024 users take less than a tenth of a
-/// second.
-const LONGEST_STEER: Duration = Duration::from_millis(500);
-
 /// The work of looks.
 pub(super) struct Looks {
     settings: Settings,
@@ -74,25 +70,16 @@ impl Looks {
             agent.set_look_took(begin.elapsed());
             agent.end_look(readings, shared.now())
         };
-        self.steer(shared);
-        lines.sort_by_key(|(severity, _)| std::cmp::Reverse(*severity));
-        for (severity, text) in lines {
-            log::say_as(severity, &text);
-        }
-    }
-
-    /// Writes the policy files that have to be. If that takes too long, those that were looked at last wait.
-    fn steer(&mut self, shared: &Shared) {
-        let begin = Instant::now();
         // This user's own comes first: its policy file says which ports the agent before this one had drained.
         let own = self.settings.own_run_dir().path();
         let mut folders: Vec<_> = self.watched.iter_mut().collect();
-        folders.sort_by_key(|(path, watched)| (*path != own, watched.steered_at));
+        folders.sort_by_key(|(path, _)| *path != own);
         for (_, watched) in folders {
-            if begin.elapsed() >= LONGEST_STEER {
-                break;
-            }
             watched.steer(shared);
+        }
+        lines.sort_by_key(|(severity, _)| std::cmp::Reverse(*severity));
+        for (severity, text) in lines {
+            log::say_as(severity, &text);
         }
     }
 
@@ -128,6 +115,9 @@ impl Looks {
         self.watched.retain(|path, watched| {
             let stays = wanted.contains(path) && watched.is_in_place();
             if !stays {
+                if watched.is_in_place() {
+                    watched.give_up(shared);
+                }
                 watched.forget(&mut shared.agent());
                 if let Some(text) = watched.written() {
                     self.written.insert(path.clone(), text.to_owned());

@@ -157,7 +157,7 @@ async fn give_back(State(shared): Shares, port: Result<Path<String>, PathRejecti
         Ok(port) => port,
         Err((status, reason)) => return failure(status, &reason),
     };
-    if !shared.agent().give_back(&port) {
+    if !shared.agent().give_back(&port, shared.now()) {
         let reason = format!(
             "port {port:?} was not drained through the API; allowed: one that was; try GET /api/v1/drains for the \
              reasons: the configuration may drain it"

@@ -46,6 +46,10 @@ impl Settings {
         if !arguments.run_dir.is_empty() {
             config.run_dirs.clone_from(&arguments.run_dir);
         }
+        for run_dir in &mut config.run_dirs {
+            *run_dir = std::path::absolute(&*run_dir)
+                .map_err(|error| format!("run_dirs: \"{}\": {error}; try an absolute path", run_dir.display()))?;
+        }
         if arguments.token_file.is_some() {
             config.token_file.clone_from(&arguments.token_file);
         }
@@ -282,7 +286,8 @@ mod tests {
         let found = run_dirs(&settings, &mut Users::default());
         settings.config.run_dirs = vec![other.clone()];
         let named = run_dirs(&settings, &mut Users::default());
-        fs::remove_dir(&other).unwrap();
+        // An agent that runs here may have put its lock there.
+        let _ = fs::remove_dir_all(&other);
         assert!(found.contains(&own.path().to_owned()));
         assert_eq!(found.contains(&other), is_root);
         assert_eq!(named, [other], "these alone");
