@@ -1,11 +1,11 @@
 //! Folders that come, go, are many, or take long.
 
-use crate::host::{Agent, Scratch, is_root, until};
+use crate::host::{Agent, Scratch, is_root, set_mode, until};
 use crate::policies::until_looks;
 use railweave_telemetry::{Connection, Process, Publisher, Rail, RunDir, State};
 use rustix::process::Signal;
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::fs;
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -34,10 +34,6 @@ fn sent(agent: &Agent) -> f64 {
     let metrics = agent.try_get("/metrics").unwrap().1;
     let lines = metrics.lines().filter(|line| line.starts_with("railweave_rail_sent_bytes_total"));
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
-}
-
-fn set_mode(path: impl AsRef<Path>, mode: u32) {
-    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
 /// Starts an agent that finds its run dirs in its configuration or by itself, with these words before its command.

@@ -1,12 +1,12 @@
 //! The policy file: one of somebody else, a disk that is full, and a clock that jumps.
 
-use crate::host::{Agent, Scratch, is_root, until};
+use crate::host::{Agent, Scratch, is_root, set_mode, until};
 use crate::job::{Job, can_slow};
 use crate::life::written_s;
 use railweave_telemetry::{Connection, Process, Publisher, Rail, RunDir, State};
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -205,15 +205,14 @@ fn only_what_began_under_the_agents_eyes_counts() {
         let mut publisher = Publisher::new(folder(name), state.process.id);
         assert!(publisher.publish(&state, 1).is_none());
     };
-    let set_mode = |name, mode| fs::set_permissions(scratch.path().join(name), Permissions::from_mode(mode)).unwrap();
     publish("run", 1);
     publish("refused", 2);
-    set_mode("refused", 0o777);
+    set_mode(scratch.path().join("refused"), 0o777);
     let folders = ["refused", "later"].map(|name| scratch.path().join(name).to_str().unwrap().to_owned());
     let agent = Agent::start(&scratch, "", &["--run-dir", &folders[0], "--run-dir", &folders[1]]);
     publish("later", 4);
     publish("run", 8);
-    set_mode("refused", 0o700);
+    set_mode(scratch.path().join("refused"), 0o700);
     agent.until_said("refused\" is watched now");
     agent.until_said("later\" is watched now");
     until("the processes of all folders", || {

@@ -1,6 +1,6 @@
 //! Everything that an agent refuses.
 
-use crate::host::{Agent, Scratch, exchange, free_port, is_root, over_tcp, until};
+use crate::host::{Agent, Scratch, exchange, free_port, is_root, over_tcp, set_mode, until};
 use railweave_patience::in_time;
 use rustix::process::Signal;
 use std::fs::{self, DirBuilder};
@@ -19,7 +19,7 @@ const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// Writes the file of the token, with these permissions, and returns its path.
 fn token_file(scratch: &Scratch, mode: u32) -> String {
     let path = scratch.file(&format!("token-{mode:o}"), &format!("{TOKEN}\n"));
-    fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    set_mode(&path, mode);
     path
 }
 
@@ -230,7 +230,7 @@ fn unprivileged(scratch: &Scratch) -> Agent {
     // That user may not be able to start the program where it lies.
     let program = scratch.path().join("railweave");
     fs::copy(env!("CARGO_BIN_EXE_railweave"), &program).unwrap();
-    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    set_mode(scratch.path(), 0o755);
     let command = Agent::command(scratch, "drain = [\"rail1\"]\n", &[]);
     let mut unprivileged = Command::new(program);
     unprivileged.args(command.get_args()).current_dir("/").uid(65_534).gid(65_534);
@@ -260,7 +260,7 @@ fn a_lock_that_may_not_be_opened_is_named_with_those_who_may_remove_it() {
     std::os::unix::fs::chown(scratch.run_dir(), Some(65_534), None).unwrap();
     let lock = scratch.run_dir().join("agent.lock");
     fs::write(&lock, "").unwrap();
-    fs::set_permissions(&lock, fs::Permissions::from_mode(0o600)).unwrap();
+    set_mode(&lock, 0o600);
     let agent = unprivileged(&scratch);
     agent.until_said("not-steering");
     let words = "belongs to user 0, and this user may not open it";
@@ -353,13 +353,13 @@ fn a_folder_that_is_refused_is_a_finding() {
     let scratch = Scratch::new("refused-folder");
     let other = scratch.path().join("other");
     DirBuilder::new().mode(0o777).create(&other).unwrap();
-    fs::set_permissions(&other, fs::Permissions::from_mode(0o777)).unwrap();
+    set_mode(&other, 0o777);
     let missing = scratch.path().join("missing");
     let folders = ["--run-dir", other.to_str().unwrap(), "--run-dir", missing.to_str().unwrap()];
     let agent = Agent::start(&scratch, "", &folders);
     assert!(agent.until_finding("file-refused").contains("may be written by others"));
     assert_eq!(agent.get("/api/v1/findings").as_array().map(Vec::len), Some(1), "one that is missing has no jobs");
-    fs::set_permissions(&other, fs::Permissions::from_mode(0o700)).unwrap();
+    set_mode(&other, 0o700);
     until("no finding", || agent.finding("file-refused").is_none().then_some(()));
     agent.terminate();
 }
@@ -381,17 +381,21 @@ fn files_that_take_long_to_read_wait_for_their_turn() {
     agent.terminate();
 }
 
+/// Makes the run dir one that the agent may not use, and waits until it knows.
+fn lose_run_dir(scratch: &Scratch, agent: &Agent) {
+    set_mode(scratch.run_dir(), 0o777);
+    agent.until_said("may be written by others");
+}
+
 #[test]
 fn the_agents_own_file_drains_no_port_that_was_given_back() {
     let scratch = Scratch::new("own-file");
     let agent = Agent::start(&scratch, "", &[]);
     agent.drain("rail1");
     scratch.until_policy("rail=rail1,");
-    let set_mode = |mode| fs::set_permissions(scratch.run_dir(), fs::Permissions::from_mode(mode)).unwrap();
-    set_mode(0o777);
-    agent.until_said("may be written by others");
+    lose_run_dir(&scratch, &agent);
     agent.give_back("rail1");
-    set_mode(0o700);
+    set_mode(scratch.run_dir(), 0o700);
     agent.until_said("is watched now");
     until("no policy", || (!scratch.has_policy()).then_some(()));
     assert_eq!((agent.get("/api/v1/drains"), agent.count_said("stays drained")), (serde_json::json!([]), 0));
@@ -404,11 +408,9 @@ fn a_file_that_another_agent_wrote_meanwhile_is_taken_over() {
     let agent = Agent::start(&scratch, "", &[]);
     agent.drain("rail1");
     scratch.until_policy("rail=rail1,");
-    let set_mode = |mode| fs::set_permissions(scratch.run_dir(), fs::Permissions::from_mode(mode)).unwrap();
-    set_mode(0o777);
-    agent.until_said("may be written by others");
+    lose_run_dir(&scratch, &agent);
     drain_by_file(&scratch.run_dir(), "rail2", fs::metadata(scratch.run_dir()).unwrap().uid());
-    set_mode(0o700);
+    set_mode(scratch.run_dir(), 0o700);
     agent.until_said("port rail2 stays drained");
     assert!(scratch.until_policy(",rail2,").contains("rail=rail1,"), "both are drained");
     agent.terminate();

@@ -1,16 +1,11 @@
 //! The configuration, the token, and the requests that they permit.
 
-use crate::host::{Agent, Scratch, free_port, is_root, over_tcp, until};
+use crate::host::{Agent, Scratch, free_port, is_root, over_tcp, set_mode, until};
 use rustix::process::Signal;
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::Path;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::process::Command;
 use std::time::{Duration, Instant};
-
-fn set_mode(path: impl AsRef<Path>, mode: u32) {
-    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
-}
 
 /// Writes the file of a token, and returns its path.
 fn put_token(scratch: &Scratch, token: &str) -> String {

@@ -373,14 +373,15 @@ impl Followed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::agent::scratch::Scratch;
     use crate::commands::agent::shared::tests::shared;
     use railweave_telemetry::RunDir;
     use std::fs;
 
     #[test]
     fn orders_that_came_since_the_last_look_are_in_the_file_that_is_left() {
-        let path = std::env::temp_dir().join(format!("railweave-leave-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
+        let scratch = Scratch::new("leave");
+        let path = scratch.path().join("run");
         RunDir::named(Some(&path)).make().unwrap();
         let (shared, policy) = (shared(), path.join("policy"));
         let mut watched = Watched::new(Folder::open(&path).unwrap(), false, None);
@@ -400,6 +401,5 @@ mod tests {
         fs::write(&policy, foreign).unwrap();
         watched.leave(&shared);
         assert_eq!(fs::read_to_string(&policy).unwrap(), foreign);
-        fs::remove_dir_all(&path).unwrap();
     }
 }

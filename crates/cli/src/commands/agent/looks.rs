@@ -167,14 +167,13 @@ impl Looks {
 mod tests {
     use super::*;
     use crate::commands::agent::Arguments;
+    use crate::commands::agent::scratch::Scratch;
     use railweave_telemetry::{Connection, Process, Publisher, Rail, RunDir, State};
-    use std::fs;
 
     #[test]
     fn folders_and_files_take_turns_if_there_is_no_time_for_all() {
-        let path = std::env::temp_dir().join(format!("railweave-turns-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir(&path).unwrap();
+        let scratch = Scratch::new("turns");
+        let path = scratch.path();
         let run_dir: Vec<PathBuf> = ["a", "b"].map(|name| path.join(name)).into();
         for number in 1..=4_u8 {
             let folder = RunDir::named(Some(&run_dir[usize::from(number) % 2]));
@@ -185,10 +184,10 @@ mod tests {
             assert!(Publisher::new(folder, [number; 16]).publish(&state, 1).is_none());
         }
         let arguments =
-            Arguments { config: None, listen: None, run_dir, token_file: None, root: path.clone(), check: false };
+            Arguments { config: None, listen: None, run_dir, token_file: None, root: path.to_owned(), check: false };
         let settings = Settings::read(&arguments).unwrap();
         let shared = Shared::new(&settings);
-        let mut looks = Looks::new(&path, &settings);
+        let mut looks = Looks::new(path, &settings);
         looks.find_folders(&shared);
         let mut look = |longest| {
             looks.read_folders(&shared, longest, longest);
@@ -202,6 +201,5 @@ mod tests {
             assert_eq!(look(Duration::ZERO), (Some(count), true));
         }
         assert_eq!(look(LONGEST), (Some(4), false));
-        fs::remove_dir_all(&path).unwrap();
     }
 }

@@ -8,6 +8,8 @@ mod folders;
 mod log;
 mod looks;
 mod own_socket;
+#[cfg(test)]
+mod scratch;
 mod script;
 mod server;
 mod settings;

@@ -244,32 +244,31 @@ fn user_of(name: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::agent::scratch::Scratch;
     use std::fs;
 
     #[test]
     fn a_run_dir_has_the_number_of_its_owner_and_outlives_a_folder_that_cannot_be_listed() {
-        let shm = std::env::temp_dir().join(format!("railweave-users-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&shm);
-        fs::create_dir(&shm).unwrap();
+        let scratch = Scratch::new("users");
+        let shm = scratch.path();
         let user = rustix::process::geteuid().as_raw();
         for name in [format!("{user}"), format!("0{user}"), format!("{}", user + 1), String::new(), format!("{user}x")]
         {
             fs::create_dir(shm.join(format!("railweave-{name}"))).unwrap();
         }
         let mut users = Users::default();
-        users.find(&shm);
+        users.find(shm);
         let own = shm.join(format!("railweave-{user}"));
         assert!(users.found.iter().eq([&own]) && !users.began(&own), "it was there before");
         users.find(&shm.join("missing"));
         assert_eq!(users.found.len(), 1);
         fs::remove_dir(&own).unwrap();
-        users.find(&shm);
+        users.find(shm);
         fs::create_dir(&own).unwrap();
-        users.find(&shm);
+        users.find(shm);
         assert!(users.began(&own));
-        users.find(&shm);
+        users.find(shm);
         assert!(!users.began(&own));
-        fs::remove_dir_all(&shm).unwrap();
     }
 
     #[test]
@@ -298,9 +297,8 @@ mod tests {
         if !rustix::process::geteuid().is_root() {
             return;
         }
-        let shm = std::env::temp_dir().join(format!("railweave-many-users-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&shm);
-        fs::create_dir(&shm).unwrap();
+        let scratch = Scratch::new("many-users");
+        let shm = scratch.path();
         let last = 100_000 + MOST_USERS as u32;
         let path = |user: u32| shm.join(format!("railweave-{user}"));
         let make = |user: u32| {
@@ -309,20 +307,19 @@ mod tests {
         };
         (100_001..=last).for_each(make);
         let mut users = Users::default();
-        users.find(&shm);
+        users.find(shm);
         assert_eq!((users.found.len(), &users.more), (MOST_USERS, &None));
         make(1000);
-        users.find(&shm);
+        users.find(shm);
         assert!(!users.found.contains(&path(1000)), "whoever is watched stays so");
         let more = users.more.clone();
         fs::remove_dir(path(100_001)).unwrap();
-        users.find(&shm);
+        users.find(shm);
         assert!(users.found.contains(&path(1000)) && !users.began(&path(1000)), "it was there before");
         make(100_001);
         assert!(more.is_some_and(|(_, reason)| reason.contains("more than 1024 users")));
         let mut users = Users::default();
-        users.find(&shm);
+        users.find(shm);
         assert!(users.found.contains(&path(1000)) && !users.found.contains(&path(last)), "people come first");
-        fs::remove_dir_all(&shm).unwrap();
     }
 }

@@ -291,6 +291,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Bounded<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
     #[test]
     fn a_connection_that_has_lost_its_place_does_not_have_that_of_the_next_one() {
@@ -306,13 +307,17 @@ mod tests {
         assert!(locked(&places).by_number.len() == MOST_CONNECTIONS && !locked(&places).by_number.contains_key(&last));
     }
 
-    #[tokio::test]
-    async fn each_answer_has_its_time_even_if_the_requests_came_together() {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    /// Returns the two ends of a connection with room for this many bytes.
+    fn pair(room: usize) -> (DuplexStream, Bounded<DuplexStream>) {
         let places = Places::default();
         let number = take_place(&places);
-        let (mut peer, io) = tokio::io::duplex(64);
-        let mut connection = Bounded::new(io, places, number);
+        let (peer, io) = tokio::io::duplex(room);
+        (peer, Bounded::new(io, places, number))
+    }
+
+    #[tokio::test]
+    async fn each_answer_has_its_time_even_if_the_requests_came_together() {
+        let (mut peer, mut connection) = pair(64);
         peer.write_all(b"two requests").await.unwrap();
         connection.read_exact(&mut [0; 12]).await.unwrap();
         assert!(connection.due.is_some() && connection.answer_due.is_none());
@@ -326,11 +331,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_ends_when_it_idles_or_something_is_due() {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let places = Places::default();
-        let number = take_place(&places);
-        let (mut peer, io) = tokio::io::duplex(64);
-        let mut connection = Bounded::new(io, places, number);
+        let (mut peer, mut connection) = pair(64);
         peer.write_all(b"a request").await.unwrap();
         connection.read_exact(&mut [0; 9]).await.unwrap();
         connection.write_all(b"an answer").await.unwrap();
@@ -353,11 +354,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_that_has_no_room_yet_does_not_end_when_its_request_was_due() {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let places = Places::default();
-        let number = take_place(&places);
-        let (mut peer, io) = tokio::io::duplex(8);
-        let mut connection = Bounded::new(io, places, number);
+        let (mut peer, mut connection) = pair(8);
         connection.write_all(b"8 bytes.").await.unwrap();
         connection.flush().await.unwrap();
         peer.write_all(b"a").await.unwrap();
