@@ -250,7 +250,7 @@ impl Folder {
         }
         let (file, facts) = trusted::judge(opened, self.owner)?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(Lock { _file: file, identity: (facts.dev(), facts.ino()) })),
+            Ok(()) => Ok(Some(Lock { file, identity: (facts.dev(), facts.ino()) })),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error.into()),
         }
@@ -271,9 +271,17 @@ impl Folder {
 /// The right to steer the jobs of a run dir. It ends with this value, or with the process.
 #[derive(Debug)]
 pub struct Lock {
-    _file: File,
+    file: File,
     /// The device and the inode.
     identity: (u64, u64),
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing is too little: a process that is being started, by the agent's script policy, may have the file open
+        // too, and with it the lock (flock(2)).
+        let _ = self.file.unlock();
+    }
 }
 
 #[cfg(test)]
@@ -408,7 +416,10 @@ mod tests {
         let folder = Folder::open(&scratch.0).unwrap();
         let other = Folder::open(&scratch.0).unwrap();
         let lock = folder.lock().unwrap();
-        assert!(lock.as_ref().is_some_and(|lock| folder.honours(lock)) && other.lock().unwrap().is_none());
+        let lock = lock.filter(|lock| folder.honours(lock)).unwrap();
+        assert!(other.lock().unwrap().is_none());
+        // A process that is being started has it open as well.
+        let _inherited = lock.file.try_clone().unwrap();
         drop(lock);
         let lock = other.lock().unwrap().unwrap();
         fs::remove_file(scratch.0.join(LOCK)).unwrap();
