@@ -18,7 +18,7 @@ use crate::user::{Steers, User};
 use crate::weights::{Shares, groups, orders, senders};
 use crate::world::{FileKey, World};
 use railweave_counters::PortReading;
-use railweave_telemetry::{Presence, Snapshot};
+use railweave_telemetry::{AHEAD_S, Presence, Snapshot};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -33,6 +33,8 @@ const MOST_GIVEN_BACK: usize = 1024;
 #[derive(Debug)]
 pub struct Agent {
     pub(crate) config: Config,
+    /// The reason why another configuration was not taken since: a sentence.
+    refused_config: Option<String>,
     /// The version, host and process id, for people.
     pub(crate) name: String,
     pub(crate) version: String,
@@ -50,7 +52,7 @@ pub struct Agent {
     /// The ports that an operator has drained through the API.
     operator: BTreeSet<String>,
     /// Those that were given back since the agent began, and the times: files that were written before may name them.
-    given_back: BTreeMap<String, Duration>,
+    given_back: BTreeMap<String, Now>,
     shares: Shares,
     balance: Balance<GroupKey>,
     pub(crate) weights: GroupWeights,
@@ -69,6 +71,7 @@ impl Agent {
         let series = config.series;
         Self {
             config,
+            refused_config: None,
             name: format!("{version} on {host}, process {pid}"),
             version: version.to_owned(),
             world: World::new(series),
@@ -101,7 +104,13 @@ impl Agent {
         if config.script != self.config.script {
             self.script = Script::default();
         }
-        self.config = config;
+        (self.config, self.refused_config) = (config, None);
+    }
+
+    /// Notes that another configuration was not taken, with a sentence. Returns true if there is a finding already, so
+    /// that the log will not say this one.
+    pub fn refuse_config(&mut self, reason: String) -> bool {
+        self.refused_config.replace(reason).is_some()
     }
 
     /// Returns the configuration in force.
@@ -198,10 +207,10 @@ impl Agent {
     pub fn give_back(&mut self, port: &str, now: Now) -> bool {
         let was_drained = self.operator.remove(port);
         if was_drained {
-            self.given_back.insert(port.to_owned(), now.clock);
+            self.given_back.insert(port.to_owned(), now);
             // Names may be made up, and the oldest are those that matter least.
             if self.given_back.len() > MOST_GIVEN_BACK
-                && let Some(oldest) = self.given_back.iter().min_by_key(|(_, at)| **at).map(|(port, _)| port.clone())
+                && let Some(oldest) = self.given_back.iter().min_by_key(|(_, at)| at.up).map(|(port, _)| port.clone())
             {
                 self.given_back.remove(&oldest);
             }
@@ -212,11 +221,16 @@ impl Agent {
 
     /// Takes over the orders of an agent before this one, but for ports that were given back since. Returns the
     /// sentences to log.
-    pub fn inherit(&mut self, before: &Inherited) -> Vec<String> {
+    ///
+    /// If the clock was set back meanwhile, a file from the future is older than what was given back, and what was
+    /// given back in the future is older than the file.
+    pub fn inherit(&mut self, before: &Inherited, now: Now) -> Vec<String> {
         let mut lines = Vec::new();
-        let is_over =
-            |port: &&String| self.given_back.get(*port).is_some_and(|at| Duration::from_secs(before.written_s) <= *at);
-        let drained: Vec<_> = before.drained.iter().filter(|port| !is_over(port)).collect();
+        let written = Duration::from_secs(before.written_s);
+        let is_ahead = written > now.clock + Duration::from_secs(AHEAD_S);
+        let is_over = |at: &Now| at.clock <= now.clock && (written <= at.clock || is_ahead);
+        let is_given_back = |port: &&String| self.given_back.get(*port).is_some_and(is_over);
+        let drained: Vec<_> = before.drained.iter().filter(|port| !is_given_back(port)).collect();
         for port in drained {
             lines.push(match self.drain(port) {
                 Ok(()) => format!("port {port} stays drained, as an agent before this one was told"),
@@ -445,6 +459,7 @@ impl Agent {
             config: &self.config,
             world: &self.world,
             users: &self.users,
+            refused_config: self.refused_config.as_deref(),
             refused_folders: &self.refused_folders,
             counters: &self.counters,
             uses: &self.uses,

@@ -43,6 +43,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) config: &'a Config,
     pub(crate) world: &'a World,
     pub(crate) users: &'a BTreeMap<u32, User>,
+    pub(crate) refused_config: Option<&'a str>,
     pub(crate) refused_folders: &'a BTreeMap<String, String>,
     pub(crate) counters: &'a BTreeMap<String, PortCounters>,
     pub(crate) uses: &'a BTreeMap<String, PortUse>,
@@ -109,6 +110,9 @@ impl Seen<'_> {
         if self.config.balance.is_some() && self.balance.is_active() {
             let text = "ports are shared between jobs so that the slowest gains".to_owned();
             found.add("balance", "", Severity::Info, text);
+        }
+        if let Some(reason) = self.refused_config {
+            found.add("config-refused", "", Severity::Warning, reason.to_owned());
         }
         if let Some(config) = &self.config.script
             && let Some(trouble) = self.script.trouble(config.timeout_s, self.up)

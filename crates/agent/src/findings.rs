@@ -41,7 +41,7 @@ pub struct Finding {
 }
 
 /// All kinds of findings, with their meanings.
-pub const KINDS: [(&str, &str); 14] = [
+pub const KINDS: [(&str, &str); 15] = [
     ("rail-down", "rails of jobs on the port are down"),
     ("port-sick", "the link of the port has errors, so the port is kept empty"),
     ("port-congested", "data over the port meets congestion, so the port has less of it"),
@@ -56,6 +56,7 @@ pub const KINDS: [(&str, &str); 14] = [
     ("not-steering", "the agent writes no policy for a user, or not all of it"),
     ("balance", "ports are shared between jobs by orders"),
     ("script", "the program of the policy script fails"),
+    ("config-refused", "the configuration was read again and not taken, so the last one stays in force"),
 ];
 
 /// The most findings of a kind; those beyond are only counted.

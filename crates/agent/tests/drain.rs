@@ -395,16 +395,49 @@ fn a_port_that_is_drained_is_never_one_too_many() {
 fn a_file_of_an_agent_before_drains_no_port_that_was_given_back() {
     let before = Inherited { drained: vec!["mlx5_1".to_owned()], ..Inherited::default() };
     let mut host = Host::new("", &PORTS);
-    assert_eq!(host.agent.inherit(&before).len(), 1);
-    let now = Now { clock: Duration::from_secs(100), ..host.now() };
-    assert!(host.agent.give_back("mlx5_1", now));
+    let at = |clock| Now { clock: Duration::from_secs(clock), up: Duration::ZERO };
+    assert_eq!(host.agent.inherit(&before, at(0)).len(), 1);
+    assert!(host.agent.give_back("mlx5_1", at(100)));
     // Those of other run dirs.
     let written = |written_s| Inherited { written_s, ..before.clone() };
-    assert!(host.agent.inherit(&written(100)).is_empty() && host.phase("mlx5_1").is_none());
-    assert_eq!(host.agent.inherit(&written(101)).len(), 1, "another agent was told since");
-    assert!(host.agent.give_back("mlx5_1", now));
+    assert!(host.agent.inherit(&written(100), at(102)).is_empty() && host.phase("mlx5_1").is_none());
+    assert_eq!(host.agent.inherit(&written(101), at(102)).len(), 1, "another agent was told since");
+    assert!(host.agent.give_back("mlx5_1", at(103)));
     host.agent.drain("mlx5_1").unwrap();
-    assert_eq!(host.agent.inherit(&before).len(), 1, "it is drained");
+    assert_eq!(host.agent.inherit(&before, at(104)).len(), 1, "it is drained");
+}
+
+#[test]
+fn a_clock_that_was_set_back_confuses_no_orders() {
+    let mut host = Host::new("", &PORTS);
+    let at = |clock| Now { clock: Duration::from_secs(clock), up: Duration::ZERO };
+    let written = |written_s| Inherited { written_s, drained: vec!["mlx5_1".to_owned()], ..Inherited::default() };
+    let give_back = |host: &mut Host, clock| {
+        host.agent.drain("mlx5_1").unwrap();
+        assert!(host.agent.give_back("mlx5_1", at(clock)));
+    };
+    give_back(&mut host, 2000);
+    assert!(host.agent.inherit(&written(5000), at(2100)).is_empty(), "the file is from before the clock was set back");
+    assert_eq!(host.agent.inherit(&written(2160), at(2100)).len(), 1, "the clocks of two hosts differ");
+    give_back(&mut host, 5000);
+    assert_eq!(host.agent.inherit(&written(2000), at(2100)).len(), 1, "another agent was told after the clock was set");
+}
+
+#[test]
+fn the_first_of_many_ports_that_were_given_back_is_forgotten_whatever_the_clock_says() {
+    let mut host = Host::new("", &PORTS);
+    for number in 0..=1024 {
+        let port = format!("port{number}");
+        host.agent.drain(&port).unwrap();
+        let now = Now { clock: Duration::from_secs(5000 - number), up: Duration::from_secs(number) };
+        assert!(host.agent.give_back(&port, now));
+    }
+    let mut inherit = |number: u64| {
+        let before = Inherited { written_s: 1, drained: vec![format!("port{number}")], ..Inherited::default() };
+        let now = Now { clock: Duration::from_secs(5000), up: Duration::from_secs(2000) };
+        host.agent.inherit(&before, now).len()
+    };
+    assert_eq!([0, 1, 1024].map(&mut inherit), [1, 0, 0]);
 }
 
 #[test]
@@ -412,7 +445,7 @@ fn the_errors_of_a_sick_port_are_no_other_orders() {
     let orders = |reason: &str, change: fn(&mut Agent)| {
         let mut host = Host::new("[avoid_sick]\n", &PORTS);
         let sick = vec![("mlx5_1".to_owned(), reason.to_owned())];
-        host.agent.inherit(&Inherited { sick, ..Inherited::default() });
+        host.agent.inherit(&Inherited { sick, ..Inherited::default() }, host.now());
         change(&mut host.agent);
         let rules = host.agent.rules(7);
         assert!(host.agent.policy_file(&rules, Duration::ZERO).contains(&format!("# sick mlx5_1 {reason}\n")));

@@ -10,8 +10,8 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::policy_file::LARGEST_POLICY;
-use crate::run_dir::{RunDirError, is_telemetry, objection};
-use crate::trusted::{self, FileError, READ};
+use crate::run_dir::{self, RunDirError, is_telemetry, objection};
+use crate::trusted::{self, FileError, READ, Stamp};
 
 /// The name of the policy file.
 const POLICY: &str = "policy";
@@ -36,6 +36,17 @@ pub struct Files {
     pub names: Vec<String>,
     /// The reason why there may be more, the end of a sentence that begins with the folder.
     pub more: Option<String>,
+}
+
+/// A policy file that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundPolicy {
+    /// Its text.
+    pub text: String,
+    /// The number of its owner: the folder's owner or root.
+    pub owner: u32,
+    /// Its stamp: until it changes, the file is this one.
+    pub stamp: Stamp,
 }
 
 /// A file of a run dir that is not used. The text is the end of a sentence that begins with the file.
@@ -88,6 +99,7 @@ impl Folder {
     /// If it cannot be opened, is a symbolic link or no folder, or if anybody but its owner may write there. Its owner
     /// is this user, unless this is root.
     pub fn open(path: &Path) -> Result<Self, RunDirError> {
+        let path = &run_dir::plain(path);
         let failed = |error: io::Error| RunDirError::Read { path: path.to_owned(), error };
         let refused = |reason: &str| RunDirError::Refused { path: path.to_owned(), reason: reason.to_owned() };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -165,24 +177,21 @@ impl Folder {
         Ok((file, facts))
     }
 
-    /// Returns the text of the policy file.
+    /// Returns the policy file; `None` if it is still the one with this stamp.
     ///
     /// # Errors
     /// If there is none, or it is not a regular file of the folder's owner or of root, or is not text.
-    pub fn policy(&self) -> Result<String, FolderError> {
-        Ok(self.policy_and_owner()?.0)
-    }
-
-    /// Returns the text of the policy file, and the number of its owner: this folder's owner or root.
-    ///
-    /// # Errors
-    /// As [`Self::policy`].
-    pub fn policy_and_owner(&self) -> Result<(String, u32), FolderError> {
+    pub fn policy_since(&self, seen: Option<Stamp>) -> Result<Option<FoundPolicy>, FolderError> {
         let (file, facts) = self.read_file(POLICY, LARGEST_POLICY)?;
+        let stamp = Stamp::of(&facts);
+        if seen == Some(stamp) {
+            return Ok(None);
+        }
         let mut bytes = vec![0; facts.len() as usize];
         let filled = trusted::read(&file, &mut bytes)?;
         bytes.truncate(filled);
-        Ok((String::from_utf8(bytes).map_err(|_| FolderError::NotText)?, facts.uid()))
+        let text = String::from_utf8(bytes).map_err(|_| FolderError::NotText)?;
+        Ok(Some(FoundPolicy { text, owner: facts.uid(), stamp }))
     }
 
     /// Puts a policy file in place, whole: readers see the one before or this one. A policy that root writes into
@@ -256,6 +265,14 @@ impl Folder {
         }
     }
 
+    /// Removes the file of this lock, if it still is: one that root's agent made may be closed to the folder's owner.
+    pub fn remove_lock(&self, lock: Lock) {
+        if self.honours(&lock) {
+            // Somebody without it makes it again.
+            let _ = rustix::fs::unlinkat(&self.handle, LOCK, AtFlags::empty());
+        }
+    }
+
     /// Makes the file of the lock, which is not there. Nobody else may open it: whoever can may lock it.
     fn make_lock(&self) -> rustix::io::Result<OwnedFd> {
         let file =
@@ -287,6 +304,7 @@ impl Drop for Lock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run_dir::RunDir;
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -308,6 +326,10 @@ mod tests {
         }
     }
 
+    fn text(folder: &Folder) -> Result<String, FolderError> {
+        Ok(folder.policy_since(None)?.unwrap().text)
+    }
+
     #[test]
     fn only_a_folder_that_nobody_else_may_write_is_opened() {
         let scratch = Scratch::new("open");
@@ -319,7 +341,13 @@ mod tests {
         let link = scratch.0.join("link");
         fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o700)).unwrap();
         symlink(&scratch.0, &link).unwrap();
-        assert!(Folder::open(&link).unwrap_err().to_string().contains("symbolic link"));
+        for ending in ["", "/", "//", "/.", "/./"] {
+            let mut path = link.clone().into_os_string();
+            path.push(ending);
+            assert!(Folder::open(Path::new(&path)).unwrap_err().to_string().contains("symbolic link"), "{ending}");
+            let made = RunDir::named(Some(Path::new(&path))).make();
+            assert!(made.unwrap_err().to_string().contains("symbolic link"), "{ending}");
+        }
         fs::write(scratch.0.join("file"), "").unwrap();
         assert!(Folder::open(&scratch.0.join("file")).unwrap_err().to_string().contains("is not a folder"));
         assert!(Folder::open(&scratch.0.join("none")).unwrap_err().to_string().contains("cannot be read"));
@@ -329,21 +357,23 @@ mod tests {
     fn a_policy_is_put_in_place_whole_and_follows_no_link() {
         let scratch = Scratch::new("policy");
         let folder = Folder::open(&scratch.0).unwrap();
-        assert!(matches!(folder.policy(), Err(FolderError::File(FileError::Missing))));
+        assert!(matches!(text(&folder), Err(FolderError::File(FileError::Missing))));
         fs::write(scratch.0.join("elsewhere"), "untouched").unwrap();
         for name in [POLICY, UNFINISHED] {
             symlink(scratch.0.join("elsewhere"), scratch.0.join(name)).unwrap();
         }
-        assert!(matches!(folder.policy(), Err(FolderError::File(FileError::Link { .. }))));
+        assert!(matches!(text(&folder), Err(FolderError::File(FileError::Link { .. }))));
         folder.put_policy("one").unwrap();
+        let stamp = folder.policy_since(None).unwrap().unwrap().stamp;
+        assert_eq!(folder.policy_since(Some(stamp)).unwrap(), None);
         folder.put_policy("two").unwrap();
-        assert_eq!(folder.policy().unwrap(), "two");
+        assert_eq!(folder.policy_since(Some(stamp)).unwrap().unwrap().text, "two");
+        assert_eq!(text(&folder).unwrap(), "two");
         assert_eq!(fs::read_to_string(scratch.0.join("elsewhere")).unwrap(), "untouched");
         assert_eq!(fs::metadata(scratch.0.join(POLICY)).unwrap().permissions().mode() & 0o777, 0o644);
         assert!(!scratch.0.join(UNFINISHED).exists());
         fs::create_dir(scratch.0.join(UNFINISHED)).unwrap();
         assert!(matches!(folder.put_policy("three"), Err(FolderError::Io(_))));
-        assert_eq!(folder.policy().unwrap(), "two");
         folder.remove_policy().unwrap();
         folder.remove_policy().unwrap();
         assert!(!scratch.0.join(POLICY).exists());
@@ -380,11 +410,11 @@ mod tests {
             let pipe = rustix::fs::FileType::Fifo;
             rustix::fs::mknodat(rustix::fs::CWD, scratch.0.join(name), pipe, Mode::RUSR, 0).unwrap();
         }
-        assert!(folder.policy().unwrap_err().to_string().contains("is not a regular file"));
+        assert!(text(&folder).unwrap_err().to_string().contains("is not a regular file"));
         assert!(folder.lock().unwrap_err().to_string().contains("is not a regular file"));
         fs::remove_file(scratch.0.join(POLICY)).unwrap();
         File::create(scratch.0.join(POLICY)).unwrap().set_len(LARGEST_POLICY + 1).unwrap();
-        assert!(folder.policy().unwrap_err().to_string().contains("has 1048577 bytes; allowed: up to 1048576"));
+        assert!(text(&folder).unwrap_err().to_string().contains("has 1048577 bytes; allowed: up to 1048576"));
         fs::remove_file(scratch.0.join(POLICY)).unwrap();
         fs::create_dir(scratch.0.join(POLICY)).unwrap();
         assert!(folder.put_policy("one").is_err() && !scratch.0.join(UNFINISHED).exists());
@@ -471,14 +501,14 @@ mod tests {
         fs::write(scratch.0.join(POLICY), "x").unwrap();
         std::os::unix::fs::chown(scratch.0.join(POLICY), Some(4711), None).unwrap();
         let folder = Folder::open(&scratch.0).unwrap();
-        let error = folder.policy().unwrap_err().to_string();
+        let error = text(&folder).unwrap_err().to_string();
         assert!(error.contains("belongs to user 4711; allowed: a file of user 0 or root"), "{error}");
         // Root opens the folder of another user, and takes that user's files.
         std::os::unix::fs::chown(&scratch.0, Some(4711), None).unwrap();
         let folder = Folder::open(&scratch.0).unwrap();
-        assert_eq!((folder.owner(), folder.policy().unwrap()), (4711, "x".to_owned()));
-        assert_eq!(folder.policy_and_owner().unwrap().1, 4711);
+        assert_eq!((folder.owner(), text(&folder).unwrap()), (4711, "x".to_owned()));
         folder.put_policy("y").unwrap();
-        assert_eq!(folder.policy_and_owner().unwrap(), ("y".to_owned(), 0));
+        let found = folder.policy_since(None).unwrap().unwrap();
+        assert_eq!((found.text, found.owner), ("y".to_owned(), 0));
     }
 }

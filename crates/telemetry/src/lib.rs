@@ -30,11 +30,11 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use folder::{Files, Folder, FolderError, Lock, MOST_ENTRIES, MOST_FILES};
+pub use folder::{Files, Folder, FolderError, FoundPolicy, Lock, MOST_ENTRIES, MOST_FILES};
 pub use follow::{Follower, Look};
 pub use latencies::{BUCKETS, Latencies};
 pub use layout::{LARGEST_FILE, MAJOR, MINOR, MOST_CONNECTIONS, MOST_DEVICES, MOST_EVENTS, MOST_PORTS, MOST_RAILS};
-pub use policy_file::{LARGEST_POLICY, PolicyFile};
+pub use policy_file::{AHEAD_S, LARGEST_POLICY, PolicyFile};
 pub use process::{Presence, Process};
 pub use read::{Damage, ReadError, decode, read, read_each};
 pub use rules::{MOST_RULES, Order, RAILS, RuleError, Rules, Subject};
@@ -45,5 +45,5 @@ pub use snapshot::{
 };
 pub use steering::Steering;
 pub use sweep::{OLD, sweep};
-pub use trusted::FileError;
+pub use trusted::{FileError, Stamp};
 pub use write::{IDLE_NS, Notice, Publisher, SILENT, WriteError};

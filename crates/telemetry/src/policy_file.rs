@@ -1,21 +1,21 @@
 //! Railweave's own policy file.
 
 use std::collections::VecDeque;
-use std::fs::{self, Metadata};
+use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::rules::{Order, RuleError, Rules, Subject};
 use crate::run_dir::objection;
-use crate::trusted::{self, FileError};
+use crate::trusted::{self, FileError, Stamp};
 
 /// The largest policy file, in bytes.
 pub const LARGEST_POLICY: u64 = 1 << 20;
 
-/// The time by which the clock that wrote a file may be ahead, in seconds.
-const AHEAD_S: u64 = 60;
+/// The time by which the clock that wrote a policy file may be ahead, in seconds. A file that is further ahead orders
+/// nothing.
+pub const AHEAD_S: u64 = 60;
 
 /// A policy file that is not taken. The text is the end of a sentence that begins with the file.
 #[derive(Debug, thiserror::Error)]
@@ -41,14 +41,6 @@ const SAID_AGAIN: Duration = Duration::from_secs(60);
 
 /// The most sentences about the file in that time. A file may be wrong in another way each time it is read.
 const MOST_SENTENCES: u32 = 5;
-
-/// The facts by which a file that changed is recognised.
-type Stamp = (u64, u64, u64, [i64; 4]);
-
-fn stamp(facts: &Metadata) -> Stamp {
-    let times = [facts.mtime(), facts.mtime_nsec(), facts.ctime(), facts.ctime_nsec()];
-    (facts.dev(), facts.ino(), facts.len(), times)
-}
 
 /// The policy file, read whenever it is polled and has changed.
 ///
@@ -200,7 +192,7 @@ impl PolicyFile {
             }
             _ => FileError::Io(error),
         })?;
-        if self.seen.replace(stamp(&facts)) == Some(stamp(&facts)) {
+        if self.seen.replace(Stamp::of(&facts)) == Some(Stamp::of(&facts)) {
             return Ok(());
         }
         // The folder may be mended without a change of the file.
@@ -213,7 +205,7 @@ impl PolicyFile {
         })?;
         self.is_readable = true;
         // Of the file that is read, so that one that changes meanwhile is read again.
-        self.seen = Some(stamp(&facts));
+        self.seen = Some(Stamp::of(&facts));
         if facts.len() > LARGEST_POLICY {
             return Err(Trouble::Large(facts.len()));
         }

@@ -156,10 +156,9 @@ impl Rules {
         self.rules.iter().find_map(|rule| rule.order(subject))
     }
 
-    /// Returns true if the time for which the rules hold is over. `clock_s` is the time in seconds since 1970.
-    pub fn are_over(&self, clock_s: u64) -> bool {
-        let end = self.written_s.zip(self.ttl_s).map(|(written_s, ttl_s)| written_s.saturating_add(ttl_s));
-        end.is_some_and(|end| clock_s > end)
+    /// Returns the last second in which the rules hold, since 1970; `None` if they hold until they are removed.
+    pub fn end_s(&self) -> Option<u64> {
+        self.written_s.zip(self.ttl_s).map(|(written_s, ttl_s)| written_s.saturating_add(ttl_s))
     }
 
     /// Returns true if both give the same orders while they hold.

@@ -62,7 +62,7 @@ impl RunDir {
     /// Returns the folder that the setting names, or the user's own: `/dev/shm/railweave-UID`. Touches nothing.
     pub fn named(setting: Option<&Path>) -> Self {
         let own = || PathBuf::from(format!("/dev/shm/railweave-{}", rustix::process::geteuid().as_raw()));
-        Self { path: setting.map_or_else(own, Path::to_owned) }
+        Self { path: setting.map_or_else(own, plain) }
     }
 
     /// Makes the folder with mode 0700 if it is missing, and checks that only this user can write there.
@@ -149,6 +149,12 @@ pub(crate) fn is_ours(name: &str) -> bool {
 fn is_process(name: &str, ending: &str) -> bool {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     name.strip_suffix(ending).is_some_and(|id| id.len() == 32 && id.bytes().all(is_digit))
+}
+
+/// Returns the path of a folder without a slash at its end, which would lead through a symbolic link whatever is said
+/// about those (path_resolution(7)).
+pub(crate) fn plain(path: &Path) -> PathBuf {
+    path.components().collect()
 }
 
 /// Returns the reason why the folder cannot be trusted, if there is one: the end of a sentence.

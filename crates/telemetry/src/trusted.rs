@@ -9,6 +9,17 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+/// The facts by which a file that changed is recognised: device, inode, size, and the times of its last changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stamp(u64, u64, u64, [i64; 4]);
+
+impl Stamp {
+    pub(crate) fn of(facts: &Metadata) -> Self {
+        let times = [facts.mtime(), facts.mtime_nsec(), facts.ctime(), facts.ctime_nsec()];
+        Self(facts.dev(), facts.ino(), facts.len(), times)
+    }
+}
+
 /// A file that is not opened. The text is the end of a sentence that begins with the file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {

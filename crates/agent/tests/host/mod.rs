@@ -225,7 +225,8 @@ impl Host {
         drop(old);
         for text in texts {
             if let railweave_agent::Origin::Agent(before) = railweave_agent::origin(&text) {
-                self.log.extend(self.agent.inherit(&before));
+                let now = self.now();
+                self.log.extend(self.agent.inherit(&before, now));
             }
         }
         self.is_old = true;

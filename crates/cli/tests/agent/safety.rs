@@ -313,6 +313,13 @@ fn only_the_agents_own_file_says_that_an_operator_drained_a_port() {
     until("no policy", || (!other.join("policy").exists()).then_some(()));
     assert_eq!(agent.count_said("stays drained"), 0, "{}", agent.log());
     agent.terminate();
+    // Without a folder of its own, it can keep none.
+    std::os::unix::fs::chown(scratch.run_dir(), Some(65_534), None).unwrap();
+    let agent = Agent::spawn(&scratch, &mut Agent::command(&scratch, "drain = [\"rail1\"]\nttl_s = 3\n", &[]));
+    let first = scratch.until_policy("written ");
+    until("the next policy", || (scratch.until_policy("written ") != first).then_some(()));
+    assert_eq!(agent.count_said("no run dir belongs to this agent's user"), 1, "{}", agent.log());
+    agent.terminate();
 }
 
 #[test]

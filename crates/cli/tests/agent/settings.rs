@@ -106,6 +106,15 @@ fn a_token_that_was_needed_is_needed_until_the_next_start() {
     agent.put_config(&format!("listen = \"127.0.0.1:{port}\"\n"));
     agent.signal(Signal::HUP);
     agent.until_said("the configuration was not taken, and the last one stays in force: listen: 0.0.0.0:");
+    assert!(agent.until_finding("config-refused").contains("try token_file"));
+    // The next reason is said too.
+    agent.put_config("series = 1\n");
+    agent.signal(Signal::HUP);
+    agent.until_said("the last one stays in force: \"");
+    assert_eq!(agent.count_said("was not taken"), 2, "{}", agent.log());
+    agent.put_config(&format!("listen = \"0.0.0.0:{port}\"\n{token}"));
+    agent.signal(Signal::HUP);
+    agent.until_said("config-refused: is over");
     agent.terminate();
 }
 

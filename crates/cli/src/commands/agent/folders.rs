@@ -4,7 +4,7 @@ use super::log;
 use super::shared::Shared;
 use railweave_agent::{Agent, Keeper, Keeping, Origin, Steers, origin};
 use railweave_telemetry::{
-    FileError, Files, Folder, FolderError, Follower, Lock, Look, Presence, Process, Rules, Snapshot,
+    FileError, Files, Folder, FolderError, Follower, FoundPolicy, Lock, Look, Presence, Process, Rules, Snapshot, Stamp,
 };
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -24,8 +24,14 @@ pub(super) struct Watched {
     keeper: Keeper,
     /// The policy file that this agent wrote last.
     written: Option<String>,
+    /// The policy file of the last look.
+    found: Option<Found>,
+    /// The last say of the agent.
+    steers: Steers,
     /// True if files that are there at the first look are older than the agent.
     is_old: bool,
+    /// True if it keeps the orders of this agent for the next one, however long nobody watches.
+    pub(super) is_main: bool,
     /// True once the file of an agent before this one was taken over.
     is_inherited: bool,
     /// True if there is something that is not followed; and if that is because there are too many files.
@@ -45,6 +51,15 @@ struct Followed {
     is_old: bool,
 }
 
+/// A policy file that is there.
+struct Found {
+    stamp: Stamp,
+    /// True if an agent wrote it. Otherwise somebody else did, and it is left alone.
+    is_agents: bool,
+    /// The last second in which it holds, since 1970; `None` if it holds until it is removed.
+    end_s: Option<u64>,
+}
+
 /// A file after a look.
 enum Seen {
     Changed(Box<Snapshot>, Presence),
@@ -62,7 +77,10 @@ impl Watched {
             lock: None,
             keeper: Keeper::new(written.is_some()),
             written,
+            found: None,
+            steers: Steers::Unknown,
             is_old,
+            is_main: false,
             is_inherited: false,
             is_refused: false,
             is_crowded: false,
@@ -85,8 +103,13 @@ impl Watched {
         self.written.as_deref().filter(|_| self.is_own())
     }
 
+    /// Returns true if this agent's policy file is there, as far as it knows.
+    pub(super) fn has_written(&self) -> bool {
+        self.written.is_some()
+    }
+
     /// Returns true if it belongs to the agent's user.
-    fn is_own(&self) -> bool {
+    pub(super) fn is_own(&self) -> bool {
         self.folder.owner() == rustix::process::geteuid().as_raw()
     }
 
@@ -180,6 +203,7 @@ impl Watched {
             Err(reason) => Steers::No(reason),
         };
         shared.agent().set_steers(user, &path, steers.clone());
+        self.steers.clone_from(&steers);
         steers
     }
 
@@ -190,7 +214,8 @@ impl Watched {
     fn prepare(&mut self, shared: &Shared) -> Result<(), String> {
         let path = self.path();
         if !self.lock.as_ref().is_some_and(|lock| self.folder.honours(lock)) {
-            self.lock = None;
+            // Whoever has it meanwhile may leave orders in the file.
+            (self.lock, self.found, self.is_inherited) = (None, None, false);
             match self.folder.lock() {
                 Ok(Some(lock)) => self.lock = Some(lock),
                 Ok(None) => {
@@ -201,8 +226,10 @@ impl Watched {
                 Err(error) => return Err(format!("\"{path}/agent.lock\" {error}")),
             }
         }
-        let (text, owner) = match self.folder.policy_and_owner() {
+        // Anybody may write large ones, so they are read only once.
+        match self.folder.policy_since(self.found.as_ref().map(|found| found.stamp)) {
             Err(FolderError::File(FileError::Missing)) => {
+                self.found = None;
                 // Somebody has removed it.
                 if self.written.take().is_some() {
                     self.keeper.lost();
@@ -210,35 +237,40 @@ impl Watched {
                 return Ok(());
             }
             Err(error) => return Err(format!("\"{path}/policy\" {error}")),
-            Ok(found) => found,
-        };
-        if self.written.as_ref() == Some(&text) {
-            return Ok(());
+            Ok(None) => {}
+            Ok(Some(policy)) => self.take_in(&policy, shared),
         }
-        match origin(&text) {
-            Origin::Agent(before) => {
-                // A drain is for the whole host, and every user may write a file that looks like an agent's: only this
-                // user's own says what an operator ordered.
-                let is_own = self.is_own() && owner == self.folder.owner();
-                if !std::mem::replace(&mut self.is_inherited, true) && is_own {
-                    let lines = shared.inherit(&before);
-                    lines.iter().for_each(|line| log::say(line));
-                }
-                self.keeper = Keeper::new(true);
-                Ok(())
-            }
-            Origin::Other => {
-                // Whatever this agent wrote before is gone.
-                (self.keeper, self.written) = (Keeper::new(false), None);
-                let clock_s = shared.now().clock.as_secs();
-                if Rules::parse(&text).is_ok_and(|rules| rules.are_over(clock_s)) {
-                    return Ok(());
-                }
-                Err(format!(
-                    "\"{path}/policy\" was written by somebody else, and this agent leaves it alone; try removing it, \
-                     or its rules in `fixed` of the agent's configuration"
-                ))
-            }
+        let clock_s = shared.now().clock.as_secs();
+        match &self.found {
+            Some(Found { is_agents: false, end_s, .. }) if end_s.is_none_or(|end_s| clock_s <= end_s) => Err(format!(
+                "\"{path}/policy\" was written by somebody else, and this agent leaves it alone; try removing it, or \
+                 its rules in `fixed` of the agent's configuration"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes in a policy file that was not there at the last look.
+    fn take_in(&mut self, policy: &FoundPolicy, shared: &Shared) {
+        let FoundPolicy { text, owner, stamp } = policy;
+        if self.written.as_ref() == Some(text) {
+            self.found = Some(Found { stamp: *stamp, is_agents: true, end_s: None });
+            return;
+        }
+        let end_s = Rules::parse(text).ok().and_then(|rules| rules.end_s());
+        let is_over = end_s.is_some_and(|end_s| shared.now().clock.as_secs() > end_s);
+        let origin = origin(text);
+        let is_agents = origin != Origin::Other;
+        self.found = Some(Found { stamp: *stamp, is_agents, end_s });
+        // Whatever this agent wrote before is gone.
+        (self.keeper, self.written) = (Keeper::new(is_agents), None);
+        let Origin::Agent(before) = origin else { return };
+        // A drain is for the whole host, and every user may write a file that looks like an agent's: only this user's
+        // own says what an operator ordered. An old file of a folder that was away says nothing any more.
+        let counts = self.is_own() && *owner == self.folder.owner() && (self.is_main || !is_over);
+        if !std::mem::replace(&mut self.is_inherited, true) && counts {
+            let lines = shared.inherit(&before);
+            lines.iter().for_each(|line| log::say(line));
         }
     }
 
@@ -256,11 +288,10 @@ impl Watched {
             (orders, ttl_s, keeping, text)
         };
         let result = match (keeping, text) {
-            (Keeping::Remove, _) => self.folder.remove_policy().map(|()| self.written = None),
-            (Keeping::Write, Some(text)) => self.put(text),
+            (Keeping::Remove, _) => self.remove(shared),
+            (Keeping::Write, Some(text)) => self.put(text, shared),
             _ => return Steers::Yes,
         };
-        shared.agent().count_write(user, result.is_ok());
         match result {
             Ok(()) => {
                 self.keeper.done(keeping, &orders, ttl_s, now);
@@ -272,20 +303,32 @@ impl Watched {
         }
     }
 
-    fn put(&mut self, text: String) -> Result<(), FolderError> {
-        self.folder.put_policy(&text)?;
-        self.written = Some(text);
-        Ok(())
+    fn put(&mut self, text: String, shared: &Shared) -> Result<(), FolderError> {
+        let result = self.folder.put_policy(&text);
+        shared.agent().count_write(self.folder.owner(), result.is_ok());
+        result.map(|()| self.written = Some(text))
     }
 
-    /// Removes the policy file that this agent wrote: the folder is not to be watched any more.
+    fn remove(&mut self, shared: &Shared) -> Result<(), FolderError> {
+        let result = self.folder.remove_policy();
+        shared.agent().count_write(self.folder.owner(), result.is_ok());
+        result.map(|()| self.written = None)
+    }
+
+    /// Removes what agents have left there: the folder is not to be watched any more.
     pub(super) fn give_up(&mut self, shared: &Shared) {
-        if self.lock.is_none() || self.prepare(shared).is_err() || self.written.is_none() {
+        if self.lock.is_none() || self.prepare(shared).is_err() {
             return;
         }
-        match self.folder.remove_policy() {
-            Ok(()) => self.written = None,
-            Err(error) => log::say(&format!("\"{}/policy\" {error}", self.path())),
+        let path = self.path();
+        if self.found.as_ref().is_some_and(|found| found.is_agents) {
+            match self.remove(shared) {
+                Ok(()) => log::say(&format!("\"{path}\" is not watched any more, so its policy file is removed")),
+                Err(error) => log::say(&format!("\"{path}/policy\" {error}")),
+            }
+        }
+        if let Some(lock) = self.lock.take() {
+            self.folder.remove_lock(lock);
         }
     }
 
@@ -294,9 +337,15 @@ impl Watched {
         if self.lock.is_none() {
             return;
         }
+        let before = self.steers.clone();
         // Orders may have come since the last look, and somebody else's file.
-        if let Steers::No(reason) = self.steer(shared) {
-            return log::say(&reason);
+        let steers = self.steer(shared);
+        if let Steers::No(reason) = &steers {
+            // Otherwise a finding has said it.
+            if steers != before {
+                log::say(reason);
+            }
+            return;
         }
         if self.written.is_none() {
             return;
@@ -306,7 +355,7 @@ impl Watched {
             let rules = agent.rules(self.folder.owner());
             (!rules.is_empty()).then(|| agent.policy_file(&rules, shared.now().clock))
         };
-        if let Some(Err(error)) = text.map(|text| self.put(text)) {
+        if let Some(Err(error)) = text.map(|text| self.put(text, shared)) {
             log::say(&format!("\"{}/policy\" {error}", self.path()));
         }
     }
@@ -375,16 +424,38 @@ mod tests {
     use super::*;
     use crate::commands::agent::scratch::Scratch;
     use crate::commands::agent::shared::tests::shared;
+    use railweave_agent::Now;
     use railweave_telemetry::RunDir;
     use std::fs;
+    use std::path::{Path, PathBuf};
+
+    const FOREIGN: &str = "railweave-policy 1\nttl forever\nany -> policy static\n";
+
+    /// Makes a run dir, and returns its path and that of its policy file.
+    fn run_dir(scratch: &Scratch) -> (PathBuf, PathBuf) {
+        let path = scratch.path().join("run");
+        RunDir::named(Some(&path)).make().unwrap();
+        (path.clone(), path.join("policy"))
+    }
+
+    fn watch(path: &Path) -> Watched {
+        Watched::new(Folder::open(path).unwrap(), false, None)
+    }
+
+    /// Returns the file of an agent that was told to drain rail1, and wrote it at this time.
+    fn drained(written: Duration) -> String {
+        let shared = shared();
+        let mut agent = shared.agent();
+        agent.drain("rail1").unwrap();
+        agent.policy_file(&agent.rules(0), written)
+    }
 
     #[test]
     fn orders_that_came_since_the_last_look_are_in_the_file_that_is_left() {
         let scratch = Scratch::new("leave");
-        let path = scratch.path().join("run");
-        RunDir::named(Some(&path)).make().unwrap();
-        let (shared, policy) = (shared(), path.join("policy"));
-        let mut watched = Watched::new(Folder::open(&path).unwrap(), false, None);
+        let (path, policy) = run_dir(&scratch);
+        let shared = shared();
+        let mut watched = watch(&path);
         watched.leave(&shared);
         assert!(!policy.exists() && !path.join("agent.lock").exists(), "it has not looked yet");
         watched.steer(&shared);
@@ -397,9 +468,73 @@ mod tests {
         watched.leave(&shared);
         assert!(!policy.exists());
         shared.agent().drain("rail1").unwrap();
-        let foreign = "railweave-policy 1\nttl forever\nany -> policy static\n";
-        fs::write(&policy, foreign).unwrap();
+        fs::write(&policy, FOREIGN).unwrap();
         watched.leave(&shared);
-        assert_eq!(fs::read_to_string(&policy).unwrap(), foreign);
+        assert_eq!(fs::read_to_string(&policy).unwrap(), FOREIGN);
+    }
+
+    #[test]
+    fn a_folder_that_is_given_up_keeps_the_files_of_others() {
+        let scratch = Scratch::new("give-up");
+        let (path, policy) = run_dir(&scratch);
+        let shared = shared();
+        shared.agent().drain("rail1").unwrap();
+        let mut watched = watch(&path);
+        watched.give_up(&shared);
+        assert!(!path.join("agent.lock").exists(), "it has not looked yet");
+        watched.steer(&shared);
+        assert!(watch(&path).steer(&shared) != Steers::Yes, "another agent only watches");
+        watch(&path).give_up(&shared);
+        assert!(policy.exists(), "the other one steers");
+        fs::write(&policy, FOREIGN).unwrap();
+        watched.give_up(&shared);
+        assert_eq!(fs::read_to_string(&policy).unwrap(), FOREIGN);
+        fs::remove_file(&policy).unwrap();
+        watched.steer(&shared);
+        watched.give_up(&shared);
+        assert!(!policy.exists() && !path.join("agent.lock").exists());
+        // That of an agent before this one, which it has not replaced yet.
+        fs::write(&policy, drained(shared.now().clock)).unwrap();
+        watched.lock = watched.folder.lock().unwrap();
+        watched.give_up(&shared);
+        assert!(!policy.exists());
+    }
+
+    #[test]
+    fn what_another_agent_was_told_while_it_had_the_lock_holds() {
+        let scratch = Scratch::new("lost-lock");
+        let (path, policy) = run_dir(&scratch);
+        let (first, second) = (shared(), shared());
+        let mut watched = watch(&path);
+        first.agent().drain("rail0").unwrap();
+        fs::write(&policy, drained(Duration::ZERO)).unwrap();
+        watched.is_main = true;
+        watched.steer(&first);
+        first.agent().give_back("rail1", first.now());
+        watched.steer(&first);
+        let mut other = watch(&path);
+        fs::remove_file(path.join("agent.lock")).unwrap();
+        second.agent().drain("rail2").unwrap();
+        assert_eq!(other.steer(&second), Steers::Yes);
+        assert!(watched.steer(&first) != Steers::Yes);
+        drop(other);
+        assert_eq!(watched.steer(&first), Steers::Yes);
+        assert_eq!(first.agent().drained_by_operator().collect::<Vec<_>>(), ["rail0", "rail2"]);
+        assert!(fs::read_to_string(&policy).unwrap().contains("# drained rail2\n"));
+    }
+
+    #[test]
+    fn an_old_file_drains_only_in_the_first_run_dir() {
+        for (is_main, age_s, count) in [(true, 100_000, 1), (false, 100_000, 0), (false, 10, 1)] {
+            let scratch = Scratch::new(&format!("old-{is_main}-{age_s}"));
+            let (path, policy) = run_dir(&scratch);
+            let shared = shared();
+            let Now { clock, .. } = shared.now();
+            fs::write(&policy, drained(clock - Duration::from_secs(age_s))).unwrap();
+            let mut watched = watch(&path);
+            watched.is_main = is_main;
+            watched.steer(&shared);
+            assert_eq!(shared.agent().drained_by_operator().count(), count, "{is_main} {age_s}");
+        }
     }
 }

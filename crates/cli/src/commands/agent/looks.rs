@@ -5,13 +5,13 @@ use super::log;
 use super::settings::{Settings, Users, run_dirs};
 use super::shared::Shared;
 use railweave_counters::Source;
-use railweave_telemetry::Folder;
+use railweave_telemetry::{Folder, RunDir};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The longest time for which a look reads files, so that policy files are written before their time to live is over
-/// whatever users put into their folders.
+/// The longest time for which a look reads telemetry, so that policy files are written before their time to live is
+/// over whatever users put into their folders.
 const LONGEST: Duration = Duration::from_millis(800);
 
 /// The longest time for which a look reads files of one folder. Those of 64 processes take a few milliseconds; only a
@@ -33,6 +33,8 @@ pub(super) struct Looks {
     /// The policy files that this agent wrote last into its user's folders that it does not watch now.
     written: BTreeMap<PathBuf, String>,
     buffer: Vec<u8>,
+    /// True if it was said that nothing keeps orders.
+    is_said: bool,
 }
 
 impl Looks {
@@ -47,6 +49,7 @@ impl Looks {
             missing: BTreeSet::new(),
             written: BTreeMap::new(),
             buffer: Vec::new(),
+            is_said: false,
         }
     }
 
@@ -71,12 +74,16 @@ impl Looks {
             agent.end_look(readings, shared.now())
         };
         // This user's own comes first: its policy file says which ports the agent before this one had drained.
-        let own = self.settings.own_run_dir().path();
-        let mut folders: Vec<_> = self.watched.iter_mut().collect();
-        folders.sort_by_key(|(path, _)| *path != own);
-        for (_, watched) in folders {
+        let main = self.settings.own_run_dir().path();
+        for (path, watched) in &mut self.watched {
+            watched.is_main = path == main;
+        }
+        let mut folders: Vec<_> = self.watched.values_mut().collect();
+        folders.sort_by_key(|watched| !watched.is_main);
+        for watched in folders {
             watched.steer(shared);
         }
+        self.say_if_nothing_keeps_orders();
         lines.sort_by_key(|(severity, _)| std::cmp::Reverse(*severity));
         for (severity, text) in lines {
             log::say_as(severity, &text);
@@ -85,9 +92,25 @@ impl Looks {
 
     /// Leaves the policy files as they should be after the agent's end.
     pub(super) fn leave(&mut self, shared: &Shared) {
-        for watched in self.watched.values_mut() {
+        let mut folders: Vec<_> = self.watched.values_mut().collect();
+        // There may be many in which nothing is to be done.
+        folders.sort_by_key(|watched| !watched.has_written());
+        for watched in folders {
             watched.leave(shared);
         }
+    }
+
+    /// Says once that drained ports are forgotten at the agent's end: only a file of the agent's own user keeps them.
+    fn say_if_nothing_keeps_orders(&mut self) {
+        let is_kept = self.watched.is_empty() || self.watched.values().any(Watched::is_own);
+        if !is_kept && !self.is_said {
+            log::say(&format!(
+                "no run dir belongs to this agent's user, so a port that is drained by the API is drained until the \
+                 agent ends; try \"{}\" as the first of run_dirs",
+                RunDir::named(None).path().display()
+            ));
+        }
+        self.is_said = !is_kept;
     }
 
     /// Reads the files of all folders, at least of one. If that takes too long, those that were read last wait for the
@@ -112,10 +135,11 @@ impl Looks {
         let own = self.settings.own_run_dir();
         let is_made = !wanted.contains(own.path()) || self.watched.contains_key(own.path());
         let mut unmade = if is_made { None } else { own.make().err() };
+        let is_certain = !self.settings.config.run_dirs.is_empty() || self.users.are_known();
         self.watched.retain(|path, watched| {
             let stays = wanted.contains(path) && watched.is_in_place();
             if !stays {
-                if watched.is_in_place() {
+                if watched.is_in_place() && is_certain {
                     watched.give_up(shared);
                 }
                 watched.forget(&mut shared.agent());
@@ -168,7 +192,7 @@ mod tests {
     use super::*;
     use crate::commands::agent::Arguments;
     use crate::commands::agent::scratch::Scratch;
-    use railweave_telemetry::{Connection, Process, Publisher, Rail, RunDir, State};
+    use railweave_telemetry::{Connection, Process, Publisher, Rail, State};
 
     #[test]
     fn folders_and_files_take_turns_if_there_is_no_time_for_all() {

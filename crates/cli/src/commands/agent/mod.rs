@@ -68,7 +68,7 @@ async fn serve(arguments: &Arguments, settings: Settings) -> Result<(), Box<dyn 
     let script = tokio::spawn(script::run(Arc::clone(&shared)));
     let looks = Looks::new(&arguments.root, &settings);
     let mut work = Some(Work { looks, socket: OwnSocket::new(settings.own_run_dir()), settings });
-    let (mut last, mut reload) = (false, false);
+    let (mut last, mut reload, mut has_left) = (false, false, false);
     while let Some(mut taken) = work.take() {
         let (shares, arguments) = (Arc::clone(&shared), arguments.clone());
         let (is_last, reloads) = (last, std::mem::take(&mut reload));
@@ -97,6 +97,7 @@ async fn serve(arguments: &Arguments, settings: Settings) -> Result<(), Box<dyn 
         let Some(done) = done else { break };
         let done = done.map_err(|error| format!("a look failed: {error}; this is a bug of railweave"))?;
         if is_last {
+            has_left = true;
             break;
         }
         let every = Duration::from_millis(done.settings.config.every_ms);
@@ -115,17 +116,28 @@ async fn serve(arguments: &Arguments, settings: Settings) -> Result<(), Box<dyn 
         }
     }
     script.abort();
-    log::say("ends; the last policies hold for their time to live");
+    log::say(if has_left {
+        "ends; the last policies hold for their time to live"
+    } else {
+        "ends while a look hangs; the last policies hold for what is left of their time to live"
+    });
     Ok(())
 }
 
 impl Work {
     /// Reads the configuration again.
     fn reload(&mut self, arguments: &Arguments, shared: &Shared) {
-        if let Some(new) = self.settings.read_again(arguments) {
-            shared.set_settings(&new);
-            self.looks.set_settings(&new);
-            self.settings = new;
+        match self.settings.read_again(arguments) {
+            Ok(new) => {
+                shared.set_settings(&new);
+                self.looks.set_settings(&new);
+                self.settings = new;
+            }
+            Err(reason) => {
+                if shared.agent().refuse_config(reason.clone()) {
+                    log::say(&reason);
+                }
+            }
         }
     }
 }

@@ -171,7 +171,10 @@ async fn give_back(State(shared): Shares, port: Result<Path<String>, PathRejecti
 
 async fn reload(State(shared): Shares) -> Response {
     shared.reload();
-    (StatusCode::ACCEPTED, Json(json!({ "status": "the configuration is read again; the log has the result" })))
+    (
+        StatusCode::ACCEPTED,
+        Json(json!({ "status": "the configuration is read again; log and findings have the result" })),
+    )
         .into_response()
 }
 

@@ -62,31 +62,28 @@ impl Settings {
         Ok(Self { config, token, own })
     }
 
-    /// Reads the configuration again. `None` if it is wrong, which is said: the present one stays in force.
-    pub(super) fn read_again(&self, arguments: &Arguments) -> Option<Self> {
+    /// Reads the configuration again.
+    ///
+    /// # Errors
+    /// If it is wrong, a sentence: the present one stays in force.
+    pub(super) fn read_again(&self, arguments: &Arguments) -> Result<Self, String> {
         // The agent goes on listening where it does, which the new token has to permit too.
         let read = Self::read(arguments).and_then(|new| match check_access(self.config.listen, new.token.as_deref()) {
             Ok(()) => Ok(new),
             Err(error) if new.config.listen == self.config.listen => Err(error),
             Err(error) => Err(format!("{error} until the next start, from which on the new address holds")),
         });
-        match read {
-            Ok(mut new) => {
-                if new.config.listen != self.config.listen {
-                    log::say(&format!(
-                        "listen: {} holds from the next start on; until then, it is {}",
-                        new.config.listen, self.config.listen
-                    ));
-                    new.config.listen = self.config.listen;
-                }
-                log::say("the configuration was read again");
-                Some(new)
-            }
-            Err(error) => {
-                log::say(&format!("the configuration was not taken, and the last one stays in force: {error}"));
-                None
-            }
+        let mut new =
+            read.map_err(|error| format!("the configuration was not taken, and the last one stays in force: {error}"))?;
+        if new.config.listen != self.config.listen {
+            log::say(&format!(
+                "listen: {} holds from the next start on; until then, it is {}",
+                new.config.listen, self.config.listen
+            ));
+            new.config.listen = self.config.listen;
         }
+        log::say("the configuration was read again");
+        Ok(new)
     }
 
     /// Returns the address of metrics and API.
@@ -211,7 +208,11 @@ impl Users {
             let Ok(entry) = entry else { return };
             let Some(user) = entry.file_name().to_str().and_then(user_of) else { continue };
             // Everybody may make folders there: a name that is not of its owner says nothing, and would only cost time.
-            if entry.metadata().is_ok_and(|facts| facts.uid() == user) {
+            let is_owners = match entry.metadata() {
+                Ok(facts) => facts.uid() == user,
+                Err(error) => error.kind() != io::ErrorKind::NotFound && self.found.contains(&entry.path()),
+            };
+            if is_owners {
                 // Whoever is watched stays so. Numbers for containers are large ones.
                 found.insert((!self.found.contains(&entry.path()), user), entry.path());
             }
@@ -227,6 +228,11 @@ impl Users {
             let reason = format!("has run dirs of more than {MOST_USERS} users; try removing some");
             (shm.to_owned(), reason)
         });
+    }
+
+    /// Returns true if none is left out because they could not be listed yet.
+    pub(super) fn are_known(&self) -> bool {
+        self.is_listed || !rustix::process::geteuid().is_root()
     }
 
     /// Returns true if it is certain that a folder was not there before.

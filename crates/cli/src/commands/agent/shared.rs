@@ -130,7 +130,11 @@ impl Shared {
 
     /// Takes over the orders of an agent before this one. Returns the sentences to log.
     pub(super) fn inherit(&self, before: &Inherited) -> Vec<String> {
-        let lines = self.agent().inherit(before);
+        let lines = {
+            let mut agent = self.agent();
+            // Not before orders that came meanwhile.
+            agent.inherit(before, self.now())
+        };
         self.forget();
         lines
     }
