@@ -9,7 +9,7 @@ use crate::findings::{Findings, Severity};
 use crate::names::{counted_name, covering};
 use crate::ports::{PortCounters, PortUse};
 use crate::process::Life;
-use crate::rules::{GroupWeights, Inherited, Orders, file};
+use crate::rules::{AHEAD, GroupWeights, Inherited, Orders, file};
 use crate::script::Script;
 use crate::series::GroupKey;
 use crate::sick::Health;
@@ -18,7 +18,7 @@ use crate::user::{Steers, User};
 use crate::weights::{Shares, groups, orders, senders};
 use crate::world::{FileKey, World};
 use railweave_counters::PortReading;
-use railweave_telemetry::{AHEAD_S, Presence, Snapshot};
+use railweave_telemetry::{Presence, Snapshot};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -222,13 +222,15 @@ impl Agent {
     /// Takes over the orders of an agent before this one, but for ports that were given back since. Returns the
     /// sentences to log.
     ///
-    /// If the clock was set back meanwhile, a file from the future is older than what was given back, and what was
-    /// given back in the future is older than the file.
+    /// A time in the future is from before the clock was set back, so it is older than one that is not.
     pub fn inherit(&mut self, before: &Inherited, now: Now) -> Vec<String> {
         let mut lines = Vec::new();
-        let written = Duration::from_secs(before.written_s);
-        let is_ahead = written > now.clock + Duration::from_secs(AHEAD_S);
-        let is_over = |at: &Now| at.clock <= now.clock && (written <= at.clock || is_ahead);
+        let is_over = |at: &Now| {
+            let (was_written_first, is_ahead) =
+                (Duration::from_secs(before.written_s) <= at.clock, before.is_ahead(now));
+            let is_given_back_ahead = at.clock > now.clock + AHEAD;
+            if is_ahead == is_given_back_ahead { was_written_first } else { is_ahead }
+        };
         let is_given_back = |port: &&String| self.given_back.get(*port).is_some_and(is_over);
         let drained: Vec<_> = before.drained.iter().filter(|port| !is_given_back(port)).collect();
         for port in drained {

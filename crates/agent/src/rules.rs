@@ -4,11 +4,15 @@
 use crate::config::is_name;
 use crate::names::patterns;
 use crate::series::GroupKey;
-use railweave_telemetry::{LARGEST_POLICY, MOST_RULES, RAILS};
+use crate::time::Now;
+use railweave_telemetry::{AHEAD_S, LARGEST_POLICY, MOST_RULES, RAILS};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
+
+/// The time by which one clock may be ahead of another.
+pub(crate) const AHEAD: Duration = Duration::from_secs(AHEAD_S);
 
 /// The beginning of the second line, by which an agent knows the files of agents.
 const MARK: &str = "# railweave agent";
@@ -161,10 +165,25 @@ pub(crate) fn file(
 pub struct Inherited {
     /// The time at which the file was written, in seconds since 1970.
     pub written_s: u64,
+    /// The time to live of the file, in seconds.
+    pub ttl_s: u64,
     /// The ports that were drained through its API.
     pub drained: Vec<String>,
     /// The ports that were sick, each with the reason: the end of a sentence that begins with the port.
     pub sick: Vec<(String, String)>,
+}
+
+impl Inherited {
+    /// Returns true if the file holds at this time.
+    pub fn holds(&self, now: Now) -> bool {
+        let written = Duration::from_secs(self.written_s);
+        !self.is_ahead(now) && now.clock <= written + Duration::from_secs(self.ttl_s)
+    }
+
+    /// Returns true if the file was written in the future: the clock was set back since.
+    pub(crate) fn is_ahead(&self, now: Now) -> bool {
+        Duration::from_secs(self.written_s) > now.clock + AHEAD
+    }
 }
 
 /// The origin of a policy file that is already there.
@@ -184,9 +203,10 @@ pub fn origin(text: &str) -> Origin {
     let drained = text.lines().filter_map(|line| line.strip_prefix(DRAINED)).filter(|port| is_name(port));
     let sick = text.lines().filter_map(|line| line.strip_prefix(SICK)?.split_once(' '));
     let sick = sick.filter(|(port, reason)| is_name(port) && reason.len() <= LONGEST_REASON);
-    let written = text.lines().find_map(|line| line.strip_prefix("written ")?.parse().ok());
+    let number = |word| text.lines().find_map(|line| line.strip_prefix(word)?.parse().ok()).unwrap_or_default();
     Origin::Agent(Inherited {
-        written_s: written.unwrap_or_default(),
+        written_s: number("written "),
+        ttl_s: number("ttl "),
         drained: drained.map(str::to_owned).collect(),
         sick: sick.map(|(port, reason)| (port.to_owned(), reason.to_owned())).collect(),
     })
@@ -236,6 +256,7 @@ mod tests {
             origin(&text),
             Origin::Agent(Inherited {
                 written_s: 100,
+                ttl_s: 30,
                 drained: vec!["eth1".to_owned()],
                 sick: vec![("eth2".to_owned(), sick[0].1.to_owned())],
             })

@@ -421,6 +421,10 @@ fn a_clock_that_was_set_back_confuses_no_orders() {
     assert_eq!(host.agent.inherit(&written(2160), at(2100)).len(), 1, "the clocks of two hosts differ");
     give_back(&mut host, 5000);
     assert_eq!(host.agent.inherit(&written(2000), at(2100)).len(), 1, "another agent was told after the clock was set");
+    give_back(&mut host, 5000);
+    assert!(host.agent.inherit(&written(4900), at(2100)).is_empty(), "both are from before the clock was set");
+    assert!(host.agent.inherit(&written(4900), at(4999)).is_empty(), "it was set by a second");
+    assert_eq!(host.agent.inherit(&written(5001), at(2100)).len(), 1);
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub struct Files {
 /// A policy file that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundPolicy {
-    /// Its text.
+    /// Its text; empty if it is no text in UTF-8.
     pub text: String,
     /// The number of its owner: the folder's owner or root.
     pub owner: u32,
@@ -74,9 +74,6 @@ pub enum FolderError {
         /// The largest that is read.
         most: u64,
     },
-    /// It is not text.
-    #[error("is not text in UTF-8; allowed: a policy file (docs/policy.md); try removing it")]
-    NotText,
     /// It cannot be read or written.
     #[error("cannot be used: {0}; allowed: a file that this user can read and write; try making room, or removing it")]
     Io(#[from] io::Error),
@@ -180,7 +177,7 @@ impl Folder {
     /// Returns the policy file; `None` if it is still the one with this stamp.
     ///
     /// # Errors
-    /// If there is none, or it is not a regular file of the folder's owner or of root, or is not text.
+    /// If there is none, or it is not a regular file of the folder's owner or of root, or is too large.
     pub fn policy_since(&self, seen: Option<Stamp>) -> Result<Option<FoundPolicy>, FolderError> {
         let (file, facts) = self.read_file(POLICY, LARGEST_POLICY)?;
         let stamp = Stamp::of(&facts);
@@ -190,7 +187,7 @@ impl Folder {
         let mut bytes = vec![0; facts.len() as usize];
         let filled = trusted::read(&file, &mut bytes)?;
         bytes.truncate(filled);
-        let text = String::from_utf8(bytes).map_err(|_| FolderError::NotText)?;
+        let text = String::from_utf8(bytes).unwrap_or_default();
         Ok(Some(FoundPolicy { text, owner: facts.uid(), stamp }))
     }
 
@@ -259,7 +256,11 @@ impl Folder {
         }
         let (file, facts) = trusted::judge(opened, self.owner)?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(Lock { file, identity: (facts.dev(), facts.ino()) })),
+            Ok(()) => {
+                let lock = Lock { file, identity: (facts.dev(), facts.ino()) };
+                // Whoever had it before may have removed it just now.
+                Ok(self.honours(&lock).then_some(lock))
+            }
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error.into()),
         }
@@ -415,6 +416,8 @@ mod tests {
         fs::remove_file(scratch.0.join(POLICY)).unwrap();
         File::create(scratch.0.join(POLICY)).unwrap().set_len(LARGEST_POLICY + 1).unwrap();
         assert!(text(&folder).unwrap_err().to_string().contains("has 1048577 bytes; allowed: up to 1048576"));
+        fs::write(scratch.0.join(POLICY), b"railweave-policy 1\n\xff").unwrap();
+        assert_eq!(text(&folder).unwrap(), "");
         fs::remove_file(scratch.0.join(POLICY)).unwrap();
         fs::create_dir(scratch.0.join(POLICY)).unwrap();
         assert!(folder.put_policy("one").is_err() && !scratch.0.join(UNFINISHED).exists());
@@ -451,6 +454,14 @@ mod tests {
         // A process that is being started has it open as well.
         let _inherited = lock.file.try_clone().unwrap();
         drop(lock);
+        let lock = other.lock().unwrap().unwrap();
+        let path = scratch.0.join(LOCK);
+        fs::rename(&path, path.with_extension("old")).unwrap();
+        let new = folder.lock().unwrap().unwrap();
+        other.remove_lock(lock);
+        assert!(folder.honours(&new), "that of another agent stays");
+        folder.remove_lock(new);
+        assert!(!path.exists());
         let lock = other.lock().unwrap().unwrap();
         fs::remove_file(scratch.0.join(LOCK)).unwrap();
         assert!(!other.honours(&lock), "a second agent could take it now");

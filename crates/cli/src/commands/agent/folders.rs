@@ -30,7 +30,7 @@ pub(super) struct Watched {
     steers: Steers,
     /// True if files that are there at the first look are older than the agent.
     is_old: bool,
-    /// True if it keeps the orders of this agent for the next one, however long nobody watches.
+    /// True if it keeps the orders of this agent for the next one, however long there is none.
     pub(super) is_main: bool,
     /// True once the file of an agent before this one was taken over.
     is_inherited: bool,
@@ -207,13 +207,18 @@ impl Watched {
         steers
     }
 
+    /// Returns true if this agent has the right to steer.
+    fn has_lock(&self) -> bool {
+        self.lock.as_ref().is_some_and(|lock| self.folder.honours(lock))
+    }
+
     /// Makes sure that this agent may write the policy file.
     ///
     /// # Errors
     /// If it may not: a sentence.
     fn prepare(&mut self, shared: &Shared) -> Result<(), String> {
         let path = self.path();
-        if !self.lock.as_ref().is_some_and(|lock| self.folder.honours(lock)) {
+        if !self.has_lock() {
             // Whoever has it meanwhile may leave orders in the file.
             (self.lock, self.found, self.is_inherited) = (None, None, false);
             match self.folder.lock() {
@@ -226,7 +231,7 @@ impl Watched {
                 Err(error) => return Err(format!("\"{path}/agent.lock\" {error}")),
             }
         }
-        // Anybody may write large ones, so they are read only once.
+        // Users may write large ones, so each is read once.
         match self.folder.policy_since(self.found.as_ref().map(|found| found.stamp)) {
             Err(FolderError::File(FileError::Missing)) => {
                 self.found = None;
@@ -257,17 +262,22 @@ impl Watched {
             self.found = Some(Found { stamp: *stamp, is_agents: true, end_s: None });
             return;
         }
-        let end_s = Rules::parse(text).ok().and_then(|rules| rules.end_s());
-        let is_over = end_s.is_some_and(|end_s| shared.now().clock.as_secs() > end_s);
-        let origin = origin(text);
-        let is_agents = origin != Origin::Other;
-        self.found = Some(Found { stamp: *stamp, is_agents, end_s });
         // Whatever this agent wrote before is gone.
-        (self.keeper, self.written) = (Keeper::new(is_agents), None);
-        let Origin::Agent(before) = origin else { return };
+        let written = self.written.take();
+        let Origin::Agent(mut before) = origin(text) else {
+            let end_s = Rules::parse(text).ok().and_then(|rules| rules.end_s());
+            (self.keeper, self.found) = (Keeper::new(false), Some(Found { stamp: *stamp, is_agents: false, end_s }));
+            return;
+        };
+        (self.keeper, self.found) = (Keeper::new(true), Some(Found { stamp: *stamp, is_agents: true, end_s: None }));
+        // That agent took over the orders of this one, which knows whether they still hold.
+        if let Some(Origin::Agent(own)) = written.map(|written| origin(&written)) {
+            before.drained.retain(|port| !own.drained.contains(port));
+        }
         // A drain is for the whole host, and every user may write a file that looks like an agent's: only this user's
         // own says what an operator ordered. An old file of a folder that was away says nothing any more.
-        let counts = self.is_own() && *owner == self.folder.owner() && (self.is_main || !is_over);
+        let is_recent = self.is_main || before.holds(shared.now());
+        let counts = self.is_own() && *owner == self.folder.owner() && is_recent;
         if !std::mem::replace(&mut self.is_inherited, true) && counts {
             let lines = shared.inherit(&before);
             lines.iter().for_each(|line| log::say(line));
@@ -317,11 +327,12 @@ impl Watched {
 
     /// Removes what agents have left there: the folder is not to be watched any more.
     pub(super) fn give_up(&mut self, shared: &Shared) {
-        if self.lock.is_none() || self.prepare(shared).is_err() {
+        // Otherwise somebody else may have left what is there.
+        if !self.has_lock() {
             return;
         }
         let path = self.path();
-        if self.found.as_ref().is_some_and(|found| found.is_agents) {
+        if self.prepare(shared).is_ok() && self.found.as_ref().is_some_and(|found| found.is_agents) {
             match self.remove(shared) {
                 Ok(()) => log::say(&format!("\"{path}\" is not watched any more, so its policy file is removed")),
                 Err(error) => log::say(&format!("\"{path}/policy\" {error}")),
@@ -424,7 +435,7 @@ mod tests {
     use super::*;
     use crate::commands::agent::scratch::Scratch;
     use crate::commands::agent::shared::tests::shared;
-    use railweave_agent::Now;
+    use railweave_agent::{Config, Now};
     use railweave_telemetry::RunDir;
     use std::fs;
     use std::path::{Path, PathBuf};
@@ -489,10 +500,17 @@ mod tests {
         fs::write(&policy, FOREIGN).unwrap();
         watched.give_up(&shared);
         assert_eq!(fs::read_to_string(&policy).unwrap(), FOREIGN);
+        let lock = path.join("agent.lock");
+        assert!(!lock.exists(), "its owner may not be able to open it");
         fs::remove_file(&policy).unwrap();
         watched.steer(&shared);
+        fs::remove_file(&lock).unwrap();
+        fs::write(&policy, drained(shared.now().clock)).unwrap();
         watched.give_up(&shared);
-        assert!(!policy.exists() && !path.join("agent.lock").exists());
+        assert!(policy.exists(), "another agent has had the lock meanwhile");
+        watched.steer(&shared);
+        watched.give_up(&shared);
+        assert!(!policy.exists() && !lock.exists());
         // That of an agent before this one, which it has not replaced yet.
         fs::write(&policy, drained(shared.now().clock)).unwrap();
         watched.lock = watched.folder.lock().unwrap();
@@ -511,12 +529,16 @@ mod tests {
         watched.is_main = true;
         watched.steer(&first);
         first.agent().give_back("rail1", first.now());
+        first.agent().drain("rail3").unwrap();
         watched.steer(&first);
         let mut other = watch(&path);
         fs::remove_file(path.join("agent.lock")).unwrap();
         second.agent().drain("rail2").unwrap();
         assert_eq!(other.steer(&second), Steers::Yes);
+        assert_eq!(second.agent().drained_by_operator().collect::<Vec<_>>(), ["rail0", "rail2", "rail3"]);
         assert!(watched.steer(&first) != Steers::Yes);
+        let ago = Now { clock: first.now().clock - Duration::from_secs(5), ..first.now() };
+        first.agent().give_back("rail3", ago);
         drop(other);
         assert_eq!(watched.steer(&first), Steers::Yes);
         assert_eq!(first.agent().drained_by_operator().collect::<Vec<_>>(), ["rail0", "rail2"]);
@@ -525,16 +547,52 @@ mod tests {
 
     #[test]
     fn an_old_file_drains_only_in_the_first_run_dir() {
-        for (is_main, age_s, count) in [(true, 100_000, 1), (false, 100_000, 0), (false, 10, 1)] {
-            let scratch = Scratch::new(&format!("old-{is_main}-{age_s}"));
+        let now = shared().now().clock;
+        let day = Duration::from_secs(86_400);
+        for (is_main, written, count) in
+            [(true, now - day, 1), (false, now - day, 0), (false, now + day, 0), (false, now, 1)]
+        {
+            let scratch = Scratch::new("old");
             let (path, policy) = run_dir(&scratch);
             let shared = shared();
-            let Now { clock, .. } = shared.now();
-            fs::write(&policy, drained(clock - Duration::from_secs(age_s))).unwrap();
+            fs::write(&policy, drained(written)).unwrap();
             let mut watched = watch(&path);
             watched.is_main = is_main;
             watched.steer(&shared);
-            assert_eq!(shared.agent().drained_by_operator().count(), count, "{is_main} {age_s}");
+            assert_eq!(shared.agent().drained_by_operator().count(), count, "{is_main} {written:?}");
         }
+    }
+
+    #[test]
+    fn a_foreign_file_is_left_alone_until_it_is_over() {
+        let scratch = Scratch::new("over");
+        let (path, policy) = run_dir(&scratch);
+        let shared = shared();
+        shared.agent().drain("rail1").unwrap();
+        let mut watched = watch(&path);
+        let written_s = shared.now().clock.as_secs();
+        fs::write(&policy, format!("railweave-policy 1\nwritten {written_s}\nttl 1\nany -> policy static\n")).unwrap();
+        assert!(watched.steer(&shared) != Steers::Yes);
+        railweave_patience::until("the end of the file", || {
+            std::thread::sleep(Duration::from_millis(10));
+            (watched.steer(&shared) == Steers::Yes).then_some(())
+        });
+        assert!(shared.now().clock.as_secs() > written_s + 1);
+        assert!(fs::read_to_string(&policy).unwrap().contains("# drained rail1\n"));
+    }
+
+    #[test]
+    fn the_policy_of_the_agent_before_outlives_a_lost_lock_while_a_script_is_awaited() {
+        let scratch = Scratch::new("awaited");
+        let (path, policy) = run_dir(&scratch);
+        let shared = shared();
+        shared.agent().set_config(Config::parse("[script]\nprogram = [\"sleep\"]\n").unwrap());
+        let before = drained(shared.now().clock);
+        fs::write(&policy, &before).unwrap();
+        let mut watched = watch(&path);
+        assert_eq!(watched.steer(&shared), Steers::Yes);
+        fs::remove_file(path.join("agent.lock")).unwrap();
+        assert_eq!(watched.steer(&shared), Steers::Yes);
+        assert_eq!(fs::read_to_string(&policy).unwrap(), before);
     }
 }

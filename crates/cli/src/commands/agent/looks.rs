@@ -74,13 +74,11 @@ impl Looks {
             agent.end_look(readings, shared.now())
         };
         // This user's own comes first: its policy file says which ports the agent before this one had drained.
-        let main = self.settings.own_run_dir().path();
-        for (path, watched) in &mut self.watched {
-            watched.is_main = path == main;
-        }
-        let mut folders: Vec<_> = self.watched.values_mut().collect();
-        folders.sort_by_key(|watched| !watched.is_main);
-        for watched in folders {
+        let first = self.settings.own_run_dir().path();
+        let mut folders: Vec<_> = self.watched.iter_mut().collect();
+        folders.sort_by_key(|(path, watched)| (!watched.is_own(), *path != first));
+        for (place, (_, watched)) in folders.into_iter().enumerate() {
+            watched.is_main = place == 0 && watched.is_own();
             watched.steer(shared);
         }
         self.say_if_nothing_keeps_orders();
@@ -94,7 +92,7 @@ impl Looks {
     pub(super) fn leave(&mut self, shared: &Shared) {
         let mut folders: Vec<_> = self.watched.values_mut().collect();
         // There may be many in which nothing is to be done.
-        folders.sort_by_key(|watched| !watched.has_written());
+        folders.sort_by_key(|watched| (!watched.is_main, !watched.has_written()));
         for watched in folders {
             watched.leave(shared);
         }
@@ -106,7 +104,7 @@ impl Looks {
         if !is_kept && !self.is_said {
             log::say(&format!(
                 "no run dir belongs to this agent's user, so a port that is drained by the API is drained until the \
-                 agent ends; try \"{}\" as the first of run_dirs",
+                 agent ends; try a folder of its own in run_dirs, such as \"{}\"",
                 RunDir::named(None).path().display()
             ));
         }
@@ -137,9 +135,10 @@ impl Looks {
         let mut unmade = if is_made { None } else { own.make().err() };
         let is_certain = !self.settings.config.run_dirs.is_empty() || self.users.are_known();
         self.watched.retain(|path, watched| {
-            let stays = wanted.contains(path) && watched.is_in_place();
+            let is_in_place = watched.is_in_place();
+            let stays = is_in_place && (wanted.contains(path) || !is_certain);
             if !stays {
-                if watched.is_in_place() && is_certain {
+                if is_in_place {
                     watched.give_up(shared);
                 }
                 watched.forget(&mut shared.agent());
@@ -154,6 +153,10 @@ impl Looks {
         for path in wanted.into_iter().filter(|path| !self.watched.contains_key(path)).collect::<Vec<_>>() {
             match Folder::open(&path) {
                 Ok(folder) => {
+                    // Root opens also one that somebody else has made.
+                    if let Some(error) = unmade.take_if(|_| path == own.path()) {
+                        log::say(&error.to_string());
+                    }
                     if self.refused.remove(&path).is_some() {
                         log::say(&format!("\"{}\" is watched now", path.display()));
                     }
