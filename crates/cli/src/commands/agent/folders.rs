@@ -497,6 +497,8 @@ mod tests {
         assert!(watch(&path).steer(&shared) != Steers::Yes, "another agent only watches");
         watch(&path).give_up(&shared);
         assert!(policy.exists(), "the other one steers");
+        // It has seen its own file once.
+        watched.steer(&shared);
         fs::write(&policy, FOREIGN).unwrap();
         watched.give_up(&shared);
         assert_eq!(fs::read_to_string(&policy).unwrap(), FOREIGN);
@@ -587,7 +589,7 @@ mod tests {
         let (path, policy) = run_dir(&scratch);
         let shared = shared();
         shared.agent().set_config(Config::parse("[script]\nprogram = [\"sleep\"]\n").unwrap());
-        let before = drained(shared.now().clock);
+        let before = drained(shared.now().clock - Duration::from_secs(5));
         fs::write(&policy, &before).unwrap();
         let mut watched = watch(&path);
         assert_eq!(watched.steer(&shared), Steers::Yes);
