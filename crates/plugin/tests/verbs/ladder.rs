@@ -170,6 +170,8 @@ fn an_adapter_that_fails_before_the_rails_count_costs_no_more_than_its_own() {
                 receiver = receiver.take().or_else(|| net.accept(&listening).unwrap());
                 (sender.is_some() && receiver.is_some()).then_some(())
             });
+            let first = warnings_with(&["is left out: "]);
+            assert_eq!(first.len(), 2, "each end says it: {first:?}");
             // Nor do later connections of the session try it.
             let again = Pair::open(&net, &net, 0);
             again.exchange(1, 300_000);
@@ -177,8 +179,12 @@ fn an_adapter_that_fails_before_the_rails_count_costs_no_more_than_its_own() {
             net.close_send(sender.unwrap()).unwrap();
             net.close_recv(receiver.unwrap()).unwrap();
             net.close_listen(listening).unwrap();
-            let left_out = warnings_with(&["is left out: "]);
-            assert_eq!(left_out.iter().filter(|line| line.contains("the device failed")).count(), 2, "{left_out:?}");
+            let has_failed = |line: &String| line.contains("the device failed");
+            let later = warnings_with(&["is left out: "]).split_off(2);
+            // Unless an end has seen a packet that was flushed before it heard of the device: the next connection then
+            // tries the device, which costs nothing.
+            let most = if first.iter().all(has_failed) { 0 } else { 2 };
+            assert!(later.len() <= most && later.iter().all(has_failed), "{first:?} {later:?}");
             finish(&fake, net);
         },
     );
