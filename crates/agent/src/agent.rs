@@ -9,7 +9,7 @@ use crate::findings::{Findings, Severity};
 use crate::names::{counted_name, covering};
 use crate::ports::{PortCounters, PortUse};
 use crate::process::Life;
-use crate::rules::{AHEAD, GroupWeights, Inherited, Orders, file};
+use crate::rules::{GroupWeights, Inherited, Orders, file};
 use crate::script::Script;
 use crate::series::GroupKey;
 use crate::sick::Health;
@@ -51,8 +51,9 @@ pub struct Agent {
     pub(crate) drains: BTreeMap<String, Drain>,
     /// The ports that an operator has drained through the API.
     operator: BTreeSet<String>,
-    /// Those that were given back since the agent began, and the times: files that were written before may name them.
-    given_back: BTreeMap<String, Now>,
+    /// Those that were given back since the agent began, and the times [`Now::up`]: files that were written before may
+    /// name them.
+    given_back: BTreeMap<String, Duration>,
     shares: Shares,
     balance: Balance<GroupKey>,
     pub(crate) weights: GroupWeights,
@@ -207,10 +208,10 @@ impl Agent {
     pub fn give_back(&mut self, port: &str, now: Now) -> bool {
         let was_drained = self.operator.remove(port);
         if was_drained {
-            self.given_back.insert(port.to_owned(), now);
+            self.given_back.insert(port.to_owned(), now.up);
             // Names may be made up, and the oldest are those that matter least.
             if self.given_back.len() > MOST_GIVEN_BACK
-                && let Some(oldest) = self.given_back.iter().min_by_key(|(_, at)| at.up).map(|(port, _)| port.clone())
+                && let Some(oldest) = self.given_back.iter().min_by_key(|(_, at)| **at).map(|(port, _)| port.clone())
             {
                 self.given_back.remove(&oldest);
             }
@@ -222,14 +223,13 @@ impl Agent {
     /// Takes over the orders of an agent before this one, but for ports that were given back since. Returns the
     /// sentences to log.
     ///
-    /// A time in the future is from before the clock was set back, so it is older than one that is not.
+    /// In doubt, because the clock was set, a port is drained.
     pub fn inherit(&mut self, before: &Inherited, now: Now) -> Vec<String> {
         let mut lines = Vec::new();
-        let is_over = |at: &Now| {
-            let (was_written_first, is_ahead) =
-                (Duration::from_secs(before.written_s) <= at.clock, before.is_ahead(now));
-            let is_given_back_ahead = at.clock > now.clock + AHEAD;
-            if is_ahead == is_given_back_ahead { was_written_first } else { is_ahead }
+        // By the present clock, whatever it said then.
+        let is_over = |at: &Duration| {
+            let given_back = now.clock.saturating_sub(now.up.saturating_sub(*at));
+            Duration::from_secs(before.written_s) <= given_back
         };
         let is_given_back = |port: &&String| self.given_back.get(*port).is_some_and(is_over);
         let drained: Vec<_> = before.drained.iter().filter(|port| !is_given_back(port)).collect();

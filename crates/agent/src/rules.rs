@@ -11,9 +11,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// The time by which one clock may be ahead of another.
-pub(crate) const AHEAD: Duration = Duration::from_secs(AHEAD_S);
-
 /// The beginning of the second line, by which an agent knows the files of agents.
 const MARK: &str = "# railweave agent";
 
@@ -174,15 +171,10 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Returns true if the file holds at this time.
+    /// Returns true if the file holds at this time. Its numbers may be any.
     pub fn holds(&self, now: Now) -> bool {
-        let written = Duration::from_secs(self.written_s);
-        !self.is_ahead(now) && now.clock <= written + Duration::from_secs(self.ttl_s)
-    }
-
-    /// Returns true if the file was written in the future: the clock was set back since.
-    pub(crate) fn is_ahead(&self, now: Now) -> bool {
-        Duration::from_secs(self.written_s) > now.clock + AHEAD
+        let clock_s = now.clock.as_secs();
+        self.written_s <= clock_s + AHEAD_S && clock_s <= self.written_s.saturating_add(self.ttl_s)
     }
 }
 
@@ -292,6 +284,25 @@ mod tests {
             let text = format!("railweave-policy 1\n{MARK}\n{SICK}eth1 {}\n", "r".repeat(letters));
             let Origin::Agent(before) = origin(&text) else { panic!("{text}") };
             assert_eq!(before.sick.len(), count);
+        }
+    }
+
+    #[test]
+    fn a_file_holds_for_its_time_to_live_whatever_its_numbers_are() {
+        let now = Now { clock: Duration::from_secs(1000), up: Duration::ZERO };
+        let largest = u64::MAX;
+        for (written_s, ttl_s, holds) in [
+            (1000, 30, true),
+            (970, 30, true),
+            (969, 30, false),
+            (1060, 30, true),
+            (1061, 30, false),
+            (1, largest, true),
+            (largest, largest, false),
+        ] {
+            let file = format!("railweave-policy 1\n{MARK}\nwritten {written_s}\nttl {ttl_s}\n");
+            let Origin::Agent(before) = origin(&file) else { panic!("{file}") };
+            assert_eq!(before.holds(now), holds, "{file}");
         }
     }
 

@@ -263,21 +263,17 @@ impl Watched {
             return;
         }
         // Whatever this agent wrote before is gone.
-        let written = self.written.take();
-        let Origin::Agent(mut before) = origin(text) else {
+        self.written = None;
+        let Origin::Agent(before) = origin(text) else {
             let end_s = Rules::parse(text).ok().and_then(|rules| rules.end_s());
             (self.keeper, self.found) = (Keeper::new(false), Some(Found { stamp: *stamp, is_agents: false, end_s }));
             return;
         };
         (self.keeper, self.found) = (Keeper::new(true), Some(Found { stamp: *stamp, is_agents: true, end_s: None }));
-        // That agent took over the orders of this one, which knows whether they still hold.
-        if let Some(Origin::Agent(own)) = written.map(|written| origin(&written)) {
-            before.drained.retain(|port| !own.drained.contains(port));
-        }
         // A drain is for the whole host, and every user may write a file that looks like an agent's: only this user's
         // own says what an operator ordered. An old file of a folder that was away says nothing any more.
-        let is_recent = self.is_main || before.holds(shared.now());
-        let counts = self.is_own() && *owner == self.folder.owner() && is_recent;
+        let is_own = self.is_own() && *owner == self.folder.owner();
+        let counts = is_own && (self.is_main || before.holds(shared.now()));
         if !std::mem::replace(&mut self.is_inherited, true) && counts {
             let lines = shared.inherit(&before);
             lines.iter().for_each(|line| log::say(line));
@@ -435,7 +431,7 @@ mod tests {
     use super::*;
     use crate::commands::agent::scratch::Scratch;
     use crate::commands::agent::shared::tests::shared;
-    use railweave_agent::{Config, Now};
+    use railweave_agent::Config;
     use railweave_telemetry::RunDir;
     use std::fs;
     use std::path::{Path, PathBuf};
@@ -531,16 +527,12 @@ mod tests {
         watched.is_main = true;
         watched.steer(&first);
         first.agent().give_back("rail1", first.now());
-        first.agent().drain("rail3").unwrap();
         watched.steer(&first);
         let mut other = watch(&path);
         fs::remove_file(path.join("agent.lock")).unwrap();
         second.agent().drain("rail2").unwrap();
         assert_eq!(other.steer(&second), Steers::Yes);
-        assert_eq!(second.agent().drained_by_operator().collect::<Vec<_>>(), ["rail0", "rail2", "rail3"]);
         assert!(watched.steer(&first) != Steers::Yes);
-        let ago = Now { clock: first.now().clock - Duration::from_secs(5), ..first.now() };
-        first.agent().give_back("rail3", ago);
         drop(other);
         assert_eq!(watched.steer(&first), Steers::Yes);
         assert_eq!(first.agent().drained_by_operator().collect::<Vec<_>>(), ["rail0", "rail2"]);

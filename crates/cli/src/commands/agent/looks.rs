@@ -4,6 +4,7 @@ use super::folders::Watched;
 use super::log;
 use super::settings::{Settings, Users, run_dirs};
 use super::shared::Shared;
+use railweave_agent::Steers;
 use railweave_counters::Source;
 use railweave_telemetry::{Folder, RunDir};
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,9 +78,11 @@ impl Looks {
         let first = self.settings.own_run_dir().path();
         let mut folders: Vec<_> = self.watched.iter_mut().collect();
         folders.sort_by_key(|(path, watched)| (!watched.is_own(), *path != first));
-        for (place, (_, watched)) in folders.into_iter().enumerate() {
-            watched.is_main = place == 0 && watched.is_own();
-            watched.steer(shared);
+        let mut is_kept = false;
+        for (_, watched) in folders {
+            // One that this agent may not write keeps nothing.
+            watched.is_main = watched.is_own() && !is_kept;
+            is_kept |= watched.steer(shared) == Steers::Yes && watched.is_main;
         }
         self.say_if_nothing_keeps_orders();
         lines.sort_by_key(|(severity, _)| std::cmp::Reverse(*severity));
