@@ -4,8 +4,7 @@
 use crate::config::is_name;
 use crate::names::patterns;
 use crate::series::GroupKey;
-use crate::time::Now;
-use railweave_telemetry::{AHEAD_S, LARGEST_POLICY, MOST_RULES, RAILS};
+use railweave_telemetry::{LARGEST_POLICY, MOST_RULES, RAILS};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -162,20 +161,10 @@ pub(crate) fn file(
 pub struct Inherited {
     /// The time at which the file was written, in seconds since 1970.
     pub written_s: u64,
-    /// The time to live of the file, in seconds.
-    pub ttl_s: u64,
     /// The ports that were drained through its API.
     pub drained: Vec<String>,
     /// The ports that were sick, each with the reason: the end of a sentence that begins with the port.
     pub sick: Vec<(String, String)>,
-}
-
-impl Inherited {
-    /// Returns true if the file holds at this time. Its numbers may be any.
-    pub fn holds(&self, now: Now) -> bool {
-        let clock_s = now.clock.as_secs();
-        self.written_s <= clock_s + AHEAD_S && clock_s <= self.written_s.saturating_add(self.ttl_s)
-    }
 }
 
 /// The origin of a policy file that is already there.
@@ -195,10 +184,9 @@ pub fn origin(text: &str) -> Origin {
     let drained = text.lines().filter_map(|line| line.strip_prefix(DRAINED)).filter(|port| is_name(port));
     let sick = text.lines().filter_map(|line| line.strip_prefix(SICK)?.split_once(' '));
     let sick = sick.filter(|(port, reason)| is_name(port) && reason.len() <= LONGEST_REASON);
-    let number = |word| text.lines().find_map(|line| line.strip_prefix(word)?.parse().ok()).unwrap_or_default();
+    let written = text.lines().find_map(|line| line.strip_prefix("written ")?.parse().ok());
     Origin::Agent(Inherited {
-        written_s: number("written "),
-        ttl_s: number("ttl "),
+        written_s: written.unwrap_or_default(),
         drained: drained.map(str::to_owned).collect(),
         sick: sick.map(|(port, reason)| (port.to_owned(), reason.to_owned())).collect(),
     })
@@ -248,7 +236,6 @@ mod tests {
             origin(&text),
             Origin::Agent(Inherited {
                 written_s: 100,
-                ttl_s: 30,
                 drained: vec!["eth1".to_owned()],
                 sick: vec![("eth2".to_owned(), sick[0].1.to_owned())],
             })
@@ -284,25 +271,6 @@ mod tests {
             let text = format!("railweave-policy 1\n{MARK}\n{SICK}eth1 {}\n", "r".repeat(letters));
             let Origin::Agent(before) = origin(&text) else { panic!("{text}") };
             assert_eq!(before.sick.len(), count);
-        }
-    }
-
-    #[test]
-    fn a_file_holds_for_its_time_to_live_whatever_its_numbers_are() {
-        let now = Now { clock: Duration::from_secs(1000), up: Duration::ZERO };
-        let largest = u64::MAX;
-        for (written_s, ttl_s, holds) in [
-            (1000, 30, true),
-            (970, 30, true),
-            (969, 30, false),
-            (1060, 30, true),
-            (1061, 30, false),
-            (1, largest, true),
-            (largest, largest, false),
-        ] {
-            let file = format!("railweave-policy 1\n{MARK}\nwritten {written_s}\nttl {ttl_s}\n");
-            let Origin::Agent(before) = origin(&file) else { panic!("{file}") };
-            assert_eq!(before.holds(now), holds, "{file}");
         }
     }
 

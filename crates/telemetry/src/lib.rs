@@ -34,7 +34,7 @@ pub use folder::{Files, Folder, FolderError, FoundPolicy, Lock, MOST_ENTRIES, MO
 pub use follow::{Follower, Look};
 pub use latencies::{BUCKETS, Latencies};
 pub use layout::{LARGEST_FILE, MAJOR, MINOR, MOST_CONNECTIONS, MOST_DEVICES, MOST_EVENTS, MOST_PORTS, MOST_RAILS};
-pub use policy_file::{AHEAD_S, LARGEST_POLICY, PolicyFile};
+pub use policy_file::{LARGEST_POLICY, PolicyFile};
 pub use process::{Presence, Process};
 pub use read::{Damage, ReadError, decode, read, read_each};
 pub use rules::{MOST_RULES, Order, RAILS, RuleError, Rules, Subject};

@@ -13,9 +13,8 @@ use crate::trusted::{self, FileError, Stamp};
 /// The largest policy file, in bytes.
 pub const LARGEST_POLICY: u64 = 1 << 20;
 
-/// The time by which the clock that wrote a policy file may be ahead, in seconds. A file that is further ahead orders
-/// nothing.
-pub const AHEAD_S: u64 = 60;
+/// The time by which the clock that wrote a file may be ahead, in seconds.
+const AHEAD_S: u64 = 60;
 
 /// A policy file that is not taken. The text is the end of a sentence that begins with the file.
 #[derive(Debug, thiserror::Error)]

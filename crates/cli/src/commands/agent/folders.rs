@@ -30,8 +30,6 @@ pub(super) struct Watched {
     steers: Steers,
     /// True if files that are there at the first look are older than the agent.
     is_old: bool,
-    /// True if it keeps the orders of this agent for the next one, however long there is none.
-    pub(super) is_main: bool,
     /// True once the file of an agent before this one was taken over.
     is_inherited: bool,
     /// True if there is something that is not followed; and if that is because there are too many files.
@@ -80,7 +78,6 @@ impl Watched {
             found: None,
             steers: Steers::Unknown,
             is_old,
-            is_main: false,
             is_inherited: false,
             is_refused: false,
             is_crowded: false,
@@ -271,10 +268,9 @@ impl Watched {
         };
         (self.keeper, self.found) = (Keeper::new(true), Some(Found { stamp: *stamp, is_agents: true, end_s: None }));
         // A drain is for the whole host, and every user may write a file that looks like an agent's: only this user's
-        // own says what an operator ordered. An old file of a folder that was away says nothing any more.
+        // own says what an operator ordered, however old it is.
         let is_own = self.is_own() && *owner == self.folder.owner();
-        let counts = is_own && (self.is_main || before.holds(shared.now()));
-        if !std::mem::replace(&mut self.is_inherited, true) && counts {
+        if !std::mem::replace(&mut self.is_inherited, true) && is_own {
             let lines = shared.inherit(&before);
             lines.iter().for_each(|line| log::say(line));
         }
@@ -524,7 +520,6 @@ mod tests {
         let mut watched = watch(&path);
         first.agent().drain("rail0").unwrap();
         fs::write(&policy, drained(Duration::ZERO)).unwrap();
-        watched.is_main = true;
         watched.steer(&first);
         first.agent().give_back("rail1", first.now());
         watched.steer(&first);
@@ -537,24 +532,6 @@ mod tests {
         assert_eq!(watched.steer(&first), Steers::Yes);
         assert_eq!(first.agent().drained_by_operator().collect::<Vec<_>>(), ["rail0", "rail2"]);
         assert!(fs::read_to_string(&policy).unwrap().contains("# drained rail2\n"));
-    }
-
-    #[test]
-    fn an_old_file_drains_only_in_the_first_run_dir() {
-        let now = shared().now().clock;
-        let day = Duration::from_secs(86_400);
-        for (is_main, written, count) in
-            [(true, now - day, 1), (false, now - day, 0), (false, now + day, 0), (false, now, 1)]
-        {
-            let scratch = Scratch::new("old");
-            let (path, policy) = run_dir(&scratch);
-            let shared = shared();
-            fs::write(&policy, drained(written)).unwrap();
-            let mut watched = watch(&path);
-            watched.is_main = is_main;
-            watched.steer(&shared);
-            assert_eq!(shared.agent().drained_by_operator().count(), count, "{is_main} {written:?}");
-        }
     }
 
     #[test]

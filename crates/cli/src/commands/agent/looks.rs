@@ -4,7 +4,6 @@ use super::folders::Watched;
 use super::log;
 use super::settings::{Settings, Users, run_dirs};
 use super::shared::Shared;
-use railweave_agent::Steers;
 use railweave_counters::Source;
 use railweave_telemetry::{Folder, RunDir};
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,11 +77,8 @@ impl Looks {
         let first = self.settings.own_run_dir().path();
         let mut folders: Vec<_> = self.watched.iter_mut().collect();
         folders.sort_by_key(|(path, watched)| (!watched.is_own(), *path != first));
-        let mut is_kept = false;
         for (_, watched) in folders {
-            // One that this agent may not write keeps nothing.
-            watched.is_main = watched.is_own() && !is_kept;
-            is_kept |= watched.steer(shared) == Steers::Yes && watched.is_main;
+            watched.steer(shared);
         }
         self.say_if_nothing_keeps_orders();
         lines.sort_by_key(|(severity, _)| std::cmp::Reverse(*severity));
@@ -95,7 +91,7 @@ impl Looks {
     pub(super) fn leave(&mut self, shared: &Shared) {
         let mut folders: Vec<_> = self.watched.values_mut().collect();
         // There may be many in which nothing is to be done.
-        folders.sort_by_key(|watched| (!watched.is_main, !watched.has_written()));
+        folders.sort_by_key(|watched| (!watched.is_own(), !watched.has_written()));
         for watched in folders {
             watched.leave(shared);
         }
