@@ -424,6 +424,8 @@ fn a_clock_that_was_set_loses_no_drain() {
     assert_eq!(host.agent.inherit(&written(2001), at(2010, 40)).len(), 1, "another agent was told since");
     give_back(&mut host, 2020, 50);
     assert_eq!(host.agent.inherit(&written(9000), at(2030, 60)).len(), 1, "nobody knows when that was");
+    give_back(&mut host, 2040, 70);
+    assert_eq!(host.agent.inherit(&written(u64::MAX), at(2050, 80)).len(), 1, "a file may have any number");
 }
 
 #[test]

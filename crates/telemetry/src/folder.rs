@@ -375,6 +375,7 @@ mod tests {
         assert!(!scratch.0.join(UNFINISHED).exists());
         fs::create_dir(scratch.0.join(UNFINISHED)).unwrap();
         assert!(matches!(folder.put_policy("three"), Err(FolderError::Io(_))));
+        assert_eq!(text(&folder).unwrap(), "two");
         folder.remove_policy().unwrap();
         folder.remove_policy().unwrap();
         assert!(!scratch.0.join(POLICY).exists());
@@ -518,6 +519,7 @@ mod tests {
         std::os::unix::fs::chown(&scratch.0, Some(4711), None).unwrap();
         let folder = Folder::open(&scratch.0).unwrap();
         assert_eq!((folder.owner(), text(&folder).unwrap()), (4711, "x".to_owned()));
+        assert_eq!(folder.policy_since(None).unwrap().unwrap().owner, 4711);
         folder.put_policy("y").unwrap();
         let found = folder.policy_since(None).unwrap().unwrap();
         assert_eq!((found.text, found.owner), ("y".to_owned(), 0));

@@ -185,6 +185,7 @@ fn an_adapter_that_fails_before_the_rails_count_costs_no_more_than_its_own() {
             // tries the device, which costs nothing.
             let most = if first.iter().all(has_failed) { 0 } else { 2 };
             assert!(later.len() <= most && later.iter().all(has_failed), "{first:?} {later:?}");
+            assert!(first.iter().chain(&later).any(has_failed), "{first:?} {later:?}");
             finish(&fake, net);
         },
     );
