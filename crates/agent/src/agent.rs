@@ -9,7 +9,7 @@ use crate::findings::{Findings, Severity};
 use crate::names::{counted_name, covering};
 use crate::ports::{PortCounters, PortUse};
 use crate::process::Life;
-use crate::rules::{GroupWeights, Inherited, Orders, file};
+use crate::rules::{GroupWeights, Orders, file};
 use crate::script::Script;
 use crate::series::GroupKey;
 use crate::sick::Health;
@@ -22,9 +22,6 @@ use railweave_telemetry::{Presence, Snapshot};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-/// The most ports that are known as given back.
-const MOST_GIVEN_BACK: usize = 1024;
 
 /// An agent.
 ///
@@ -50,10 +47,10 @@ pub struct Agent {
     pub(crate) congestion: BTreeMap<String, Congestion>,
     pub(crate) drains: BTreeMap<String, Drain>,
     /// The ports that an operator has drained through the API.
-    operator: BTreeSet<String>,
+    pub(crate) operator: BTreeSet<String>,
     /// Those that were given back since the agent began, and the times [`Now::up`]: files that were written before may
     /// name them.
-    given_back: BTreeMap<String, Duration>,
+    pub(crate) given_back: BTreeMap<String, Duration>,
     shares: Shares,
     balance: Balance<GroupKey>,
     pub(crate) weights: GroupWeights,
@@ -185,75 +182,6 @@ impl Agent {
             user.refused.remove(file);
         }
         self.world.forget(&(user, file.to_owned()));
-    }
-
-    /// Empties a port, for an operator.
-    ///
-    /// # Errors
-    /// If no rule can name it, or too many are drained: a sentence.
-    pub fn drain(&mut self, port: &str) -> Result<(), String> {
-        check_port("port", port)?;
-        if self.operator.len() >= MOST_DRAINED && !self.operator.contains(port) {
-            return Err(format!(
-                "port: \"{port}\" is one too many; allowed: {MOST_DRAINED} ports that are drained; try giving one back"
-            ));
-        }
-        self.operator.insert(port.to_owned());
-        self.given_back.remove(port);
-        self.set_drains();
-        Ok(())
-    }
-
-    /// Gives a port back that an operator has drained. Returns false if none has.
-    pub fn give_back(&mut self, port: &str, now: Now) -> bool {
-        let was_drained = self.operator.remove(port);
-        if was_drained {
-            self.given_back.insert(port.to_owned(), now.up);
-            // Names may be made up, and the oldest are those that matter least.
-            if self.given_back.len() > MOST_GIVEN_BACK
-                && let Some(oldest) = self.given_back.iter().min_by_key(|(_, at)| **at).map(|(port, _)| port.clone())
-            {
-                self.given_back.remove(&oldest);
-            }
-        }
-        self.set_drains();
-        was_drained
-    }
-
-    /// Takes over the orders of an agent before this one, but for ports that were given back since. Returns the
-    /// sentences to log.
-    ///
-    /// In doubt, because the clock was set, a port is drained.
-    pub fn inherit(&mut self, before: &Inherited, now: Now) -> Vec<String> {
-        let mut lines = Vec::new();
-        // By the present clock, whatever it said then.
-        let is_over = |at: &Duration| {
-            let given_back = now.clock.saturating_sub(now.up.saturating_sub(*at));
-            Duration::from_secs(before.written_s) <= given_back
-        };
-        let is_given_back = |port: &&String| self.given_back.get(*port).is_some_and(is_over);
-        let drained: Vec<_> = before.drained.iter().filter(|port| !is_given_back(port)).collect();
-        for port in drained {
-            lines.push(match self.drain(port) {
-                Ok(()) => format!("port {port} stays drained, as an agent before this one was told"),
-                Err(error) => error,
-            });
-        }
-        if self.config.avoid_sick.is_some() {
-            let sick = before.sick.iter().filter(|(port, _)| check_port("port", port).is_ok()).take(MOST_DRAINED);
-            for (port, reason) in sick {
-                if self.health.entry(port.clone()).or_default().inherit(reason, self.now.up) {
-                    lines.push(format!("port {port} stays drained: it {reason}, as an agent before this one saw"));
-                }
-            }
-        }
-        self.set_drains();
-        lines
-    }
-
-    /// Returns the ports that an operator has drained.
-    pub fn drained_by_operator(&self) -> impl Iterator<Item = &str> {
-        self.operator.iter().map(String::as_str)
     }
 
     /// Returns the names under which the ports that jobs use, or that are to be empty, have counters.
@@ -393,7 +321,7 @@ impl Agent {
     }
 
     /// Brings the ports that are to be empty up to date.
-    fn set_drains(&mut self) {
+    pub(crate) fn set_drains(&mut self) {
         let mut wanted: BTreeMap<String, BTreeSet<Reason>> = BTreeMap::new();
         let mut want = |port: &str, reason| {
             wanted.entry(port.to_owned()).or_default().insert(reason);

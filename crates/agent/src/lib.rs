@@ -16,6 +16,7 @@ mod findings;
 mod keeper;
 mod metrics;
 mod names;
+mod orders;
 mod ports;
 mod process;
 mod rules;
