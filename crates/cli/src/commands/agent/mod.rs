@@ -4,6 +4,7 @@
 
 mod access;
 mod arguments;
+mod files;
 mod folders;
 mod log;
 mod looks;
