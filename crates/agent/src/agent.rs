@@ -7,9 +7,10 @@ use crate::drain::{Drain, Reason, Unseen};
 use crate::find::Seen;
 use crate::findings::{Findings, Severity};
 use crate::names::{counted_name, covering};
+use crate::operator::Operator;
 use crate::ports::{PortCounters, PortUse};
 use crate::process::Life;
-use crate::rules::{GroupWeights, Orders, file};
+use crate::rules::{GroupWeights, Head, Orders, mark};
 use crate::script::Script;
 use crate::series::GroupKey;
 use crate::sick::Health;
@@ -46,11 +47,13 @@ pub struct Agent {
     pub(crate) health: BTreeMap<String, Health>,
     pub(crate) congestion: BTreeMap<String, Congestion>,
     pub(crate) drains: BTreeMap<String, Drain>,
-    /// The ports that an operator has drained through the API.
-    pub(crate) operator: BTreeSet<String>,
-    /// Those that were given back since the agent began, and the times [`Now::up`]: files that were written before may
-    /// name them.
+    /// The orders of an operator, and the time of each of its rules, by the rule's key.
+    pub(crate) operator: Operator,
+    pub(crate) set: BTreeMap<String, Now>,
+    /// The ports that were given back, and the keys of the rules that were cleared, since the agent began, and the
+    /// times [`Now::up`]: files that were written before may have them.
     pub(crate) given_back: BTreeMap<String, Duration>,
+    pub(crate) cleared: BTreeMap<String, Duration>,
     shares: Shares,
     balance: Balance<GroupKey>,
     pub(crate) weights: GroupWeights,
@@ -80,8 +83,10 @@ impl Agent {
             health: BTreeMap::new(),
             congestion: BTreeMap::new(),
             drains: BTreeMap::new(),
-            operator: BTreeSet::new(),
+            operator: Operator::default(),
+            set: BTreeMap::new(),
             given_back: BTreeMap::new(),
+            cleared: BTreeMap::new(),
             shares: Shares::default(),
             balance: Balance::default(),
             weights: GroupWeights::new(),
@@ -249,24 +254,31 @@ impl Agent {
     }
 
     fn orders(&self) -> Orders<'_> {
+        self.orders_with(&self.operator, self.drains.keys().map(String::as_str).collect())
+    }
+
+    /// Returns everything that is ordered, with these orders of an operator, if these ports are to be empty.
+    pub(crate) fn orders_with<'a>(&'a self, operator: &'a Operator, drained: Vec<&'a str>) -> Orders<'a> {
         let mut rules: Vec<&str> = self.config.fixed.iter().map(String::as_str).collect();
         if let Some(script) = &self.config.script {
             rules.extend(self.script.rules(script.timeout_s, self.now.up).iter().map(String::as_str));
         }
-        let drained = self.drains.keys().map(String::as_str).collect();
-        Orders { rules, weights: Cow::Borrowed(&self.weights), drained }
+        Orders { ordered: operator.rules(), rules, weights: Cow::Borrowed(&self.weights), drained }
     }
 
     /// Returns the text of a policy file with these rules.
     pub fn policy_file(&self, rules: &str, clock: Duration) -> String {
-        file(rules, &self.name, self.operator.iter(), self.sick(), clock, self.config.ttl_s)
+        self.head(self.sick().collect()).file(rules, clock)
     }
 
     /// Returns the orders of a policy file with these rules: its text without the time, and without the reasons for
     /// which ports are sick, whose numbers are others at each look.
     pub fn policy_orders(&self, rules: &str) -> String {
-        let sick = self.sick().map(|(port, _)| (port, ""));
-        file(rules, &self.name, self.operator.iter(), sick, Duration::ZERO, self.config.ttl_s)
+        self.head(self.sick().map(|(port, _)| (port, "")).collect()).file(rules, Duration::ZERO)
+    }
+
+    fn head<'a>(&'a self, sick: Vec<(&'a str, &'a str)>) -> Head<'a> {
+        Head { mark: mark(&self.name), operator: &self.operator, sick, ttl_s: Some(self.config.ttl_s) }
     }
 
     /// Returns the ports that are sick, each with the reason.
@@ -320,18 +332,24 @@ impl Agent {
         }
     }
 
-    /// Brings the ports that are to be empty up to date.
-    pub(crate) fn set_drains(&mut self) {
+    /// Returns the ports that are to be empty with these orders of an operator, each with the reasons.
+    pub(crate) fn wanted(&self, operator: &Operator) -> BTreeMap<String, BTreeSet<Reason>> {
         let mut wanted: BTreeMap<String, BTreeSet<Reason>> = BTreeMap::new();
         let mut want = |port: &str, reason| {
             wanted.entry(port.to_owned()).or_default().insert(reason);
         };
-        self.operator.iter().for_each(|port| want(port, Reason::Operator));
+        operator.drained().for_each(|port| want(port, Reason::Operator));
         self.config.drain.iter().for_each(|port| want(port, Reason::Configuration));
         let is_sick = |port: &str| self.health.get(port).is_some_and(|health| health.reason().is_some());
         // These are names that counters have. Those that rails have are made by processes: no rule repeats them.
         let sick = self.health.keys().filter(|port| is_sick(port) && check_port("port", port).is_ok());
         sick.take(MOST_DRAINED).for_each(|port| want(port, Reason::Sick));
+        wanted
+    }
+
+    /// Brings the ports that are to be empty up to date.
+    pub(crate) fn set_drains(&mut self) {
+        let wanted = self.wanted(&self.operator);
         self.drains.retain(|port, _| wanted.contains_key(port));
         let clock = self.now.clock;
         for (port, reasons) in wanted {

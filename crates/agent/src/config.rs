@@ -11,7 +11,8 @@ pub const DEFAULT_LISTEN: &str = "127.0.0.1:9470";
 /// The most ports that are kept empty, of each reason: all are in one rule.
 pub(crate) const MOST_DRAINED: usize = 256;
 
-/// The most rules of the operator. Each may be two in the policy file, which has 4,096 at most with those of others.
+/// The most rules of the configuration. Each may be two in the policy file, which has 4,096 at most with those of
+/// others.
 const MOST_FIXED: u64 = 500;
 
 /// The configuration of the agent. docs/agent.md explains each key.
@@ -32,7 +33,8 @@ pub struct Config {
     pub series: usize,
     /// Ports that are kept empty.
     pub drain: Vec<String>,
-    /// Rules in the language of policy files. They come before those of all other policies.
+    /// Rules in the language of policy files. They come before those of all other policies, and after those
+    /// that an operator sets.
     pub fixed: Vec<String>,
     /// Shares the ports between jobs; `None` if it is off.
     pub balance: Option<BalanceConfig>,

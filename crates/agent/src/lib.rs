@@ -16,6 +16,7 @@ mod findings;
 mod keeper;
 mod metrics;
 mod names;
+mod operator;
 mod orders;
 mod ports;
 mod process;
@@ -23,6 +24,7 @@ mod rules;
 mod script;
 mod series;
 mod sick;
+mod standing;
 mod time;
 mod user;
 mod view;
@@ -34,8 +36,10 @@ pub use config::{BalanceConfig, Config, CongestionConfig, DEFAULT_LISTEN, Script
 pub use drain::{Phase, Reason};
 pub use findings::{Finding, KINDS, Severity};
 pub use keeper::{Keeper, Keeping};
+pub use operator::{LONGEST_RULE, OperatorRule};
 pub use rules::{Inherited, Origin, origin};
 pub use script::LONGEST_ANSWER;
+pub use standing::Standing;
 pub use time::Now;
 pub use user::Steers;
 pub use view::{

@@ -2,12 +2,14 @@
 
 use crate::agent::Agent;
 use crate::config::{MOST_DRAINED, check_port};
+use crate::operator::{OperatorRule, key};
 use crate::rules::Inherited;
 use crate::time::Now;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The most ports that are known as given back.
-const MOST_GIVEN_BACK: usize = 1024;
+/// The most ports that are known as given back, and the most rules that are known as cleared.
+const MOST_TAKEN_BACK: usize = 1024;
 
 impl Agent {
     /// Empties a port, for an operator.
@@ -15,13 +17,7 @@ impl Agent {
     /// # Errors
     /// If no rule can name it, or too many are drained: a sentence.
     pub fn drain(&mut self, port: &str) -> Result<(), String> {
-        check_port("port", port)?;
-        if self.operator.len() >= MOST_DRAINED && !self.operator.contains(port) {
-            return Err(format!(
-                "port: \"{port}\" is one too many; allowed: {MOST_DRAINED} ports that are drained; try giving one back"
-            ));
-        }
-        self.operator.insert(port.to_owned());
+        self.operator.drain(port)?;
         self.given_back.remove(port);
         self.set_drains();
         Ok(())
@@ -29,30 +25,55 @@ impl Agent {
 
     /// Gives a port back that an operator has drained. Returns false if none has.
     pub fn give_back(&mut self, port: &str, now: Now) -> bool {
-        let was_drained = self.operator.remove(port);
+        let was_drained = self.operator.give_back(port);
         if was_drained {
-            self.given_back.insert(port.to_owned(), now.up);
-            // Names may be made up, and the oldest are those that matter least.
-            if self.given_back.len() > MOST_GIVEN_BACK
-                && let Some(oldest) = self.given_back.iter().min_by_key(|(_, at)| **at).map(|(port, _)| port.clone())
-            {
-                self.given_back.remove(&oldest);
-            }
+            note(&mut self.given_back, port.to_owned(), now.up);
         }
         self.set_drains();
         was_drained
     }
 
-    /// Takes over the orders of an agent before this one, but for ports that were given back since. Returns the
-    /// sentences to log.
+    /// Sets a rule of an operator, such as `peer=node3 -> weights 80,20`. It comes first, in place of one with the same
+    /// matchers. Returns it as it is kept.
     ///
-    /// In doubt, because the clock was set, a port is drained.
+    /// # Errors
+    /// If it is no rule, is too long, or one too many: a sentence.
+    pub fn set_rule(&mut self, rule: &str, now: Now) -> Result<OperatorRule, String> {
+        let rule = OperatorRule::parse(rule)?;
+        if self.operator.set(rule.clone())? {
+            self.set.insert(rule.key(), now);
+        }
+        self.cleared.remove(&rule.key());
+        Ok(rule)
+    }
+
+    /// Clears the rule of an operator that has these matchers, in whatever order. Returns it if there was one.
+    pub fn clear_rule(&mut self, matchers: &str, now: Now) -> Option<OperatorRule> {
+        let rule = self.operator.clear(matchers)?;
+        self.set.remove(&rule.key());
+        note(&mut self.cleared, rule.key(), now.up);
+        Some(rule)
+    }
+
+    /// Returns the rules of an operator, the newest first, each with the time of its order by the host's clock. For
+    /// those of an agent before this one, it is the time at which this one took them over.
+    pub fn operator_rules(&self) -> impl Iterator<Item = (&OperatorRule, Duration)> {
+        self.operator
+            .rules()
+            .iter()
+            .map(|rule| (rule, self.set.get(&key(&rule.matchers)).map_or(Duration::ZERO, |at| at.clock)))
+    }
+
+    /// Takes over the orders of an agent before this one, but for ports that were given back and rules that were set or
+    /// cleared since. Returns the sentences to log.
+    ///
+    /// In doubt, because the clock was set, a port is drained, and a rule holds.
     pub fn inherit(&mut self, before: &Inherited, now: Now) -> Vec<String> {
         let mut lines = Vec::new();
         // By the present clock, whatever it said then.
         let is_over = |at: &Duration| {
-            let given_back = now.clock.saturating_sub(now.up.saturating_sub(*at));
-            Duration::from_secs(before.written_s) <= given_back
+            let then = now.clock.saturating_sub(now.up.saturating_sub(*at));
+            Duration::from_secs(before.written_s) <= then
         };
         let is_given_back = |port: &&String| self.given_back.get(*port).is_some_and(is_over);
         let drained: Vec<_> = before.drained.iter().filter(|port| !is_given_back(port)).collect();
@@ -62,6 +83,7 @@ impl Agent {
                 Err(error) => error,
             });
         }
+        lines.extend(self.inherit_rules(&before.rules, is_over, now));
         if self.config.avoid_sick.is_some() {
             let sick = before.sick.iter().filter(|(port, _)| check_port("port", port).is_ok()).take(MOST_DRAINED);
             for (port, reason) in sick {
@@ -74,8 +96,46 @@ impl Agent {
         lines
     }
 
+    /// Takes over rules, the newest first, of an agent before this one. `is_over` is true of times [`Now::up`] at which
+    /// that agent did not write any more. Returns the sentences to log.
+    fn inherit_rules(&mut self, rules: &[OperatorRule], is_over: impl Fn(&Duration) -> bool, now: Now) -> Vec<String> {
+        let mut lines = Vec::new();
+        let is_set_since = |key: &str| self.set.get(key).is_some_and(|at| is_over(&at.up));
+        let is_cleared_since = |key: &str| self.cleared.get(key).is_some_and(&is_over);
+        let taken: Vec<_> = rules.iter().map(|rule| (rule, rule.key())).collect();
+        let taken: Vec<_> = taken.into_iter().filter(|(_, key)| !is_set_since(key) && !is_cleared_since(key)).collect();
+        // After those that this agent was told since, and before its older ones.
+        let own = self.operator.rules();
+        let mut place = own.iter().take_while(|rule| is_set_since(&rule.key())).count();
+        for (rule, key) in taken {
+            match self.operator.put(place, rule.clone()) {
+                Ok(is_new) => {
+                    place += 1;
+                    self.cleared.remove(&key);
+                    if is_new {
+                        self.set.insert(key, now);
+                        lines.push(format!("rule {rule} goes on, as an agent before this one was told"));
+                    }
+                }
+                Err(error) => lines.push(error),
+            }
+        }
+        lines
+    }
+
     /// Returns the ports that an operator has drained.
     pub fn drained_by_operator(&self) -> impl Iterator<Item = &str> {
-        self.operator.iter().map(String::as_str)
+        self.operator.drained()
+    }
+}
+
+/// Notes that something was taken back at a time.
+fn note(taken_back: &mut BTreeMap<String, Duration>, name: String, up: Duration) {
+    taken_back.insert(name, up);
+    // Names may be made up, and the oldest are those that matter least.
+    if taken_back.len() > MOST_TAKEN_BACK
+        && let Some(oldest) = taken_back.iter().min_by_key(|(_, at)| **at).map(|(name, _)| name.clone())
+    {
+        taken_back.remove(&oldest);
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::config::is_name;
 use crate::names::patterns;
+use crate::operator::{MOST_RULES as MOST_ORDERED, Operator, OperatorRule};
 use crate::series::GroupKey;
 use railweave_telemetry::{LARGEST_POLICY, MOST_RULES, RAILS};
 use std::borrow::Cow;
@@ -13,9 +14,14 @@ use std::time::Duration;
 /// The beginning of the second line, by which an agent knows the files of agents.
 const MARK: &str = "# railweave agent";
 
-/// The beginning of the lines that name ports which an operator has drained through the API, so that the next agent
-/// knows of them.
+/// The beginning of the second line of files that `railweave policy` wrote without an agent.
+const COMMAND_MARK: &str = "# railweave policy";
+
+/// The beginning of the lines that name ports which an operator has drained, so that the next agent knows of them.
 const DRAINED: &str = "# drained ";
+
+/// The beginning of the lines that have the rules of an operator, the newest first, for the next agent too.
+const ORDERED: &str = "# ordered ";
 
 /// The beginning of the lines that name ports which are sick, each with the reason.
 const SICK: &str = "# sick ";
@@ -35,7 +41,9 @@ pub(crate) type GroupWeights = BTreeMap<GroupKey, Vec<(u8, f64)>>;
 /// Everything that is ordered.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Orders<'a> {
-    /// Rules of the operator, and of a script, in their order.
+    /// Rules that an operator has set, in their order. They come first.
+    pub(crate) ordered: &'a [OperatorRule],
+    /// Rules of the configuration, and of a script, in their order.
     pub(crate) rules: Vec<&'a str>,
     /// The weights of groups.
     pub(crate) weights: Cow<'a, GroupWeights>,
@@ -56,9 +64,12 @@ impl Orders<'_> {
         let drained: Vec<String> = self.drained.iter().flat_map(|port| patterns(port)).collect();
         let drained = drained.join(",");
         let last = if drained.is_empty() { String::new() } else { format!("rail={drained} -> drain\n") };
-        let bytes = MOST_BYTES.saturating_sub(last.len());
+        let ordered: Vec<String> = self.ordered.iter().map(OperatorRule::to_string).collect();
+        // The file has these twice: as comments too.
+        let comments: usize = ordered.iter().map(|rule| ORDERED.len() + rule.len() + 1).sum();
+        let bytes = MOST_BYTES.saturating_sub(last.len() + comments);
         let mut lines = Lines { text: String::new(), rules: MOST_RULES - 1, bytes, left_out: 0 };
-        for rule in &self.rules {
+        for rule in ordered.iter().map(String::as_str).chain(self.rules.iter().copied()) {
             let own = rule.trim();
             match rule.split_once("->") {
                 Some((matchers, actions))
@@ -136,24 +147,45 @@ fn words(weights: &[(u8, f64)]) -> Option<String> {
     is_something.then(|| all.iter().map(u32::to_string).collect::<Vec<_>>().join(","))
 }
 
-/// Returns the text of a policy file with these rules.
-pub(crate) fn file(
-    rules: &str,
-    agent: &str,
-    kept: impl Iterator<Item = impl AsRef<str>>,
-    sick: impl Iterator<Item = (impl AsRef<str>, impl AsRef<str>)>,
-    clock: Duration,
-    ttl_s: u64,
-) -> String {
-    let mut text = format!("railweave-policy 1\n{MARK} {agent} wrote this; it writes it again, so change none of it\n");
-    for port in kept {
-        writeln!(text, "{DRAINED}{}", port.as_ref()).unwrap_or_default();
+/// The first lines of a policy file, but for its time.
+pub(crate) struct Head<'a> {
+    /// The second line.
+    pub(crate) mark: String,
+    /// The orders of an operator, for the next agent.
+    pub(crate) operator: &'a Operator,
+    /// The ports that are sick, each with the reason.
+    pub(crate) sick: Vec<(&'a str, &'a str)>,
+    /// The time to live, in seconds; `None` if the file holds until it is removed.
+    pub(crate) ttl_s: Option<u64>,
+}
+
+impl Head<'_> {
+    /// Returns the text of a policy file with these rules.
+    pub(crate) fn file(&self, rules: &str, clock: Duration) -> String {
+        let mut text = format!("railweave-policy 1\n{}\n", self.mark);
+        for port in self.operator.drained() {
+            writeln!(text, "{DRAINED}{port}").unwrap_or_default();
+        }
+        for rule in self.operator.rules() {
+            writeln!(text, "{ORDERED}{rule}").unwrap_or_default();
+        }
+        for (port, reason) in self.sick.iter().filter(|(port, _)| is_name(port)) {
+            writeln!(text, "{SICK}{port} {reason}").unwrap_or_default();
+        }
+        let ttl = self.ttl_s.map_or_else(|| "forever".to_owned(), |ttl_s| ttl_s.to_string());
+        writeln!(text, "written {}\nttl {ttl}", clock.as_secs()).unwrap_or_default();
+        text + rules
     }
-    for (port, reason) in sick.filter(|(port, _)| is_name(port.as_ref())) {
-        writeln!(text, "{SICK}{} {}", port.as_ref(), reason.as_ref()).unwrap_or_default();
-    }
-    writeln!(text, "written {}\nttl {ttl_s}", clock.as_secs()).unwrap_or_default();
-    text + rules
+}
+
+/// Returns the second line of a file of an agent: its version, host and process say which.
+pub(crate) fn mark(agent: &str) -> String {
+    format!("{MARK} {agent} wrote this; it writes it again, so change none of it")
+}
+
+/// Returns the second line of a file that `railweave policy` wrote without an agent.
+pub(crate) fn command_mark(who: &str) -> String {
+    format!("{COMMAND_MARK} {who} wrote this; change it with railweave policy")
 }
 
 /// The knowledge that an agent leaves in its policy files to the next one.
@@ -161,8 +193,11 @@ pub(crate) fn file(
 pub struct Inherited {
     /// The time at which the file was written, in seconds since 1970.
     pub written_s: u64,
-    /// The ports that were drained through its API.
+    /// The ports that an operator has drained.
     pub drained: Vec<String>,
+    /// The rules that an operator has set, the newest first: those that are right, no two with the same matchers, and
+    /// at most 250.
+    pub rules: Vec<OperatorRule>,
     /// The ports that were sick, each with the reason: the end of a sentence that begins with the port.
     pub sick: Vec<(String, String)>,
 }
@@ -172,24 +207,42 @@ pub struct Inherited {
 pub enum Origin {
     /// An agent wrote it, which leaves this to the next one.
     Agent(Inherited),
+    /// `railweave policy` wrote it without an agent, for jobs and for the next agent of the same user.
+    Command(Inherited),
     /// Somebody else did: it is left alone.
     Other,
 }
 
 /// Returns the origin of a policy file.
 pub fn origin(text: &str) -> Origin {
-    if !text.lines().nth(1).is_some_and(|line| line.starts_with(MARK)) {
-        return Origin::Other;
+    match text.lines().nth(1) {
+        Some(line) if line.starts_with(MARK) => Origin::Agent(inherited(text)),
+        Some(line) if line.starts_with(COMMAND_MARK) => Origin::Command(inherited(text)),
+        _ => Origin::Other,
     }
+}
+
+fn inherited(text: &str) -> Inherited {
     let drained = text.lines().filter_map(|line| line.strip_prefix(DRAINED)).filter(|port| is_name(port));
+    let ordered = text.lines().filter_map(|line| OperatorRule::parse(line.strip_prefix(ORDERED)?).ok());
+    let mut rules: Vec<OperatorRule> = Vec::new();
+    for rule in ordered {
+        if rules.len() == MOST_ORDERED {
+            break;
+        }
+        if !rules.iter().any(|newer| newer.key() == rule.key()) {
+            rules.push(rule);
+        }
+    }
     let sick = text.lines().filter_map(|line| line.strip_prefix(SICK)?.split_once(' '));
     let sick = sick.filter(|(port, reason)| is_name(port) && reason.len() <= LONGEST_REASON);
     let written = text.lines().find_map(|line| line.strip_prefix("written ")?.parse().ok());
-    Origin::Agent(Inherited {
+    Inherited {
         written_s: written.unwrap_or_default(),
         drained: drained.map(str::to_owned).collect(),
+        rules,
         sick: sick.map(|(port, reason)| (port.to_owned(), reason.to_owned())).collect(),
-    })
+    }
 }
 
 #[cfg(test)]
@@ -214,13 +267,17 @@ mod tests {
     #[test]
     fn drains_hold_together_with_weights_and_rules() {
         let orders = Orders {
+            ordered: &[],
             rules: vec!["job=fixed -> weights 1,3", "job=own rail=1 -> only"],
             weights: Cow::Owned([(group("one"), vec![(0, 0.75), (1, 0.25)]), (group(""), vec![(1, 1.0)])].into()),
             drained: vec!["eth1", "eth2"],
         };
         let rules = orders.rules(7).0;
-        let sick = [("eth2", "had 60 link errors in a minute")];
-        let text = file(&rules, "0.1.0 on node1", ["eth1"].iter(), sick.iter().copied(), Duration::from_secs(100), 30);
+        let sick = vec![("eth2", "had 60 link errors in a minute")];
+        let mut operator = Operator::default();
+        operator.drain("eth1").unwrap();
+        let head = Head { mark: mark("0.1.0 on node1"), operator: &operator, sick: sick.clone(), ttl_s: Some(30) };
+        let text = head.file(&rules, Duration::from_secs(100));
         assert_eq!(weights(decide(&text, "fixed", &["eth0", "eth1"])), Some(([1, 3], 0b10)));
         assert_eq!(weights(decide(&text, "fixed", &["eth0", "eth3"])), Some(([1, 3], 0)));
         assert_eq!(weights(decide(&text, "own", &["eth0", "eth1"])), Some(([0, 0], 0b01)), "the operator's own");
@@ -237,6 +294,7 @@ mod tests {
             Origin::Agent(Inherited {
                 written_s: 100,
                 drained: vec!["eth1".to_owned()],
+                rules: Vec::new(),
                 sick: vec![("eth2".to_owned(), sick[0].1.to_owned())],
             })
         );
@@ -249,6 +307,15 @@ mod tests {
         let orders = Orders { rules, drained: vec!["eth1"], ..Orders::default() };
         let (text, left_out) = orders.rules(7);
         assert_eq!((text.lines().count(), left_out), (3, 4), "each is two, and the drain is there all the same");
+    }
+
+    #[test]
+    fn the_comments_that_keep_rules_leave_room_for_them() {
+        let rule = OperatorRule::parse(&format!("job={} -> policy speed", "j".repeat(1000))).unwrap();
+        let ordered = vec![rule; 500];
+        let (text, left_out) = Orders { ordered: &ordered, ..Orders::default() }.rules(7);
+        assert_eq!(text.lines().count() + left_out, 500);
+        assert!(left_out > 0 && text.len() + 500 * 1025 < MOST_BYTES, "{left_out}");
     }
 
     #[test]

@@ -273,6 +273,7 @@ impl Agent {
     fn policies(&self) -> Vec<&'static str> {
         let config = &self.config;
         let all = [
+            ("operator", self.operator_rules().next().is_some()),
             ("fixed", !config.fixed.is_empty()),
             ("drain", !self.drains.is_empty()),
             ("balance", config.balance.is_some()),

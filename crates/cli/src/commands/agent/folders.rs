@@ -237,15 +237,21 @@ impl Watched {
         }
         // Whatever this agent wrote before is gone.
         self.written = None;
-        let Origin::Agent(before) = origin(text) else {
-            let end_s = Rules::parse(text).ok().and_then(|rules| rules.end_s());
-            (self.keeper, self.found) = (Keeper::new(false), Some(Found { stamp: *stamp, is_agents: false, end_s }));
-            return;
-        };
-        (self.keeper, self.found) = (Keeper::new(true), Some(Found { stamp: *stamp, is_agents: true, end_s: None }));
         // A drain is for the whole host, and every user may write a file that looks like an agent's: only this user's
         // own says what an operator ordered, however old it is.
         let is_own = self.is_own() && *owner == self.folder.owner();
+        let before = match origin(text) {
+            Origin::Agent(before) => before,
+            Origin::Command(before) if is_own => before,
+            // Other users steer their own jobs so.
+            Origin::Command(_) | Origin::Other => {
+                let end_s = Rules::parse(text).ok().and_then(|rules| rules.end_s());
+                let found = Found { stamp: *stamp, is_agents: false, end_s };
+                (self.keeper, self.found) = (Keeper::new(false), Some(found));
+                return;
+            }
+        };
+        (self.keeper, self.found) = (Keeper::new(true), Some(Found { stamp: *stamp, is_agents: true, end_s: None }));
         if !std::mem::replace(&mut self.is_inherited, true) && is_own {
             let lines = shared.inherit(&before);
             lines.iter().for_each(|line| log::say(line));
@@ -345,7 +351,7 @@ mod tests {
     use super::*;
     use crate::commands::agent::scratch::Scratch;
     use crate::commands::agent::shared::tests::shared;
-    use railweave_agent::Config;
+    use railweave_agent::{Config, Standing};
     use railweave_telemetry::RunDir;
     use std::fs;
     use std::path::{Path, PathBuf};
@@ -450,6 +456,34 @@ mod tests {
         assert_eq!(watched.steer(&first), Steers::Yes);
         assert_eq!(first.agent().drained_by_operator().collect::<Vec<_>>(), ["rail0", "rail2"]);
         assert!(fs::read_to_string(&policy).unwrap().contains("# drained rail2\n"));
+    }
+
+    #[test]
+    fn the_file_of_railweave_policy_is_taken_over_in_a_folder_of_this_user_only() {
+        let scratch = Scratch::new("command");
+        let (path, policy) = run_dir(&scratch);
+        let shared = shared();
+        let mut standing = Standing::default();
+        standing.drain("rail1").unwrap();
+        standing.set("peer=node3 -> weights 80,20").unwrap();
+        let text = standing.file("0.1.0 on node1", shared.now().clock, None);
+        fs::write(&policy, &text).unwrap();
+        let mut watched = watch(&path);
+        assert_eq!(watched.steer(&shared), Steers::Yes);
+        let after = fs::read_to_string(&policy).unwrap();
+        assert!(after.contains("# railweave agent") && Standing::of(&after) == Some(standing), "{after}");
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        drop(watched);
+        let root = super::super::shared::tests::shared();
+        fs::write(&policy, &text).unwrap();
+        for file in [&path, &policy] {
+            std::os::unix::fs::chown(file, Some(4711), None).unwrap();
+        }
+        let Steers::No(reason) = watch(&path).steer(&root) else { panic!("it steers") };
+        assert!(reason.contains("was written by somebody else"), "{reason}");
+        assert!(root.agent().operator_rules().next().is_none() && fs::read_to_string(&policy).unwrap() == text);
     }
 
     #[test]

@@ -97,13 +97,13 @@ impl Looks {
         }
     }
 
-    /// Says once that drained ports are forgotten at the agent's end: only a file of the agent's own user keeps them.
+    /// Says once that orders are forgotten at the agent's end: only a file of the agent's own user keeps them.
     fn say_if_nothing_keeps_orders(&mut self) {
         let is_kept = self.watched.is_empty() || self.watched.values().any(Watched::is_own);
         if !is_kept && !self.is_said {
             log::say(&format!(
-                "no run dir belongs to this agent's user, so a port that is drained by the API is drained until the \
-                 agent ends; try a folder of its own in run_dirs, such as \"{}\"",
+                "no run dir belongs to this agent's user, so what the API is told, such as a port to drain, holds \
+                 until the agent ends; try a folder of its own in run_dirs, such as \"{}\"",
                 RunDir::named(None).path().display()
             ));
         }
