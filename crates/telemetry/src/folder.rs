@@ -74,6 +74,12 @@ pub enum FolderError {
         /// The largest that is read.
         most: u64,
     },
+    /// It has more than one name, so it may be a file of another folder.
+    #[error("has {names} names; allowed: a file with one; try removing it")]
+    Linked {
+        /// The number of its names.
+        names: u64,
+    },
     /// It cannot be read or written.
     #[error("cannot be used: {0}; allowed: a file that this user can read and write; try making room, or removing it")]
     Io(#[from] io::Error),
@@ -82,7 +88,7 @@ pub enum FolderError {
 /// An open run dir. Root may open that of any user; another user only its own.
 #[derive(Debug)]
 pub struct Folder {
-    handle: File,
+    pub(crate) handle: File,
     path: PathBuf,
     owner: u32,
     /// The device and the inode.

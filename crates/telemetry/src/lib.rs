@@ -1,4 +1,4 @@
-//! The files by which a running job is watched and steered: telemetry, and the two policy files.
+//! The files by which a running job is watched and steered: telemetry, the two policy files, and the history of orders.
 //!
 //! * [`Publisher`] writes the telemetry file of a process, and [`read()`] reads it; `docs/telemetry.md` has every byte.
 //! * [`PolicyFile`] reads the policy file of Railweave, and [`SeedPolicy`] the table of weights that other agents
@@ -12,6 +12,7 @@
 mod folder;
 mod follow;
 mod header;
+mod history;
 mod image;
 mod latencies;
 mod layout;
@@ -32,6 +33,7 @@ mod tests;
 
 pub use folder::{Files, Folder, FolderError, FoundPolicy, Lock, MOST_ENTRIES, MOST_FILES};
 pub use follow::{Follower, Look};
+pub use history::HistoryEntry;
 pub use latencies::{BUCKETS, Latencies};
 pub use layout::{LARGEST_FILE, MAJOR, MINOR, MOST_CONNECTIONS, MOST_DEVICES, MOST_EVENTS, MOST_PORTS, MOST_RAILS};
 pub use policy_file::{LARGEST_POLICY, PolicyFile};
