@@ -3,7 +3,7 @@
 use crate::balance::Balance;
 use crate::config::{Config, MOST_DRAINED, check_port};
 use crate::congestion::Congestion;
-use crate::drain::{Drain, Reason, Unseen};
+use crate::drain::{Drain, DrainChange, Reason, Unseen};
 use crate::find::Seen;
 use crate::findings::{Findings, Severity};
 use crate::names::{counted_name, covering};
@@ -23,6 +23,9 @@ use railweave_telemetry::{Presence, Snapshot};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+/// The most changes of drains that are kept for the owner.
+const MOST_CHANGES: usize = 4096;
 
 /// An agent.
 ///
@@ -47,6 +50,8 @@ pub struct Agent {
     pub(crate) health: BTreeMap<String, Health>,
     pub(crate) congestion: BTreeMap<String, Congestion>,
     pub(crate) drains: BTreeMap<String, Drain>,
+    /// The changes of drains that nobody has asked for yet.
+    pub(crate) drain_changes: Vec<DrainChange>,
     /// The orders of an operator, and the time of each of its rules, by the rule's key.
     pub(crate) operator: Operator,
     pub(crate) set: BTreeMap<String, Now>,
@@ -83,6 +88,7 @@ impl Agent {
             health: BTreeMap::new(),
             congestion: BTreeMap::new(),
             drains: BTreeMap::new(),
+            drain_changes: Vec::new(),
             operator: Operator::default(),
             set: BTreeMap::new(),
             given_back: BTreeMap::new(),
@@ -350,6 +356,7 @@ impl Agent {
     /// Brings the ports that are to be empty up to date.
     pub(crate) fn set_drains(&mut self) {
         let wanted = self.wanted(&self.operator);
+        self.note_changes(&wanted);
         self.drains.retain(|port, _| wanted.contains_key(port));
         let clock = self.now.clock;
         for (port, reasons) in wanted {
@@ -359,6 +366,28 @@ impl Agent {
                 drain.reasons.entry(reason).or_insert(clock);
             }
         }
+    }
+
+    /// Notes the drains that begin and cease if these ports are to be empty.
+    fn note_changes(&mut self, wanted: &BTreeMap<String, BTreeSet<Reason>>) {
+        let had = |port: &str, reason| self.drains.get(port).is_some_and(|drain| drain.reasons.contains_key(reason));
+        let has = |port: &str, reason| wanted.get(port).is_some_and(|reasons| reasons.contains(reason));
+        let begun = wanted.iter().flat_map(|(port, reasons)| reasons.iter().map(move |reason| (port, reason)));
+        let begun = begun.filter(|(port, reason)| !had(port, reason)).map(|it| (it, true));
+        let old = self.drains.iter().flat_map(|(port, drain)| drain.reasons.keys().map(move |reason| (port, reason)));
+        let ended = old.filter(|(port, reason)| !has(port, reason)).map(|it| (it, false));
+        let changes = begun.chain(ended).filter(|((_, reason), _)| **reason != Reason::Operator);
+        let changes =
+            changes.map(|((port, reason), begins)| DrainChange { port: port.clone(), reason: *reason, begins });
+        let room = MOST_CHANGES.saturating_sub(self.drain_changes.len());
+        let changes: Vec<_> = changes.take(room).collect();
+        self.drain_changes.extend(changes);
+    }
+
+    /// Returns the drains that began and ceased since the last call, but for those that an operator ordered and those
+    /// that an agent before this one had begun. The first 4,096 are kept until then.
+    pub fn take_drain_changes(&mut self) -> Vec<DrainChange> {
+        std::mem::take(&mut self.drain_changes)
     }
 
     /// Returns the drain of a port: its own, or that of a name which stands for it.

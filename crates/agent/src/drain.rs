@@ -53,6 +53,17 @@ impl Reason {
     }
 }
 
+/// A port that began or ceased to be drained by the configuration, or for being sick.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DrainChange {
+    /// The port.
+    pub port: String,
+    /// The reason: never an operator.
+    pub reason: Reason,
+    /// True if it began.
+    pub begins: bool,
+}
+
 /// The progress of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -33,10 +33,11 @@ mod world;
 
 pub use agent::Agent;
 pub use config::{BalanceConfig, Config, CongestionConfig, DEFAULT_LISTEN, ScriptConfig, SickConfig};
-pub use drain::{Phase, Reason};
+pub use drain::{DrainChange, Phase, Reason};
 pub use findings::{Finding, KINDS, Severity};
 pub use keeper::{Keeper, Keeping};
 pub use operator::{LONGEST_RULE, OperatorRule};
+pub use orders::{OperatorOrder, UserRules};
 pub use rules::{Inherited, Origin, origin};
 pub use script::LONGEST_ANSWER;
 pub use standing::Standing;

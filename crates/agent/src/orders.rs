@@ -2,16 +2,62 @@
 
 use crate::agent::Agent;
 use crate::config::{MOST_DRAINED, check_port};
+use crate::drain::Reason;
 use crate::operator::{OperatorRule, key};
 use crate::rules::Inherited;
 use crate::time::Now;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The most ports that are known as given back, and the most rules that are known as cleared.
 const MOST_TAKEN_BACK: usize = 1024;
 
+/// An order of an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperatorOrder<'a> {
+    /// Empties a port.
+    Drain(&'a str),
+    /// Gives a port back.
+    GiveBack(&'a str),
+    /// Sets a rule.
+    Set(&'a str),
+    /// Clears the rule with these matchers.
+    Clear(&'a str),
+}
+
+/// The rules of a user's policy file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct UserRules {
+    /// The number of the user.
+    pub user: u32,
+    /// The rules, one for each line.
+    pub rules: Vec<String>,
+}
+
 impl Agent {
+    /// Returns the rules that the policy file of each user would have after an order, which is not given. Returns
+    /// `None` if there is nothing to give back or to clear.
+    ///
+    /// # Errors
+    /// If the order would fail: its sentence.
+    pub fn dry_run(&self, order: OperatorOrder<'_>) -> Result<Option<Vec<UserRules>>, String> {
+        let mut operator = self.operator.clone();
+        let is_there = match order {
+            OperatorOrder::Drain(port) => operator.drain(port).map(|_| true)?,
+            OperatorOrder::GiveBack(port) => operator.give_back(port),
+            OperatorOrder::Set(rule) => operator.set(OperatorRule::parse(rule)?).map(|_| true)?,
+            OperatorOrder::Clear(matchers) => operator.clear(matchers).is_some(),
+        };
+        if !is_there {
+            return Ok(None);
+        }
+        let wanted = self.wanted(&operator);
+        let orders = self.orders_with(&operator, wanted.keys().map(String::as_str).collect());
+        let rules = |user| orders.rules(user).0.lines().map(str::to_owned).collect();
+        Ok(Some(self.users.keys().map(|user| UserRules { user: *user, rules: rules(*user) }).collect()))
+    }
+
     /// Empties a port, for an operator.
     ///
     /// # Errors
@@ -92,7 +138,14 @@ impl Agent {
                 }
             }
         }
+        let changes = self.drain_changes.len();
         self.set_drains();
+        // That agent has seen these begin.
+        let mut place = 0;
+        self.drain_changes.retain(|change| {
+            place += 1;
+            place <= changes || change.reason != Reason::Sick
+        });
         lines
     }
 

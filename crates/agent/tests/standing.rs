@@ -3,7 +3,7 @@
 mod host;
 
 use host::Host;
-use railweave_agent::{Inherited, Now, OperatorRule, Origin, Standing, origin};
+use railweave_agent::{Inherited, Now, OperatorOrder, OperatorRule, Origin, Reason, Standing, origin};
 use railweave_telemetry::{Order, Policy, Rules, Subject};
 use std::time::Duration;
 
@@ -238,4 +238,97 @@ fn rules_taken_over_have_the_same_bound() {
     let lines = host.agent.inherit(&before(text), host.now());
     assert!(lines.len() == 1 && lines[0].contains("is one too many"), "{lines:?}");
     assert_eq!(own(&host).len(), 250);
+}
+
+#[test]
+fn an_order_that_is_tried_gives_the_rules_that_it_would_and_changes_nothing() {
+    let config = "drain = [\"mlx5_0\"]\nfixed = [\"any -> policy static\"]\n";
+    let mut host = Host::new(config, &PORTS);
+    host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    host.job(8, "two", &["mlx5_1", "mlx5_0"]);
+    host.play(10);
+    host.agent.drain("mlx5_0").unwrap();
+    host.play(2);
+    for (order, is_visible) in [
+        (OperatorOrder::Set("peer=a  -> policy speed"), true),
+        (OperatorOrder::Set("any -> weights 1,2"), true),
+        (OperatorOrder::Set("any -> weights 1,2"), false),
+        (OperatorOrder::Drain("mlx5_1"), true),
+        (OperatorOrder::GiveBack("mlx5_1"), true),
+        // The configuration drains it too.
+        (OperatorOrder::GiveBack("mlx5_0"), false),
+        (OperatorOrder::Clear("any"), true),
+    ] {
+        let rules = |host: &Host| [7, 8].map(|user| host.agent.rules(user));
+        let before = (rules(&host), host.phase("mlx5_0"), host.phase("mlx5_1"), host.agent.state().findings.len());
+        let tried = host.agent.dry_run(order).unwrap().unwrap();
+        let tried = [7, 8].map(|user| {
+            let rules = &tried.iter().find(|it| it.user == user).unwrap().rules;
+            rules.iter().map(|rule| format!("{rule}\n")).collect::<String>()
+        });
+        let after = (rules(&host), host.phase("mlx5_0"), host.phase("mlx5_1"), host.agent.state().findings.len());
+        assert_eq!(before, after, "{order:?}");
+        let now = host.now();
+        match order {
+            OperatorOrder::Drain(port) => host.agent.drain(port).unwrap(),
+            OperatorOrder::GiveBack(port) => assert!(host.agent.give_back(port, now)),
+            OperatorOrder::Set(rule) => drop(host.agent.set_rule(rule, now).unwrap()),
+            OperatorOrder::Clear(matchers) => assert!(host.agent.clear_rule(matchers, now).is_some()),
+        }
+        assert_eq!(rules(&host), tried, "{order:?}");
+        assert_eq!(rules(&host) != before.0, is_visible, "{order:?}");
+        host.play(2);
+    }
+}
+
+#[test]
+fn an_order_that_would_fail_fails_when_it_is_tried() {
+    let mut host = Host::new("", &PORTS);
+    for number in 0..256 {
+        host.agent.drain(&format!("p{number}")).unwrap();
+        let _ = host.agent.set_rule(&format!("peer=n{number} -> policy speed"), host.now());
+    }
+    for order in [
+        OperatorOrder::Drain("7"),
+        OperatorOrder::Drain("eth0"),
+        OperatorOrder::Set("peer=a"),
+        OperatorOrder::Set("peer=a -> policy speed"),
+    ] {
+        let tried = host.agent.dry_run(order).unwrap_err();
+        let now = host.now();
+        let given = match order {
+            OperatorOrder::Drain(port) => host.agent.drain(port),
+            OperatorOrder::Set(rule) => host.agent.set_rule(rule, now).map(drop),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(given, Err(tried));
+    }
+    for order in [OperatorOrder::GiveBack("eth0"), OperatorOrder::Clear("any")] {
+        assert_eq!(host.agent.dry_run(order), Ok(None));
+    }
+    // The neighbours.
+    for order in [OperatorOrder::Drain("p7"), OperatorOrder::Set("peer=n7 -> policy static")] {
+        assert!(matches!(host.agent.dry_run(order), Ok(Some(_))));
+    }
+}
+
+#[test]
+fn drains_that_nobody_orders_are_told_once() {
+    let mut host = Host::new("drain = [\"mlx5_0\"]\n[avoid_sick]\nleave_s = 5\n", &PORTS);
+    host.job(7, "one", &["mlx5_0", "mlx5_1"]);
+    let changes = |host: &mut Host| {
+        let changes = host.agent.take_drain_changes();
+        changes.into_iter().map(|it| (it.port, it.reason, it.begins)).collect::<Vec<_>>()
+    };
+    host.play(5);
+    assert_eq!(changes(&mut host), [("mlx5_0".to_owned(), Reason::Configuration, true)]);
+    host.agent.drain("mlx5_1").unwrap();
+    host.links.get_mut("mlx5_1").unwrap().count(railweave_counters::Counter::SymbolErrors, 1000);
+    host.play(2);
+    assert_eq!(changes(&mut host), [("mlx5_1".to_owned(), Reason::Sick, true)]);
+    host.restart("[avoid_sick]\nleave_s = 5\n");
+    assert_eq!(changes(&mut host), [], "it goes on");
+    host.play(200);
+    assert!(host.give_back("mlx5_1"));
+    assert_eq!(changes(&mut host), [("mlx5_1".to_owned(), Reason::Sick, false)]);
 }
