@@ -28,6 +28,11 @@ impl Host {
         Self(path)
     }
 
+    /// Returns the path of a file.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
     pub(crate) fn run_dir(&self, name: &str) -> RunDir {
         let dir = RunDir::named(Some(&self.0.join(name)));
         dir.make().unwrap();
@@ -101,16 +106,33 @@ pub(crate) struct Agent {
 impl Agent {
     /// Asks over the agent's socket.
     pub(crate) fn own(&self, method: &str, path: &str) -> io::Result<Answer> {
+        self.own_with(method, path, "")
+    }
+
+    /// Asks over the agent's socket, with a body.
+    pub(crate) fn own_with(&self, method: &str, path: &str, body: &str) -> io::Result<Answer> {
         let stream = UnixStream::connect(&self.socket)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
-        exchange(stream, method, path, &["Host: localhost"])
+        exchange(stream, method, path, &["Host: localhost"], body)
+    }
+
+    /// Returns its log.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Ends it as an operator does, and waits until it has.
+    pub(crate) fn end(mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        until("the end of an agent", || self.child.try_wait().unwrap());
     }
 
     /// Asks over TCP, with these headers.
     pub(crate) fn tcp(&self, method: &str, path: &str, headers: &[&str]) -> io::Result<Answer> {
         let stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
-        exchange(stream, method, path, headers)
+        exchange(stream, method, path, headers, "")
     }
 }
 
@@ -119,7 +141,7 @@ impl Drop for Agent {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("the agent said:\n{}", fs::read_to_string(&self.log).unwrap_or_default());
+            eprintln!("the agent said:\n{}", self.log());
         }
     }
 }

@@ -31,12 +31,20 @@ pub(crate) fn exchange(
     method: &str,
     path: &str,
     headers: &[&str],
+    body: &str,
 ) -> io::Result<Answer> {
     let mut request = format!("{method} {path} HTTP/1.1\r\nConnection: close\r\n");
     headers.iter().for_each(|header| request.extend([*header, "\r\n"]));
-    stream.write_all(format!("{request}\r\n").as_bytes())?;
+    if !body.is_empty() {
+        request += &format!("Content-Length: {}\r\n", body.len());
+    }
+    stream.write_all(format!("{request}\r\n{body}").as_bytes())?;
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
+    match stream.read_to_end(&mut answer) {
+        // It did not read the whole body.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !answer.is_empty() => {}
+        read => drop(read?),
+    }
     let answer = String::from_utf8(answer).map_err(io::Error::other)?;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
     let mut lines = head.split("\r\n");

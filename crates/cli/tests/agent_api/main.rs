@@ -1,42 +1,19 @@
 //! The API of `railweave agent`, held against docs/agent-api.json in both directions.
 
 mod api;
+mod ask;
 mod document;
 mod host;
 mod http;
+mod rules;
 mod schema;
 
-use api::{Api, TEXT};
+use api::Api;
+use ask::{ask, document, drained, order, url};
 use host::{Agent, Host, Job, TOKEN};
-use http::Answer;
 use railweave_patience::{in_time, until};
-use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
-
-fn document() -> Value {
-    serde_json::from_str(TEXT).unwrap()
-}
-
-/// Asks over the agent's socket, and checks the answer.
-fn ask(api: &Api<'_>, agent: &Agent, method: &str, path: &str) -> Answer {
-    let answer = in_time(agent.own(method, path), "an answer");
-    assert_eq!(api.check(method, path, &answer), Ok(()));
-    answer
-}
-
-/// Gives an order about a port, and checks the answer. `name` is as the URL has it.
-fn order(api: &Api<'_>, agent: &Agent, method: &str, name: &str) -> Answer {
-    let answer = in_time(agent.own(method, &format!("/api/v1/drains/{name}")), "an answer");
-    assert_eq!(api.check(method, "/api/v1/drains/{port}", &answer), Ok(()), "{name}");
-    answer
-}
-
-/// Returns the names of the ports that are to be empty.
-fn drained(api: &Api<'_>, agent: &Agent) -> Vec<String> {
-    let drains = ask(api, agent, "GET", "/api/v1/drains").json();
-    drains.as_array().unwrap().iter().map(|drain| drain["port"].as_str().unwrap().to_owned()).collect()
-}
 
 #[test]
 fn every_field_of_a_busy_host_is_as_the_file_says() {
@@ -59,6 +36,8 @@ fn every_field_of_a_busy_host_is_as_the_file_says() {
     );
     order(&api, &agent, "PUT", "mlx5_1");
     order(&api, &agent, "DELETE", "mlx5_1");
+    rules::set(&api, &agent, "peer=node8", "policy speed");
+    rules::clear(&api, &agent, "peer=node8");
     let mut notifications = 0;
     until("an answer with every field", || {
         job.go_on();
@@ -69,7 +48,8 @@ fn every_field_of_a_busy_host_is_as_the_file_says() {
         let mut unseen = api.unseen();
         // These have paths of their own.
         unseen.retain(|field| {
-            !["DrainedPort.", "Ordered.", "Told.", "Health.", "Error."].iter().any(|it| field.starts_with(it))
+            let own = ["DrainedPort.", "Ordered.", "Rule.", "Tried.", "UserRules.", "Told.", "Health.", "Error."];
+            !own.iter().any(|it| field.starts_with(it))
         });
         unseen.is_empty().then_some(())
     });
@@ -87,6 +67,7 @@ fn every_field_of_a_busy_host_is_as_the_file_says() {
     }
     ask(&api, &agent, "POST", "/api/v1/reload");
     order(&api, &agent, "DELETE", "mlx5_1");
+    rules::try_all(&api, &agent);
     assert_eq!(api.unseen(), BTreeSet::new());
     assert_eq!(api.missing(&[200, 202]), BTreeSet::new());
     // The neighbour: an answer without one of its fields.
@@ -112,7 +93,7 @@ fn names_of_ports_are_taken_as_urls_have_them() {
         ("mlx5_0%3a2", "mlx5_0:2"),
         ("eth%2F0", "eth/0"),
         ("%C3%A9th0", "éth0"),
-        ("eth0?force=1", "eth0"),
+        ("eth0?dry_run=false", "eth0"),
         (&longest, &longest),
     ] {
         let answer = order(&api, &agent, "PUT", name);
@@ -134,6 +115,8 @@ fn names_of_ports_are_taken_as_urls_have_them() {
         ("%FF", "is no text"),
         (&too_long, "has 65 bytes"),
         (&very_long, "has 5000 bytes"),
+        ("eth0?dryrun=true", "dryrun=true\\\" is not known"),
+        ("eth0?dry_run=yes", "is not known"),
     ] {
         let answer = order(&api, &agent, "PUT", name);
         assert!(answer.status == 400 && answer.body.contains(words) && answer.body.len() < 500, "{answer:?}");
@@ -141,7 +124,8 @@ fn names_of_ports_are_taken_as_urls_have_them() {
         assert_eq!(status == 400, words != "is not the name of a port", "{name}: {status}");
     }
     assert_eq!(drained(&api, &agent), [""; 0]);
-    assert_eq!(api.missing(&[400, 404]), BTreeSet::new());
+    let missing = api.missing(&[400, 404]);
+    assert!(missing.iter().all(|(_, path, _)| path == "/api/v1/rules/{matchers}"), "{missing:?}");
 }
 
 #[test]
@@ -185,7 +169,7 @@ fn over_tcp_a_token_is_needed_as_the_file_says() {
         [header("Bearer", &TOKEN.replace('3', "4")), header("Basic", TOKEN), header("Bearer", ""), header("é", "é")];
     for operation in api.operations() {
         let (method, path) = (&*operation.method, operation.path);
-        let url = path.replace("{port}", "eth0");
+        let url = url(path);
         let is_free = operation.content["security"].as_array().is_some_and(Vec::is_empty);
         let tcp = |headers: &[&str]| {
             let answer = in_time(agent.tcp(method, &url, headers), "an answer");
@@ -197,7 +181,10 @@ fn over_tcp_a_token_is_needed_as_the_file_says() {
             assert_eq!(tcp(&["Host: localhost", header]) != 401, is_free, "{path}: {header}");
         }
         for header in &right {
-            assert!([200, 202, 404].contains(&tcp(&["Host: localhost", header])), "{path}: {header}");
+            let status = tcp(&["Host: localhost", header]);
+            // It has no body.
+            let is_wrong = method == "PUT" && path == "/api/v1/rules/{matchers}";
+            assert!(if is_wrong { status == 400 } else { [200, 202, 404].contains(&status) }, "{path}: {header}");
         }
         assert_eq!(tcp(&["Host: railweave.example:80", &right[0]]) != 403, is_free, "{path}");
     }
@@ -212,7 +199,7 @@ fn over_tcp_without_a_token_this_host_may_read_and_not_order() {
     for operation in api.operations() {
         let (method, path) = (&*operation.method, operation.path);
         for address in ["127.0.0.1:9470", "[::1]:9470", "LOCALHOST"] {
-            let answer = agent.tcp(method, &path.replace("{port}", "eth0"), &[&format!("Host: {address}")]);
+            let answer = agent.tcp(method, &url(path), &[&format!("Host: {address}")]);
             let answer = in_time(answer, "an answer");
             assert_eq!(api.check(method, path, &answer), Ok(()));
             assert_eq!(answer.status, if method == "GET" { 200 } else { 403 }, "{path}");
@@ -243,15 +230,19 @@ fn before_its_first_look_the_agent_takes_no_orders() {
     let header = format!("Authorization: Bearer {TOKEN}");
     until("answers before the first look", || {
         let agent = host.start(&config);
-        let tcp = |method: &str, path: &str| {
-            agent.tcp(method, &path.replace("{port}", "eth0"), &["Host: localhost", &header])
-        };
+        let tcp = |method: &str, path: &str| agent.tcp(method, &url(path), &["Host: localhost", &header]);
         // Until then, nobody listens.
         let mut first = None;
         while first.is_none() {
             first = tcp("GET", "/readyz").ok();
         }
-        let answers = [("GET", "/readyz"), ("PUT", "/api/v1/drains/{port}"), ("DELETE", "/api/v1/drains/{port}")];
+        let answers = [
+            ("GET", "/readyz"),
+            ("PUT", "/api/v1/drains/{port}"),
+            ("DELETE", "/api/v1/drains/{port}"),
+            ("PUT", "/api/v1/rules/{matchers}"),
+            ("DELETE", "/api/v1/rules/{matchers}"),
+        ];
         let statuses = answers.map(|(method, path)| {
             let answer = in_time(tcp(method, path), "an answer");
             assert_eq!(api.check(method, path, &answer), Ok(()));
@@ -259,7 +250,7 @@ fn before_its_first_look_the_agent_takes_no_orders() {
         });
         let state = in_time(tcp("GET", "/api/v1/state"), "an answer");
         assert_eq!(api.check("GET", "/api/v1/state", &state), Ok(()));
-        (statuses == [503; 3]).then_some(())
+        (statuses == [503; 5]).then_some(())
     });
     // It would take a look that hangs for a minute.
     assert_eq!(api.missing(&[503]), [("GET".to_owned(), "/healthz".to_owned(), 503)].into());

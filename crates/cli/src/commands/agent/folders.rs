@@ -4,7 +4,7 @@ use super::files::Followed;
 use super::log;
 use super::shared::Shared;
 use railweave_agent::{Agent, Keeper, Keeping, Origin, Steers, origin};
-use railweave_telemetry::{FileError, Files, Folder, FolderError, FoundPolicy, Lock, Rules, Stamp};
+use railweave_telemetry::{FileError, Files, Folder, FolderError, FoundPolicy, HistoryEntry, Lock, Rules, Stamp};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -84,6 +84,14 @@ impl Watched {
     /// Returns true if it belongs to the agent's user.
     pub(super) fn is_own(&self) -> bool {
         self.folder.owner() == rustix::process::geteuid().as_raw()
+    }
+
+    /// Adds an entry to the folder's history of orders.
+    ///
+    /// # Errors
+    /// If it cannot be written: a sentence.
+    pub(super) fn append_history(&self, entry: &HistoryEntry) -> Result<(), String> {
+        self.folder.append_history(entry).map_err(|error| format!("\"{}/history\" {error}", self.path()))
     }
 
     /// Forgets everything: the folder is gone.

@@ -4,6 +4,7 @@ use super::folders::Watched;
 use super::log;
 use super::settings::{Settings, Users, run_dirs};
 use super::shared::Shared;
+use railweave_agent::{DrainChange, Reason};
 use railweave_counters::Source;
 use railweave_telemetry::{Folder, RunDir};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +36,8 @@ pub(super) struct Looks {
     buffer: Vec<u8>,
     /// True if it was said that nothing keeps orders.
     is_said: bool,
+    /// True if the last entry of the history could not be written.
+    is_history_lost: bool,
 }
 
 impl Looks {
@@ -50,6 +53,7 @@ impl Looks {
             written: BTreeMap::new(),
             buffer: Vec::new(),
             is_said: false,
+            is_history_lost: false,
         }
     }
 
@@ -80,6 +84,7 @@ impl Looks {
         for (_, watched) in folders {
             watched.steer(shared);
         }
+        self.write_history(shared);
         self.say_if_nothing_keeps_orders();
         lines.sort_by_key(|(severity, _)| std::cmp::Reverse(*severity));
         for (severity, text) in lines {
@@ -94,6 +99,29 @@ impl Looks {
         folders.sort_by_key(|watched| (!watched.is_own(), !watched.has_written()));
         for watched in folders {
             watched.leave(shared);
+        }
+        self.write_history(shared);
+    }
+
+    /// Writes the orders since the last look to the history in the agent's own run dir. The first of several failures
+    /// is said.
+    fn write_history(&mut self, shared: &Shared) {
+        let changes = shared.agent().take_drain_changes();
+        for DrainChange { port, reason, begins } in changes {
+            let who = if reason == Reason::Sick { "avoid-sick" } else { reason.word() };
+            shared.note(who, format!("{} {port}", if begins { "drain" } else { "give back" }));
+        }
+        let own = self.watched.get(self.settings.own_run_dir().path()).filter(|own| own.is_own());
+        let Some(own) = own else { return };
+        for entry in shared.take_history() {
+            match own.append_history(&entry) {
+                Ok(()) => self.is_history_lost = false,
+                Err(error) => {
+                    if !std::mem::replace(&mut self.is_history_lost, true) {
+                        log::say(&format!("an order is missing in the history: {error}"));
+                    }
+                }
+            }
         }
     }
 

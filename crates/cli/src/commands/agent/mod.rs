@@ -3,11 +3,13 @@
 //! `railweave-agent` decides; here is the work around it: files, counters, signals, sockets and a script's process.
 
 mod access;
+mod answers;
 mod arguments;
 mod files;
 mod folders;
 mod log;
 mod looks;
+mod orders;
 mod own_socket;
 #[cfg(test)]
 mod scratch;

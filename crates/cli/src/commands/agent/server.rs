@@ -1,10 +1,11 @@
 //! Metrics and API: docs/agent-api.json describes each path.
 
 use super::access::{self, Gate};
+use super::answers::{Shares, failure};
+use super::orders;
 use super::shared::Shared;
 use super::sockets::{Limited, Tcp};
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -12,7 +13,7 @@ use axum::routing::{get, post, put};
 use axum::{Json, Router, middleware};
 use railweave_agent::State as Whole;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,9 +28,6 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// The time without a look after which the agent counts as stuck, unless its looks are rarer.
 const STUCK: Duration = Duration::from_secs(60);
-
-/// The bytes of the longest name of a port.
-const LONGEST_NAME: usize = 64;
 
 /// Serves at a TCP address.
 pub(super) fn start(shared: &Arc<Shared>, tcp: Tcp, listen: SocketAddr) -> JoinHandle<()> {
@@ -58,8 +56,10 @@ fn router(shared: Arc<Shared>) -> Router {
         .route("/api/v1/ports", get(|shared: Shares| part(shared, "ports", |all| &all.ports)))
         .route("/api/v1/users", get(|shared: Shares| part(shared, "users", |all| &all.users)))
         .route("/api/v1/findings", get(|shared: Shares| part(shared, "findings", |all| &all.findings)))
-        .route("/api/v1/drains", get(drains))
-        .route("/api/v1/drains/{port}", put(drain).delete(give_back))
+        .route("/api/v1/drains", get(orders::drains))
+        .route("/api/v1/drains/{port}", put(orders::drain).delete(orders::give_back))
+        .route("/api/v1/rules", get(orders::rules))
+        .route("/api/v1/rules/{matchers}", put(orders::set).delete(orders::clear))
         .route("/api/v1/reload", post(reload))
         .fallback(|| async { failure(StatusCode::NOT_FOUND, "there is no such path; try /api/v1/openapi.json") })
         .method_not_allowed_fallback(|| async {
@@ -67,13 +67,8 @@ fn router(shared: Arc<Shared>) -> Router {
                           /api/v1/openapi.json for their meaning";
             failure(StatusCode::METHOD_NOT_ALLOWED, reason)
         })
+        .layer(DefaultBodyLimit::max(orders::LONGEST_BODY))
         .with_state(shared)
-}
-
-type Shares = State<Arc<Shared>>;
-
-fn failure(status: StatusCode, reason: &str) -> Response {
-    (status, Json(json!({ "error": reason }))).into_response()
 }
 
 async fn metrics(State(shared): Shares) -> Response {
@@ -104,69 +99,6 @@ async fn readiness(State(shared): Shares) -> Response {
 /// Returns a part of the state, or all of it.
 async fn part<T: Serialize>(State(shared): Shares, name: &'static str, part: fn(&Whole) -> &T) -> Response {
     ([(CONTENT_TYPE, "application/json")], shared.json(name, part)).into_response()
-}
-
-/// Returns the ports that are to be empty.
-async fn drains(State(shared): Shares) -> Json<Value> {
-    let state = shared.state();
-    let drained = state.ports.iter().filter(|port| port.drain.is_some());
-    Json(json!(drained.map(|port| json!({ "port": port.port, "drain": port.drain })).collect::<Vec<_>>()))
-}
-
-/// Returns the port that an order names.
-///
-/// # Errors
-/// If the order cannot be taken: the status, and a sentence.
-fn ordered(shared: &Shared, port: Result<Path<String>, PathRejection>) -> Result<String, (StatusCode, String)> {
-    let Ok(Path(port)) = port else {
-        let reason = "the name of the port is no text; allowed: UTF-8, with percent-encoding; try a name as GET \
-                      /api/v1/ports shows it";
-        return Err((StatusCode::BAD_REQUEST, reason.to_owned()));
-    };
-    if port.len() > LONGEST_NAME {
-        let reason = format!(
-            "the name of the port has {} bytes; allowed: up to {LONGEST_NAME}; try a name as GET /api/v1/ports shows \
-             it",
-            port.len()
-        );
-        return Err((StatusCode::BAD_REQUEST, reason));
-    }
-    // Until then, it does not know the drains of an agent before this one, nor the time.
-    if shared.look_age().is_none() {
-        let reason = "the agent has not looked yet; try again in a second";
-        return Err((StatusCode::SERVICE_UNAVAILABLE, reason.to_owned()));
-    }
-    Ok(port)
-}
-
-async fn drain(State(shared): Shares, port: Result<Path<String>, PathRejection>) -> Response {
-    let port = match ordered(&shared, port) {
-        Ok(port) => port,
-        Err((status, reason)) => return failure(status, &reason),
-    };
-    if let Err(error) = shared.agent().drain(&port) {
-        return failure(StatusCode::BAD_REQUEST, &error);
-    }
-    shared.change();
-    super::log::say(&format!("port {port} is to be empty, as the API was told"));
-    (StatusCode::ACCEPTED, Json(json!({ "port": port }))).into_response()
-}
-
-async fn give_back(State(shared): Shares, port: Result<Path<String>, PathRejection>) -> Response {
-    let port = match ordered(&shared, port) {
-        Ok(port) => port,
-        Err((status, reason)) => return failure(status, &reason),
-    };
-    if !shared.agent().give_back(&port, shared.now()) {
-        let reason = format!(
-            "port {port:?} was not drained through the API; allowed: one that was; try GET /api/v1/drains for the \
-             reasons: the configuration may drain it"
-        );
-        return failure(StatusCode::NOT_FOUND, &reason);
-    }
-    shared.change();
-    super::log::say(&format!("port {port} is given back, as the API was told"));
-    (StatusCode::ACCEPTED, Json(json!({ "port": port }))).into_response()
 }
 
 async fn reload(State(shared): Shares) -> Response {

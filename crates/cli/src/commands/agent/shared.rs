@@ -3,6 +3,7 @@
 use super::settings::Settings;
 use axum::body::Bytes;
 use railweave_agent::{Agent, Inherited, Now, State};
+use railweave_telemetry::HistoryEntry;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -11,6 +12,9 @@ use tokio::sync::Notify;
 
 /// The most texts of a path at a time. Each may have tens of megabytes, and readers may take a minute for theirs.
 const MOST_TEXTS: usize = 4;
+
+/// The most entries of the history that wait for a look.
+const MOST_ENTRIES: usize = 4096;
 
 /// The texts of a path.
 #[derive(Default)]
@@ -73,6 +77,8 @@ pub(super) struct Shared {
     change: Notify,
     /// A look has ended.
     pub(super) look: Notify,
+    /// The entries of the history that no look has written yet.
+    history: Mutex<Vec<HistoryEntry>>,
 }
 
 impl Shared {
@@ -91,6 +97,7 @@ impl Shared {
             reload: Notify::new(),
             change: Notify::new(),
             look: Notify::new(),
+            history: Mutex::default(),
         }
     }
 
@@ -126,6 +133,21 @@ impl Shared {
         locked(&self.metrics).forget();
         locked(&self.parts).values_mut().for_each(Texts::forget);
         *locked(&self.state) = None;
+    }
+
+    /// Notes an order for the history, which the next look writes: a file system may hang, and nobody waits for it.
+    pub(super) fn note(&self, who: &str, order: String) {
+        let at = self.now().clock;
+        let mut history = locked(&self.history);
+        // While a look hangs, the first orders say the most.
+        if history.len() < MOST_ENTRIES {
+            history.push(HistoryEntry { at, who: who.to_owned(), order });
+        }
+    }
+
+    /// Returns the entries of the history since the last call.
+    pub(super) fn take_history(&self) -> Vec<HistoryEntry> {
+        std::mem::take(&mut *locked(&self.history))
     }
 
     /// Takes over the orders of an agent before this one. Returns the sentences to log.
