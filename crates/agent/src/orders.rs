@@ -86,9 +86,10 @@ impl Agent {
     /// If it is no rule, is too long, or one too many: a sentence.
     pub fn set_rule(&mut self, rule: &str, now: Now) -> Result<OperatorRule, String> {
         let rule = OperatorRule::parse(rule)?;
-        if self.operator.set(rule.clone())? {
-            self.set.insert(rule.key(), now);
-        }
+        let is_new = self.operator.set(rule.clone())?;
+        let at = self.set.entry(rule.key()).or_insert(now);
+        // One that was set before goes on, and yet no older file says otherwise.
+        *at = Now { clock: if is_new { now.clock } else { at.clock }, up: now.up };
         self.cleared.remove(&rule.key());
         Ok(rule)
     }

@@ -227,6 +227,18 @@ fn a_rule_that_was_cleared_or_set_since_is_not_taken_over() {
 }
 
 #[test]
+fn a_rule_that_is_set_again_is_not_newer_and_yet_holds_against_older_files() {
+    let mut host = Host::new("", &PORTS);
+    let at = |second| Now { clock: Duration::from_secs(second), up: Duration::from_secs(second) };
+    host.agent.set_rule("peer=a -> policy static", at(100)).unwrap();
+    host.agent.set_rule("peer=a -> policy static", at(110)).unwrap();
+    let text = "railweave-policy 1\n# railweave agent\n# ordered peer=a -> policy speed\nwritten 105\n";
+    assert!(host.agent.inherit(&before(text), at(120)).is_empty());
+    let rules: Vec<_> = host.agent.operator_rules().map(|(rule, since)| (rule.to_string(), since.as_secs())).collect();
+    assert_eq!(rules, [("peer=a -> policy static".to_owned(), 100)]);
+}
+
+#[test]
 fn rules_taken_over_have_the_same_bound() {
     let mut host = Host::new("", &PORTS);
     for number in 0..250 {
