@@ -67,7 +67,7 @@ fn every_field_of_a_busy_host_is_as_the_file_says() {
     }
     ask(&api, &agent, "POST", "/api/v1/reload");
     order(&api, &agent, "DELETE", "mlx5_1");
-    rules::try_all(&api, &agent);
+    rules::try_all(&api, &agent, false);
     assert_eq!(api.unseen(), BTreeSet::new());
     assert_eq!(api.missing(&[200, 202]), BTreeSet::new());
     // The neighbour: an answer without one of its fields.
