@@ -1,7 +1,7 @@
 //! The status as people read it.
 
 use super::view::{EventView, GroupView, ProcessView, RailView, View};
-use crate::output::{print, table};
+use crate::output::{print, printable, table};
 use crate::size::Size;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -171,18 +171,6 @@ fn ago(seconds: f64) -> String {
         ..86_400.0 => format!("{:.1} h", seconds / 3600.0),
         _ => format!("{:.1} days", seconds / 86_400.0),
     }
-}
-
-/// Replaces control characters, which a file may hold and a terminal would obey, and those that break lines or change
-/// the direction of writing.
-fn printable(text: &str) -> String {
-    let is_obeyed = |letter: char| {
-        let changes_lines = matches!(letter, '\u{2028}' | '\u{2029}');
-        let changes_direction =
-            matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        letter.is_control() || changes_lines || changes_direction
-    };
-    text.chars().map(|letter| if is_obeyed(letter) { char::REPLACEMENT_CHARACTER } else { letter }).collect()
 }
 
 fn event_line(event: &EventView) -> String {
