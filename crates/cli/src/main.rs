@@ -14,6 +14,7 @@ mod library;
 mod measurement;
 mod namespaces;
 mod network;
+mod orders;
 mod output;
 mod over_time;
 mod rank;
@@ -49,7 +50,7 @@ enum Command {
     Status(commands::status::Arguments),
     /// Watches the jobs of this host, steers them, and serves metrics and an API
     Agent(commands::agent::Arguments),
-    /// Makes the files that steer jobs
+    /// Shows and gives the orders that steer jobs while they run
     Policy(commands::policy::Arguments),
     /// The process of one rank, started by demo and bench
     #[command(name = job::SUBCOMMAND, hide = true)]
@@ -71,7 +72,10 @@ fn main() -> ExitCode {
         Command::RemoveNamespaces { owner } => namespaces::remove_at_end_of_input(owner).map_err(Into::into),
         Command::Status(arguments) => commands::status::run(&arguments),
         Command::Agent(arguments) => commands::agent::run(&arguments),
-        Command::Policy(arguments) => commands::policy::run(&arguments),
+        Command::Policy(arguments) => match commands::policy::run(&arguments) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Command::Rank => return rank::serve(),
     };
     match result {

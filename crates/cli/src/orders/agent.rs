@@ -1,0 +1,291 @@
+//! Orders that an agent carries out.
+
+use super::client::{Client, Failure, encoded};
+use super::effect::{covers, drain};
+use super::outcome::{By, Drained, InForce, Order, OrderedRule, Outcome, Preview};
+use super::sentences::{drained_before, key, no_drain, no_rule, set_before};
+use crate::output::printable;
+use hyper::Method;
+use railweave_telemetry::LARGEST_POLICY;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// The most entries of a list that are looked at: an agent has fewer.
+const MOST: usize = 4096;
+
+/// The most drains among which those that stand for others are found.
+const FEW: usize = 512;
+
+/// The most letters of a reason that is repeated.
+const LONGEST_REASON: usize = 1000;
+
+/// A user of the agent.
+#[derive(Deserialize)]
+struct User {
+    user: u32,
+    #[serde(default)]
+    run_dirs: Vec<RunDir>,
+    rules: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct RunDir {
+    run_dir: String,
+    steers: bool,
+    reason: Option<String>,
+}
+
+/// The answer to an order that was only asked about.
+#[derive(Deserialize)]
+struct Trial {
+    users: Vec<User>,
+}
+
+#[derive(Deserialize)]
+struct Port {
+    port: String,
+    drain: Drain,
+}
+
+#[derive(Deserialize)]
+struct Drain {
+    reasons: Vec<Reason>,
+    phase: String,
+}
+
+#[derive(Deserialize)]
+struct Reason {
+    reason: String,
+}
+
+#[derive(Deserialize)]
+struct Rule {
+    matchers: String,
+    actions: String,
+}
+
+/// The agent's say in a run dir.
+pub(super) enum Say {
+    /// It writes the policy file there.
+    Steers,
+    /// It does not, for this reason: a sentence.
+    Watches(String),
+    /// It does not know the folder.
+    Unknown,
+}
+
+/// An agent that takes the orders for a run dir.
+#[derive(Clone, Debug)]
+pub(super) struct Agent {
+    client: Client,
+    /// The owner of the run dir.
+    user: u32,
+}
+
+impl Agent {
+    pub(super) fn new(client: Client, user: u32) -> Self {
+        Self { client, user }
+    }
+
+    pub(super) fn by(&self) -> By {
+        By::Agent { socket: self.client.socket().to_owned() }
+    }
+
+    /// Returns the agent's say in a run dir.
+    pub(super) fn say(&self, run_dir: &Path) -> Result<Say, Failure> {
+        let users: Vec<User> = self.client.get("/api/v1/users")?;
+        let mut all = users.iter().flat_map(|user| &user.run_dirs).take(MOST);
+        // Paths that another user has made up are not followed.
+        let is_own = self.client.owner() == rustix::process::geteuid().as_raw();
+        let is_same = |path: &Path| path == run_dir || (is_own && is_same(path, run_dir));
+        let Some(found) = all.find(|found| is_same(Path::new(&found.run_dir))) else {
+            return Ok(Say::Unknown);
+        };
+        Ok(match &found.reason {
+            Some(reason) if !found.steers => Say::Watches(reason.chars().take(LONGEST_REASON).collect()),
+            // One that has not looked yet refuses orders itself.
+            _ => Say::Steers,
+        })
+    }
+
+    /// Returns the version of the agent.
+    pub(super) fn version(&self) -> Result<String, Failure> {
+        #[derive(Deserialize)]
+        struct State {
+            agent: Version,
+        }
+        #[derive(Deserialize)]
+        struct Version {
+            version: String,
+        }
+        let state: State = self.client.get("/api/v1/state")?;
+        Ok(state.agent.version.chars().take(LONGEST_REASON).collect())
+    }
+
+    pub(super) fn standing(&self) -> Result<InForce, Failure> {
+        let rules = self.rules()?.unwrap_or_default().into_iter();
+        let drains = self.drains()?;
+        // Each name that stands for others comes together with these.
+        let is_part = |one: &Drained| {
+            let stands = |other: &&Drained| other.port != one.port && other.reasons == one.reasons;
+            drains.iter().filter(stands).any(|other| stands_for(&other.port, &one.port))
+        };
+        Ok(InForce {
+            drains: drains.iter().filter(|drained| drains.len() > FEW || !is_part(drained)).cloned().collect(),
+            rules: rules
+                .take(MOST)
+                .map(|rule| OrderedRule { matchers: rule.matchers, actions: rule.actions })
+                .collect(),
+        })
+    }
+
+    /// Returns the ports that an operator may have drained: those, and the ports for which their names stand.
+    pub(super) fn maybe_ordered(&self) -> Result<Vec<String>, Failure> {
+        let drains = self.drains()?.into_iter().filter(Drained::is_ordered);
+        Ok(drains.map(|drained| drained.port).collect())
+    }
+
+    /// Returns true if an operator has drained the port by this very name.
+    fn is_ordered(&self, port: &str) -> Result<bool, Failure> {
+        if self.rules()?.is_none() {
+            return Ok(self.maybe_ordered()?.iter().any(|ordered| ordered == port));
+        }
+        let path = format!("/api/v1/drains/{}?dry_run=true", encoded(port));
+        match self.client.order(&Method::DELETE, &path, None) {
+            Err(Failure::Refused(404, _)) => Ok(false),
+            given_back => given_back.map(|_| true),
+        }
+    }
+
+    fn drains(&self) -> Result<Vec<Drained>, Failure> {
+        let ports: Vec<Port> = self.client.get("/api/v1/drains")?;
+        let drained = |Port { port, drain: Drain { reasons, phase } }: Port| Drained {
+            port,
+            reasons: reasons.into_iter().map(|reason| reason.reason).collect(),
+            phase: Some(phase),
+        };
+        Ok(ports.into_iter().take(MOST).map(drained).collect())
+    }
+
+    /// Returns the operator's rules; `None` if the agent is too old to have any.
+    fn rules(&self) -> Result<Option<Vec<Rule>>, Failure> {
+        match self.client.get("/api/v1/rules") {
+            Err(Failure::Refused(404, _)) => Ok(None),
+            rules => rules.map(Some),
+        }
+    }
+
+    pub(super) fn drain(&self, port: &str, is_trial: bool) -> Result<Outcome, Failure> {
+        let is_changed = !self.is_ordered(port)?;
+        let notes = if is_changed { vec![] } else { vec![drained_before(port)] };
+        let preview = self.send(&Method::PUT, "drains", port, None, is_trial)?;
+        Ok(Outcome { order: Order::Drain { port: port.to_owned() }, is_changed, notes, preview })
+    }
+
+    pub(super) fn give_back(&self, port: &str, is_trial: bool) -> Result<Outcome, Failure> {
+        let order = Order::GiveBack { port: port.to_owned() };
+        let drained = self.drains()?.into_iter().find(|drained| drained.port == port);
+        if !self.is_ordered(port)? {
+            let note = match drained {
+                None => no_drain(port),
+                Some(drained) if drained.is_ordered() => {
+                    format!("port {port} stays drained, by the name of its adapter or interface: try `policy show`")
+                }
+                Some(drained) => {
+                    let reasons = drained.reasons.join(", ");
+                    format!("port {port} stays drained, by no order of an operator ({reasons}): see docs/agent.md")
+                }
+            };
+            return Ok(unchanged(order, note, is_trial));
+        }
+        let mut notes = Vec::new();
+        if let Some(drained) = drained.filter(|drained| drained.reasons.len() > 1) {
+            let reasons: Vec<_> = drained.reasons.iter().filter(|reason| *reason != "operator").cloned().collect();
+            notes.push(format!("port {port} stays drained for another reason ({})", reasons.join(", ")));
+        }
+        let preview = self.send(&Method::DELETE, "drains", port, None, is_trial)?;
+        Ok(Outcome { order, is_changed: true, notes, preview })
+    }
+
+    pub(super) fn set(&self, rule: &OrderedRule, is_trial: bool) -> Result<Outcome, Failure> {
+        let OrderedRule { matchers, actions } = rule;
+        let present = self.rules()?.ok_or_else(|| self.too_old())?;
+        // One that is not the first comes first again.
+        let is_same = |it: &Rule| key(&it.matchers) == key(matchers);
+        let is_first = present.first().is_some_and(|first| is_same(first) && first.actions == *actions);
+        let mut notes = Vec::new();
+        if is_first {
+            notes.push(set_before(matchers, actions));
+        } else if let Some(before) = present.iter().find(|it| is_same(it) && it.actions != *actions) {
+            notes.push(format!("it replaces {matchers} -> {}", before.actions));
+        }
+        let body = json!({ "actions": actions });
+        let preview = self.send(&Method::PUT, "rules", matchers, Some(&body), is_trial)?;
+        let order = Order::Set { matchers: matchers.clone(), actions: actions.clone() };
+        Ok(Outcome { order, is_changed: !is_first, notes, preview })
+    }
+
+    pub(super) fn clear(&self, matchers: &str, is_trial: bool) -> Result<Outcome, Failure> {
+        let order = Order::Clear { matchers: matchers.to_owned() };
+        let present = self.rules()?.ok_or_else(|| self.too_old())?;
+        let Some(rule) = present.iter().find(|rule| key(&rule.matchers) == key(matchers)) else {
+            return Ok(unchanged(order, no_rule(matchers), is_trial));
+        };
+        let preview = self.send(&Method::DELETE, "rules", &rule.matchers, None, is_trial)?;
+        Ok(Outcome { order, is_changed: true, notes: Vec::new(), preview })
+    }
+
+    /// Sends an order, or asks about it.
+    fn send(
+        &self,
+        method: &Method,
+        kind: &str,
+        name: &str,
+        body: Option<&Value>,
+        is_trial: bool,
+    ) -> Result<Option<Preview>, Failure> {
+        let path = format!("/api/v1/{kind}/{}", encoded(name));
+        if !is_trial {
+            self.client.order(method, &path, body)?;
+            return Ok(None);
+        }
+        // One that does not know `dry_run` would carry out the order.
+        if self.rules()?.is_none() {
+            return Err(self.too_old());
+        }
+        let users: Vec<User> = self.client.get("/api/v1/users")?;
+        let answer = self.client.order(method, &format!("{path}?dry_run=true"), body)?;
+        let Trial { users: after } = self.client.read(&answer)?;
+        Ok(Some(Preview { before: self.lines(&users)?, after: self.lines(&after)? }))
+    }
+
+    /// Returns the rules of the run dir's user.
+    fn lines(&self, users: &[User]) -> Result<String, Failure> {
+        let rules = users.iter().filter(|user| user.user == self.user).flat_map(|user| &user.rules);
+        let lines: String = rules.map(|rule| format!("{rule}\n")).collect();
+        if lines.len() as u64 > LARGEST_POLICY {
+            return Err(self.client.useless("has answered with more rules than a policy file may have"));
+        }
+        Ok(lines)
+    }
+
+    fn too_old(&self) -> Failure {
+        self.client.useless("is an agent that takes drains alone, without trials")
+    }
+}
+
+fn unchanged(order: Order, note: String, is_trial: bool) -> Outcome {
+    Outcome { order, is_changed: false, notes: vec![printable(&note)], preview: is_trial.then(Preview::default) }
+}
+
+/// Returns true if the name of an adapter or interface stands for a port.
+fn stands_for(name: &str, port: &str) -> bool {
+    drain(name).is_some_and(|rules| covers(&rules, port))
+}
+
+/// Returns true if both paths lead to one folder.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let canonical = |path: &Path| std::fs::canonicalize(path).ok();
+    canonical(one).is_some_and(|one| Some(one) == canonical(other))
+}

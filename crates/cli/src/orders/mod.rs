@@ -1,0 +1,254 @@
+//! Orders of an operator for a run dir: to the agent that steers it, or otherwise in its policy file.
+//!
+//! Nothing here prints. Sentences that come from elsewhere are fit for a terminal; other texts are as they came.
+
+mod agent;
+mod client;
+mod direct;
+pub(crate) mod effect;
+mod empty;
+pub(crate) mod files;
+mod found;
+mod outcome;
+mod sentences;
+
+pub(crate) use self::client::Failure;
+pub(crate) use self::empty::{PortWatch, Use};
+pub(crate) use self::found::{Found, State};
+pub(crate) use self::outcome::{By, Drained, InForce, Order, OrderedRule, Outcome};
+
+use self::agent::{Agent, Say};
+use self::client::Client;
+use self::direct::Direct;
+use crate::output::printable;
+use railweave_telemetry::{Folder, RunDir};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The advice if an agent steers that takes no orders here.
+const ELSEWHERE: &str = "try `railweave policy` as root or as the user of that agent, or its API with the token";
+
+/// The one who takes orders for a run dir.
+#[derive(Debug)]
+pub(crate) struct Orders {
+    run_dir: RunDir,
+    taker: Taker,
+}
+
+#[derive(Debug)]
+enum Taker {
+    Agent(Agent),
+    File(Direct),
+}
+
+impl Orders {
+    /// Finds the one who takes orders for a run dir: an agent that steers it and listens there or in this user's own
+    /// run dir, and otherwise its policy file.
+    ///
+    /// # Errors
+    /// If an agent steers it that cannot be asked, or the folder cannot be used: a sentence.
+    pub(crate) fn find(run_dir: &RunDir) -> Result<Self, String> {
+        // The agent's run dirs are absolute.
+        let path = std::path::absolute(run_dir.path())
+            .map_err(|error| format!("\"{}\": {error}; try an absolute path", run_dir.path().display()))?;
+        let run_dir = RunDir::named(Some(&path));
+        let folder = match Folder::open(&path) {
+            Ok(folder) => folder,
+            Err(error) if error.is_missing() => return Ok(Self::direct(run_dir)),
+            Err(error) => return Err(printable(&error.to_string())),
+        };
+        let reason = match find_agent(&folder) {
+            Ok(agent) => return Ok(Self { run_dir, taker: Taker::Agent(agent) }),
+            Err(reason) => reason,
+        };
+        // Without the file, nobody has the lock, and none is made.
+        if path.join("agent.lock").exists() && direct::lock(&folder)?.is_none() {
+            let shown = path.display();
+            return Err(reason.unwrap_or_else(|| {
+                format!("an agent steers \"{shown}\", and does not listen where this user can reach it; {ELSEWHERE}")
+            }));
+        }
+        Ok(Self::direct(run_dir))
+    }
+
+    fn direct(run_dir: RunDir) -> Self {
+        Self { run_dir: run_dir.clone(), taker: Taker::File(Direct::new(run_dir)) }
+    }
+
+    /// Returns the run dir.
+    pub(crate) fn run_dir(&self) -> &RunDir {
+        &self.run_dir
+    }
+
+    /// Returns the one who carries out orders.
+    pub(crate) fn by(&self) -> By {
+        match &self.taker {
+            Taker::Agent(agent) => agent.by(),
+            Taker::File(direct) => direct.by(),
+        }
+    }
+
+    /// Returns true if an agent carries out orders.
+    pub(crate) fn has_agent(&self) -> bool {
+        matches!(self.taker, Taker::Agent(_))
+    }
+
+    /// Returns the version of the agent; `None` if there is none, or it does not say.
+    pub(crate) fn version(&self) -> Option<String> {
+        match &self.taker {
+            Taker::Agent(agent) => agent.version().ok(),
+            Taker::File(_) => None,
+        }
+    }
+
+    /// Returns the folder with the history of the orders.
+    pub(crate) fn history_folder(&self) -> PathBuf {
+        let path = match self.by() {
+            By::Agent { socket: path } | By::File { path } => path,
+        };
+        path.parent().map_or_else(|| self.run_dir.path().to_owned(), Path::to_owned)
+    }
+
+    /// Has the policy file hold for this time only.
+    ///
+    /// # Errors
+    /// If an agent takes the orders, which hold until they are cleared: a sentence.
+    pub(crate) fn set_ttl(&mut self, ttl: Duration) -> Result<(), String> {
+        match &mut self.taker {
+            Taker::File(direct) => {
+                direct.set_ttl(ttl);
+                Ok(())
+            }
+            Taker::Agent(agent) => Err(format!(
+                "{} keeps orders until they are cleared; allowed: a time only without an agent; try `railweave policy \
+                 clear` when it is over",
+                agent.by()
+            )),
+        }
+    }
+
+    /// Returns the orders that stand.
+    ///
+    /// # Errors
+    /// If they cannot be read: a sentence.
+    pub(crate) fn standing(&self) -> Result<InForce, String> {
+        match &self.taker {
+            Taker::Agent(agent) => Ok(agent.standing()?),
+            Taker::File(direct) => direct.standing(),
+        }
+    }
+
+    /// Empties a port. With `dry_run`, only says what that would do: without an agent, after what it was asked before.
+    ///
+    /// # Errors
+    /// If the order is wrong or cannot be carried out: a sentence.
+    pub(crate) fn drain(&mut self, port: &str, dry_run: bool) -> Result<Outcome, String> {
+        match &mut self.taker {
+            Taker::Agent(agent) => Ok(agent.drain(port, dry_run)?),
+            Taker::File(direct) => direct.drain(port, dry_run),
+        }
+    }
+
+    /// Gives a port back that an operator has drained.
+    ///
+    /// # Errors
+    /// If that cannot be done: a sentence.
+    pub(crate) fn give_back(&mut self, port: &str, dry_run: bool) -> Result<Outcome, String> {
+        match &mut self.taker {
+            Taker::Agent(agent) => Ok(agent.give_back(port, dry_run)?),
+            Taker::File(direct) => direct.give_back(port, dry_run),
+        }
+    }
+
+    /// Sets rules: they come first in this order, each in the place of one with the same matchers. Without an agent,
+    /// all or none are set. Calls `done` with each outcome, so that those before an error are known.
+    ///
+    /// # Errors
+    /// If one is wrong or cannot be set: a sentence.
+    pub(crate) fn set(
+        &mut self,
+        rules: &[OrderedRule],
+        dry_run: bool,
+        mut done: impl FnMut(Outcome),
+    ) -> Result<(), String> {
+        match &mut self.taker {
+            // Each comes before those that are there.
+            Taker::Agent(agent) => {
+                for rule in rules.iter().rev() {
+                    done(agent.set(rule, dry_run)?);
+                }
+                Ok(())
+            }
+            Taker::File(direct) => {
+                direct.set(rules, dry_run)?.into_iter().for_each(done);
+                Ok(())
+            }
+        }
+    }
+
+    /// Clears the rule with these matchers.
+    ///
+    /// # Errors
+    /// If that cannot be done: a sentence.
+    pub(crate) fn clear(&mut self, matchers: &str, dry_run: bool) -> Result<Outcome, String> {
+        match &mut self.taker {
+            Taker::Agent(agent) => Ok(agent.clear(matchers, dry_run)?),
+            Taker::File(direct) => direct.clear(matchers, dry_run),
+        }
+    }
+
+    /// Takes back all orders of operators. Calls `done` with each outcome, so that those before an error are known.
+    ///
+    /// # Errors
+    /// If that cannot be done: a sentence.
+    pub(crate) fn clear_all(&mut self, dry_run: bool, mut done: impl FnMut(Outcome)) -> Result<(), String> {
+        let InForce { drains, rules } = self.standing()?;
+        let ports = match &self.taker {
+            Taker::Agent(agent) => agent.maybe_ordered()?,
+            // A file keeps sick ports drained too, and has nobody who sees that they are well.
+            Taker::File(_) => drains.into_iter().map(|drained| drained.port).collect(),
+        };
+        for port in ports {
+            let outcome = self.give_back(&port, dry_run)?;
+            if outcome.is_changed {
+                done(outcome);
+            }
+        }
+        for rule in &rules {
+            done(self.clear(&rule.matchers, dry_run)?);
+        }
+        Ok(())
+    }
+}
+
+/// Returns the agent that takes orders for a folder.
+///
+/// # Errors
+/// If there is none: the reason why one that listens does not, a sentence.
+fn find_agent(folder: &Folder) -> Result<Agent, Option<String>> {
+    let own = Folder::open(RunDir::named(None).path()).ok().filter(|own| own.path() != folder.path());
+    let own = own.map(|own| Client::of(&own));
+    let mut clients: Vec<Client> = [Some(Client::of(folder)), own].into_iter().flatten().collect();
+    // In a folder of another user, anybody may say to be an agent, so one of this user, root, comes first.
+    if folder.owner() != rustix::process::geteuid().as_raw() {
+        clients.reverse();
+    }
+    let shown = folder.path().display().to_string();
+    let mut reason = None;
+    for client in clients {
+        let agent = Agent::new(client, folder.owner());
+        match agent.say(folder.path()) {
+            Ok(Say::Steers) => return Ok(agent),
+            Ok(Say::Watches(why)) => {
+                let advice = if why.contains("; try ") { String::new() } else { format!("; {ELSEWHERE}") };
+                reason = Some(format!("{} carries out no orders in \"{shown}\": {why}{advice}", agent.by()));
+            }
+            Ok(Say::Unknown) | Err(Failure::Nobody(_)) => {}
+            Err(failure) => {
+                let why = || format!("an agent steers \"{shown}\", and cannot be asked: {failure}; {ELSEWHERE}");
+                reason = reason.or_else(|| Some(why()));
+            }
+        }
+    }
+    Err(reason.map(|reason| printable(&reason)))
+}

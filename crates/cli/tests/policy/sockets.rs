@@ -1,0 +1,157 @@
+//! Whatever listens at the place of an agent's socket.
+
+use crate::host::Scratch;
+use railweave_telemetry::Folder;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::thread;
+use std::time::Duration;
+
+/// Answers each request to the socket in the run dir by a function of its first line, on threads that end with the
+/// test program.
+fn listen(scratch: &Scratch, answer: impl Fn(&str, &mut UnixStream) + Send + Sync + Copy + 'static) {
+    let listener = UnixListener::bind(scratch.made().path().join("agent.sock")).unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            thread::spawn(move || {
+                let mut request = vec![0; 4096];
+                let size = stream.read(&mut request).unwrap_or(0);
+                let request = String::from_utf8_lossy(&request[..size]).into_owned();
+                answer(request.lines().next().unwrap_or_default(), &mut stream);
+            });
+        }
+    });
+}
+
+/// Sends an answer with this status and body.
+fn send(stream: &mut UnixStream, status: u16, body: &str) {
+    let head = format!("HTTP/1.1 {status} Said\r\nContent-Length: {}\r\n\r\n", body.len());
+    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
+}
+
+/// Writes until nobody reads any more.
+fn flood(stream: &mut UnixStream, head: &[u8]) {
+    let _ = stream.write_all(head);
+    while stream.write_all(&[b'['; 4096]).is_ok() {}
+}
+
+#[test]
+fn a_socket_of_no_use_leaves_the_orders_to_the_file() {
+    for (name, answer) in [
+        ("rubbish", (|_, stream| drop(stream.write_all(b"\x7fELF\r\n\r\n"))) as fn(&str, &mut UnixStream)),
+        ("silent", |_, _| {}),
+        ("endless", |_, stream| flood(stream, b"HTTP/1.1 200 OK\r\n\r\n")),
+        ("endless-head", |_, stream| flood(stream, b"HTTP/1.1 200 OK\r\nx: ")),
+        ("other", |_, stream| send(stream, 200, "{\"users\": []}")),
+        ("empty", |_, stream| send(stream, 200, "[]")),
+        ("refuses", |_, stream| send(stream, 503, "{\"error\": \"not \\u001b[31mnow\"}")),
+    ] {
+        let scratch = Scratch::new(&format!("socket-{name}"));
+        listen(&scratch, answer);
+        let text = scratch.said(&["drain", "eth1"]);
+        assert!(text.contains("by the policy file"), "{name}: {text}");
+        assert!(scratch.file().unwrap().contains("# drained eth1\n"), "{name}");
+    }
+    let scratch = Scratch::new("socket-dead");
+    drop(UnixListener::bind(scratch.made().path().join("agent.sock")).unwrap());
+    assert!(scratch.said(&["drain", "eth1"]).contains("by the policy file"));
+}
+
+#[test]
+fn an_agent_that_cannot_be_asked_keeps_its_folder() {
+    let scratch = Scratch::new("unreachable");
+    let folder = Folder::open(scratch.made().path()).unwrap();
+    let lock = folder.lock().unwrap().unwrap();
+    for words in [&["drain", "eth1"][..], &["clear", "--all"], &["drain", "eth1", "--dry-run"]] {
+        let error = scratch.error(words);
+        assert!(error.contains("an agent steers \"") && error.contains("does not listen where"), "{error}");
+        assert!(error.contains("; try `railweave policy` as root or as the user of that agent"), "{error}");
+    }
+    assert!(scratch.said(&["show"]).contains("an agent steers \""));
+    // One that is stopped.
+    listen(&scratch, |_, stream| {
+        let _ = stream.read(&mut [0; 1]);
+        thread::sleep(Duration::from_secs(600));
+    });
+    let error = scratch.error(&["drain", "eth1"]);
+    assert!(error.contains("has not answered within 5 s"), "{error}");
+    assert_eq!(scratch.file(), None);
+    drop(lock);
+    assert!(scratch.said(&["drain", "eth1"]).contains("by the policy file"));
+}
+
+/// Answers as an agent that steers the only run dir of these tests, with this answer to everything else.
+fn pretend(scratch: &Scratch, answer: impl Fn(&str, &mut UnixStream) + Send + Sync + Copy + 'static) {
+    static FOLDERS: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+    FOLDERS.lock().unwrap().push(scratch.made().path().display().to_string());
+    listen(scratch, move |request, stream| {
+        if request.contains("/api/v1/users ") {
+            let folders = FOLDERS.lock().unwrap().clone();
+            let run_dirs =
+                folders.iter().map(|path| serde_json::json!({"run_dir": path, "steers": true, "reason": null}));
+            let run_dirs: Vec<_> = run_dirs.collect();
+            send(stream, 200, &serde_json::json!([{"user": 0, "run_dirs": run_dirs, "rules": []}]).to_string());
+        } else {
+            answer(request, stream);
+        }
+    });
+}
+
+#[test]
+fn whoever_says_to_be_an_agent_can_only_refuse() {
+    let scratch = Scratch::new("liar");
+    pretend(&scratch, |_, stream| send(stream, 200, "[{\"port\": 7}]"));
+    let error = scratch.error(&["drain", "eth1"]);
+    assert!(error.contains("has answered with something else"), "{error}");
+    let text = scratch.said(&["show"]);
+    assert!(text.contains("has answered with something else") && !text.contains('\u{1b}'), "{text}");
+    let scratch = Scratch::new("refuser");
+    pretend(&scratch, |_, stream| send(stream, 400, "{\"error\": \"never\\u001b[2J\\nnever\"}"));
+    assert!(scratch.error(&["drain", "eth1"]).contains("never\u{fffd}[2J\u{fffd}never"));
+    let scratch = Scratch::new("painter");
+    pretend(&scratch, |request, stream| {
+        let drain = "{\"reasons\": [{\"reason\": \"\\u001b[31m\"}], \"phase\": \"\\u001b[2J\"}";
+        let body = format!("[{{\"port\": \"eth1\\u001b[31m\", \"drain\": {drain}}}]");
+        send(stream, 200, if request.contains("drains") { &body } else { "[]" });
+    });
+    let text = scratch.said(&["show"]);
+    assert!(text.contains("drained: eth1\u{fffd}[31m") && !text.contains('\u{1b}'), "{text}");
+    assert!(!scratch.run_dir().policy_file().exists());
+}
+
+#[test]
+fn an_agent_without_dry_runs_is_not_asked_for_one() {
+    static ORDERS: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+    let scratch = Scratch::new("older");
+    pretend(&scratch, |request, stream| {
+        if request.starts_with("GET /api/v1/drains ") {
+            return send(stream, 200, "[]");
+        }
+        if !request.starts_with("GET ") {
+            ORDERS.lock().unwrap().push(request.to_owned());
+            return send(stream, 202, "{\"port\": \"eth1\"}");
+        }
+        send(stream, 404, "{\"error\": \"there is no such path\"}");
+    });
+    for words in [&["drain", "eth1", "--dry-run"][..], &["set", "any -> policy speed"], &["clear", "any"]] {
+        assert!(scratch.error(words).contains("is an agent that takes drains alone"));
+    }
+    assert_eq!(*ORDERS.lock().unwrap(), [""; 0]);
+    scratch.said(&["drain", "eth1"]);
+    assert_eq!(*ORDERS.lock().unwrap(), ["PUT /api/v1/drains/eth1 HTTP/1.1"]);
+}
+
+#[test]
+fn a_link_leads_to_no_other_service() {
+    let scratch = Scratch::new("link");
+    let other = Scratch::new("linked");
+    static ASKED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+    listen(&other, |_, _| ASKED.store(true, std::sync::atomic::Ordering::Relaxed));
+    let socket = scratch.made().path().join("agent.sock");
+    std::os::unix::fs::symlink(other.run_dir().path().join("agent.sock"), &socket).unwrap();
+    assert!(scratch.said(&["drain", "eth1"]).contains("by the policy file"));
+    assert!(!ASKED.load(std::sync::atomic::Ordering::Relaxed));
+    fs::remove_file(socket).unwrap();
+}
