@@ -25,7 +25,7 @@ mod span;
 mod topo;
 mod watch;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// Weaves every network path between two hosts into one NCCL device.
@@ -52,6 +52,8 @@ enum Command {
     Agent(commands::agent::Arguments),
     /// Shows and gives the orders that steer jobs while they run
     Policy(commands::policy::Arguments),
+    /// Prints the completions of this program for a shell
+    Completions(commands::completions::Arguments),
     /// The process of one rank, started by demo and bench
     #[command(name = job::SUBCOMMAND, hide = true)]
     Rank,
@@ -76,6 +78,7 @@ fn main() -> ExitCode {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
+        Command::Completions(arguments) => commands::completions::run(&arguments, CommandLine::command()),
         Command::Rank => return rank::serve(),
     };
     match result {

@@ -2,6 +2,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod bench;
+pub(crate) mod completions;
 pub(crate) mod connections;
 pub(crate) mod crowd;
 pub(crate) mod demo;

@@ -1,6 +1,7 @@
-//! `railweave policy`, with files as processes write them, and real agents.
+//! `railweave policy` and `railweave completions`, with files as processes write them, and real agents.
 
 mod agents;
+mod completions;
 mod files;
 mod host;
 mod others;
