@@ -9,6 +9,7 @@
 mod commands;
 mod device;
 mod environment;
+mod host;
 mod job;
 mod library;
 mod measurement;
@@ -24,6 +25,7 @@ mod size;
 mod span;
 mod topo;
 mod watch;
+mod words;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
@@ -48,6 +50,8 @@ enum Command {
     Topo(commands::topo::Arguments),
     /// Shows what runs here now: processes, their connections, and the state and traffic of each rail
     Status(commands::status::Arguments),
+    /// Shows jobs, peers and rails on a screen that follows them, and takes orders by key
+    Top(commands::top::Arguments),
     /// Watches the jobs of this host, steers them, and serves metrics and an API
     Agent(commands::agent::Arguments),
     /// Shows and gives the orders that steer jobs while they run
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
         Command::Options(arguments) => commands::options::run(&arguments),
         Command::Topo(arguments) => commands::topo::run(&arguments),
         Command::RemoveNamespaces { owner } => namespaces::remove_at_end_of_input(owner).map_err(Into::into),
+        Command::Top(arguments) => commands::top::run(&arguments),
         Command::Status(arguments) => commands::status::run(&arguments),
         Command::Agent(arguments) => commands::agent::run(&arguments),
         Command::Policy(arguments) => match commands::policy::run(&arguments) {

@@ -12,4 +12,5 @@ pub(crate) mod pairs;
 pub(crate) mod policy;
 pub(crate) mod status;
 pub(crate) mod sweep;
+pub(crate) mod top;
 pub(crate) mod topo;

@@ -2,8 +2,9 @@
 
 use super::folders::Watched;
 use super::log;
-use super::settings::{Settings, Users, run_dirs};
+use super::settings::{Settings, run_dirs};
 use super::shared::Shared;
+use crate::host::Users;
 use railweave_agent::{DrainChange, Reason};
 use railweave_counters::Source;
 use railweave_telemetry::{Folder, RunDir};

@@ -12,7 +12,7 @@ mod looks;
 mod orders;
 mod own_socket;
 #[cfg(test)]
-mod scratch;
+pub(crate) mod scratch;
 mod script;
 mod server;
 mod settings;

@@ -1,12 +1,11 @@
 //! `railweave status`: the processes that use Railweave here, from the files that they write.
 
 mod people;
-mod readings;
 mod view;
 
-use self::readings::Readings;
 use self::view::View;
 use crate::environment;
+use crate::host::Readings;
 use crate::output::print;
 use crate::span;
 use clap::Args;

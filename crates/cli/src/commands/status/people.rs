@@ -3,6 +3,7 @@
 use super::view::{EventView, GroupView, ProcessView, RailView, View};
 use crate::output::{print, printable, table};
 use crate::size::Size;
+use crate::words::{ago, duration, rate};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -156,23 +157,6 @@ fn words(counts: &BTreeMap<&str, u32>) -> String {
     }
 }
 
-fn rate(mbps: f64) -> String {
-    if mbps >= 1000.0 { format!("{:.1} Gbit/s", mbps / 1000.0) } else { format!("{mbps:.1} Mbit/s") }
-}
-
-fn duration(microseconds: f64) -> String {
-    if microseconds >= 1000.0 { format!("{:.1} ms", microseconds / 1000.0) } else { format!("{microseconds:.0} µs") }
-}
-
-fn ago(seconds: f64) -> String {
-    match seconds {
-        ..60.0 => format!("{seconds:.0} s"),
-        ..3600.0 => format!("{:.0} min", seconds / 60.0),
-        ..86_400.0 => format!("{:.1} h", seconds / 3600.0),
-        _ => format!("{:.1} days", seconds / 86_400.0),
-    }
-}
-
 fn event_line(event: &EventView) -> String {
     let place = match (event.connection, event.rail) {
         (Some(connection), Some(rail)) => format!("connection {connection} rail {rail}: "),
@@ -184,8 +168,8 @@ fn event_line(event: &EventView) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::readings::{Reading, Readings};
     use super::*;
+    use crate::host::{Reading, Readings};
     use railweave_telemetry::{Presence, RunDir, Snapshot};
     use std::time::UNIX_EPOCH;
 

@@ -1,7 +1,9 @@
 //! The status as `--json` shows it: docs/telemetry.md explains each field.
 
-use super::readings::{Reading, Readings};
-use railweave_telemetry::{Connection, Direction, Latencies, Presence, Rail, RunDir, SILENT, Snapshot};
+use crate::host::{
+    Counts, Job, JobRail, Peer, RailSum, Rates, Reading, Readings, Source, counted, jobs, seconds_since,
+};
+use railweave_telemetry::{Connection, Direction, Presence, RunDir, SILENT, Snapshot};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,6 +11,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Serialize)]
 pub(super) struct View {
     pub(super) run_dir: String,
+    /// The jobs as `railweave top` shows them.
+    jobs: Vec<JobView>,
     pub(super) processes: Vec<ProcessView>,
     pub(super) damaged: Vec<DamagedView>,
 }
@@ -85,6 +89,65 @@ pub(super) struct RailView {
     pub(super) latency_p99_us: Option<f64>,
 }
 
+/// A job: the sums over its processes that are not gone.
+#[derive(Serialize)]
+struct JobView {
+    job: Option<String>,
+    job_variable: Option<String>,
+    processes: Vec<JobProcessView>,
+    peers: Vec<PeerView>,
+}
+
+#[derive(Serialize)]
+struct JobProcessView {
+    file: String,
+    host: String,
+    pid: u32,
+    rank: Option<u32>,
+    presence: &'static str,
+}
+
+/// The connections of a job to one host by one device.
+#[derive(Serialize)]
+struct PeerView {
+    peer_host: String,
+    peer_ranks: Vec<u32>,
+    device: String,
+    sending: BTreeMap<&'static str, u32>,
+    receiving: BTreeMap<&'static str, u32>,
+    messages: Option<u64>,
+    waited_for_cts: u64,
+    rails: Vec<JobRailView>,
+}
+
+/// The rails of one number and port.
+#[derive(Serialize)]
+struct JobRailView {
+    number: u8,
+    port: Option<String>,
+    ends: Vec<EndsView>,
+    states: BTreeMap<&'static str, u32>,
+    policies: BTreeMap<&'static str, u32>,
+    since_s_ago: Option<f64>,
+    speed_mbps: Option<u32>,
+    share: Option<f64>,
+    sent_mbps: Option<f64>,
+    received_mbps: Option<f64>,
+    in_flight: Option<u64>,
+    bytes_sent: u64,
+    bytes_received: u64,
+    retransmitted: u64,
+    failovers: u64,
+    latency_p50_us: Option<f64>,
+    latency_p99_us: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct EndsView {
+    local: String,
+    remote: String,
+}
+
 #[derive(Serialize)]
 pub(super) struct EventView {
     pub(super) s_ago: f64,
@@ -107,9 +170,21 @@ impl View {
     /// process.
     pub(super) fn new(dir: &RunDir, before: &Readings, readings: &Readings, now: SystemTime, events: usize) -> Self {
         let now_ns = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-        let processes = readings.processes.iter().map(|(path, reading)| {
-            let before = before.processes.get(path).map(|before| &before.snapshot);
-            ProcessView::new(path.display().to_string(), before, reading, now_ns, events)
+        let counts: BTreeMap<_, _> =
+            before.processes.iter().map(|(path, before)| (path, Counts::of(&before.snapshot))).collect();
+        let files: Vec<String> = readings.processes.keys().map(|path| path.display().to_string()).collect();
+        let rates = |path, reading: &Reading| Rates::new(counts.get(path), reading.snapshot.written_ns, now_ns);
+        let sources = readings.processes.iter().zip(&files).map(|((path, reading), file)| Source {
+            user: 0,
+            file,
+            state: &reading.snapshot.state,
+            presence: reading.presence,
+            written_s_ago: seconds_since(reading.snapshot.written_ns, now_ns),
+            rates: rates(path, reading),
+        });
+        let jobs = jobs(&sources.collect::<Vec<_>>());
+        let processes = readings.processes.iter().zip(&files).map(|((path, reading), file)| {
+            ProcessView::new(file.clone(), &rates(path, reading), reading, now_ns, events)
         });
         let mut processes: Vec<_> = processes.collect();
         let order = |process: &ProcessView| (process.job.clone(), process.rank, process.host.clone(), process.pid);
@@ -117,6 +192,7 @@ impl View {
         let damaged = readings.damaged.iter();
         Self {
             run_dir: dir.path().display().to_string(),
+            jobs: jobs.into_iter().map(|job| JobView::new(job, now_ns)).collect(),
             processes,
             damaged: damaged
                 .map(|(path, reason)| DamagedView { file: path.display().to_string(), reason: reason.clone() })
@@ -125,13 +201,72 @@ impl View {
     }
 }
 
-/// Returns the time since then in seconds; 0 if it is in the future.
-fn seconds_since(then_ns: u64, now_ns: u64) -> f64 {
-    now_ns.saturating_sub(then_ns) as f64 / 1e9
+/// Returns a rate in Mbit/s.
+fn mbps(bytes_per_s: f64) -> f64 {
+    bytes_per_s * 8.0 / 1e6
+}
+
+impl JobView {
+    fn new(job: Job, now_ns: u64) -> Self {
+        let processes = job.processes.into_iter().map(|process| JobProcessView {
+            file: process.file,
+            host: process.host,
+            pid: process.pid,
+            rank: process.rank,
+            presence: process.presence,
+        });
+        Self {
+            job: job.job,
+            job_variable: job.job_variable,
+            processes: processes.collect(),
+            peers: job.peers.into_iter().map(|peer| PeerView::new(peer, now_ns)).collect(),
+        }
+    }
+}
+
+impl PeerView {
+    fn new(peer: Peer, now_ns: u64) -> Self {
+        Self {
+            peer_ranks: peer.ranks.iter().copied().collect(),
+            sending: peer.by_state(Direction::Send),
+            receiving: peer.by_state(Direction::Receive),
+            messages: peer.messages,
+            waited_for_cts: peer.waited_for_cts,
+            rails: peer.rails.into_iter().map(|rail| JobRailView::new(rail, now_ns)).collect(),
+            peer_host: peer.host,
+            device: peer.device,
+        }
+    }
+}
+
+impl JobRailView {
+    fn new(rail: JobRail, now_ns: u64) -> Self {
+        let JobRail { number, port, ends, sum, share } = rail;
+        let [states, policies] = sum.words();
+        Self {
+            number,
+            port,
+            ends: ends.into_iter().map(|(local, remote)| EndsView { local, remote }).collect(),
+            states,
+            policies,
+            since_s_ago: sum.since_ns.map(|since_ns| seconds_since(since_ns, now_ns)),
+            speed_mbps: sum.speed_mbps,
+            share,
+            sent_mbps: sum.rate.map(|rate| mbps(rate.sent)),
+            received_mbps: sum.rate.map(|rate| mbps(rate.received)),
+            in_flight: sum.in_flight,
+            bytes_sent: sum.bytes_sent,
+            bytes_received: sum.bytes_received,
+            retransmitted: sum.retransmitted,
+            failovers: sum.failovers,
+            latency_p50_us: sum.latencies.quantile(0.5),
+            latency_p99_us: sum.latencies.quantile(0.99),
+        }
+    }
 }
 
 impl ProcessView {
-    fn new(file: String, before: Option<&Snapshot>, reading: &Reading, now_ns: u64, events: usize) -> Self {
+    fn new(file: String, rates: &Rates<'_>, reading: &Reading, now_ns: u64, events: usize) -> Self {
         let Reading { snapshot, presence } = reading;
         let process = &snapshot.state.process;
         let written_s_ago = seconds_since(snapshot.written_ns, now_ns);
@@ -170,7 +305,7 @@ impl ProcessView {
             job_variable: named(&process.job_variable),
             version: process.version.clone(),
             devices: devices.collect(),
-            groups: groups(before.filter(|_| has_rates), snapshot, now_ns),
+            groups: groups(has_rates.then_some(rates), snapshot, now_ns),
             events: events.collect(),
             events_ever: snapshot.events_ever,
             left_out: LeftOutView {
@@ -193,22 +328,22 @@ fn group(connection: &Connection) -> Group<'_> {
 }
 
 /// Returns the connections of a process by peer, device and direction.
-fn groups(before: Option<&Snapshot>, snapshot: &Snapshot, now_ns: u64) -> Vec<GroupView> {
+fn groups(rates: Option<&Rates<'_>>, snapshot: &Snapshot, now_ns: u64) -> Vec<GroupView> {
     let mut connections: BTreeMap<Group<'_>, Vec<&Connection>> = BTreeMap::new();
     let mut group_of = HashMap::new();
     for connection in &snapshot.state.connections {
         connections.entry(group(connection)).or_default().push(connection);
         group_of.insert(connection.number, group(connection));
     }
-    let mut rails: BTreeMap<Group<'_>, BTreeMap<Path<'_>, Vec<&Rail>>> = BTreeMap::new();
+    let mut rails: BTreeMap<Group<'_>, BTreeMap<Path<'_>, RailSum>> = BTreeMap::new();
     for rail in &snapshot.state.rails {
         // A rail whose connection had no room in the file belongs to no group.
         if let Some(group) = group_of.get(&rail.connection) {
             let path = (rail.number, &*rail.local, &*rail.remote);
-            rails.entry(*group).or_default().entry(path).or_default().push(rail);
+            let sum = rails.entry(*group).or_default().entry(path).or_default();
+            sum.add(rail, rates.and_then(|rates| rates.of(rail)));
         }
     }
-    let rates = Rates::new(before, snapshot, now_ns);
     let views = connections.into_iter().map(|(key, connections)| {
         let (peer_host, peer_rank, device, direction) = key;
         let device = device.map(|index| match snapshot.state.devices.get(index as usize) {
@@ -225,87 +360,48 @@ fn groups(before: Option<&Snapshot>, snapshot: &Snapshot, now_ns: u64) -> Vec<Gr
             waited_for_cts: connections
                 .iter()
                 .fold(0, |sum, connection| u64::saturating_add(sum, connection.waited_for_cts)),
-            rails: rails.remove(&key).unwrap_or_default().into_values().map(|all| rail(&all, &rates, now_ns)).collect(),
+            rails: rails
+                .remove(&key)
+                .unwrap_or_default()
+                .into_iter()
+                .map(|(path, sum)| RailView::new(path, &sum, now_ns))
+                .collect(),
         }
     });
     views.collect()
 }
 
-/// Returns the rails of one path as one. There is at least one.
-fn rail(rails: &[&Rail], rates: &Rates, now_ns: u64) -> RailView {
-    let sum = |count: fn(&Rail) -> u64| rails.iter().fold(0_u64, |sum, rail| sum.saturating_add(count(rail)));
-    let mut latencies = Latencies::default();
-    rails.iter().for_each(|rail| latencies.merge(&rail.latencies));
-    let shares: Vec<f64> =
-        rails.iter().filter_map(|rail| rail.share).map(|share| f64::from(share) / 65_536.0).collect();
-    let since = rails.iter().map(|rail| rail.since_ns).filter(|since_ns| *since_ns > 0).max();
-    RailView {
-        number: rails[0].number,
-        local: rails[0].local.clone(),
-        remote: rails[0].remote.clone(),
-        states: counted(rails.iter().map(|rail| rail.state.word())),
-        policies: counted(rails.iter().map(|rail| rail.policy.word())),
-        since_s_ago: since.map(|since_ns| seconds_since(since_ns, now_ns)),
-        speed_mbps: rails.iter().find_map(|rail| rail.speed_mbps),
-        share: (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64),
-        rate_mbps: rails.iter().filter_map(|rail| rates.of(rail)).reduce(|sum, rate| sum + rate),
-        in_flight: rails.iter().filter_map(|rail| rail.in_flight).reduce(u64::saturating_add),
-        bytes_sent: sum(|rail| rail.bytes_sent),
-        writes_sent: sum(|rail| rail.writes_sent),
-        cts_writes: sum(|rail| rail.cts_writes),
-        bytes_received: sum(|rail| rail.bytes_received),
-        waited_for_cts: rails.iter().filter_map(|rail| rail.waited_for_cts).reduce(u64::saturating_add),
-        retransmitted: sum(|rail| rail.retransmitted),
-        failovers: sum(|rail| rail.failovers.into()),
-        latency_p50_us: latencies.quantile(0.5),
-        latency_p99_us: latencies.quantile(0.99),
-    }
-}
-
-fn counted<'a>(words: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, u32> {
-    let mut counts = BTreeMap::new();
-    words.for_each(|word| *counts.entry(word).or_default() += 1);
-    counts
-}
-
-/// The seconds after which a file that was not written says that nothing moves: no process looks at its counters later.
-const QUIET_S: f64 = 2.5;
-
-/// The bytes of each rail in an earlier snapshot.
-struct Rates {
-    bytes: HashMap<(u32, u8), u64>,
-    seconds: f64,
-    is_quiet: bool,
-}
-
-impl Rates {
-    fn new(before: Option<&Snapshot>, now: &Snapshot, now_ns: u64) -> Self {
-        let rails = before.into_iter().flat_map(|before| &before.state.rails);
+impl RailView {
+    fn new((number, local, remote): Path<'_>, sum: &RailSum, now_ns: u64) -> Self {
+        let [states, policies] = sum.words();
         Self {
-            bytes: rails.map(|rail| ((rail.connection, rail.number), carried(rail))).collect(),
-            seconds: before.map_or(0.0, |before| seconds_since(before.written_ns, now.written_ns)),
-            is_quiet: seconds_since(now.written_ns, now_ns) > QUIET_S,
+            number,
+            local: local.to_owned(),
+            remote: remote.to_owned(),
+            states,
+            policies,
+            since_s_ago: sum.since_ns.map(|since_ns| seconds_since(since_ns, now_ns)),
+            speed_mbps: sum.speed_mbps,
+            share: sum.mean_share(),
+            rate_mbps: sum.rate.map(|rate| mbps(rate.sent + rate.received)),
+            in_flight: sum.in_flight,
+            bytes_sent: sum.bytes_sent,
+            writes_sent: sum.writes_sent,
+            cts_writes: sum.cts_writes,
+            bytes_received: sum.bytes_received,
+            waited_for_cts: sum.waited_for_cts,
+            retransmitted: sum.retransmitted,
+            failovers: sum.failovers,
+            latency_p50_us: sum.latencies.quantile(0.5),
+            latency_p99_us: sum.latencies.quantile(0.99),
         }
     }
-
-    /// Returns the rate of a rail in Mbit/s; `None` if it was not there before, or the file was not written since.
-    fn of(&self, rail: &Rail) -> Option<f64> {
-        let bytes = carried(rail).saturating_sub(*self.bytes.get(&(rail.connection, rail.number))?);
-        if self.is_quiet {
-            return Some(0.0);
-        }
-        (self.seconds > 0.0).then(|| bytes as f64 * 8.0 / 1e6 / self.seconds)
-    }
-}
-
-fn carried(rail: &Rail) -> u64 {
-    rail.bytes_sent.saturating_add(rail.bytes_received)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use railweave_telemetry::{ConnectionState, RailState, State};
+    use railweave_telemetry::{ConnectionState, Rail, RailState, State};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -347,7 +443,11 @@ mod tests {
     #[test]
     fn rates_come_from_two_readings() {
         let before = snapshot(SECOND, 0);
-        let at = |now: &Snapshot, now_ns| groups(Some(&before), now, now_ns)[0].rails[0].rate_mbps;
+        let counts = Counts::of(&before);
+        let at = |now: &Snapshot, now_ns| {
+            let rates = Rates::new(Some(&counts), now.written_ns, now_ns);
+            groups(Some(&rates), now, now_ns)[0].rails[0].rate_mbps
+        };
         let rate = |now: &Snapshot| at(now, now.written_ns + SECOND);
         // 3 MB in half a second.
         assert_eq!(rate(&snapshot(SECOND * 3 / 2, 1_000_000)), Some(48.0));

@@ -6,23 +6,23 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 /// The files of a run dir at one moment.
-pub(super) struct Readings {
+pub(crate) struct Readings {
     /// The files that could be read.
-    pub(super) processes: BTreeMap<PathBuf, Reading>,
+    pub(crate) processes: BTreeMap<PathBuf, Reading>,
     /// The files that could not, with the reason.
-    pub(super) damaged: Vec<(PathBuf, String)>,
+    pub(crate) damaged: Vec<(PathBuf, String)>,
 }
 
 /// The file of one process.
-pub(super) struct Reading {
-    pub(super) snapshot: Snapshot,
-    pub(super) presence: Presence,
+pub(crate) struct Reading {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) presence: Presence,
 }
 
 impl Readings {
     /// Makes these readings those with which `now` is compared, as long as `last` was taken between them: the last one
     /// of each file that was written since, and otherwise the one before.
-    pub(super) fn advance(&mut self, last: Self, now: &Self) {
+    pub(crate) fn advance(&mut self, last: Self, now: &Self) {
         for (path, reading) in last.processes {
             let is_new = |now: &Reading| now.snapshot.written_ns != reading.snapshot.written_ns;
             if now.processes.get(&path).is_none_or(is_new) || !self.processes.contains_key(&path) {
@@ -36,7 +36,7 @@ impl Readings {
     ///
     /// # Errors
     /// If the folder cannot be read. A missing folder has no files.
-    pub(super) fn take(dir: &RunDir) -> Result<Self, RunDirError> {
+    pub(crate) fn take(dir: &RunDir) -> Result<Self, RunDirError> {
         let mut readings = Self { processes: BTreeMap::new(), damaged: Vec::new() };
         let paths = dir.files()?;
         read_each(&paths, |place, result| match result {
@@ -53,7 +53,7 @@ impl Readings {
     }
 
     /// Returns true if a process may still run.
-    pub(super) fn has_running(&self) -> bool {
+    pub(crate) fn has_running(&self) -> bool {
         self.processes.values().any(|reading| reading.presence != Presence::Gone)
     }
 }

@@ -1,0 +1,159 @@
+//! The cost of `railweave top` at ten looks a second: two processes of one job, each with 100 connections of two rails,
+//! all of which change ten times a second, on a screen of 80 x 24 and on one of 200 x 50. Shows its processor time.
+//!
+//! `cargo build --release -p railweave-cli`, then `cargo run --release -p railweave-cli --example top_load --
+//! target/release/railweave`. `script` of util-linux gives it a terminal.
+#![allow(clippy::print_stdout)] // its results
+
+use railweave_telemetry::{
+    Connection, ConnectionState, Device, Direction, Latencies, Policy, Port, Process, Publisher, Rail, RailState,
+    RunDir, State,
+};
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+const PROCESSES: u8 = 2;
+const CONNECTIONS: u32 = 100;
+const PEERS: u32 = 4;
+const TICK: Duration = Duration::from_millis(100);
+const MEASURED: Duration = Duration::from_secs(30);
+
+/// Clock ticks per second in /proc/PID/stat: Linux shows 100 on every architecture that matters here.
+const TICKS_PER_S: f64 = 100.0;
+
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+}
+
+fn state(id: u8) -> State {
+    let connection = |number: u32| Connection {
+        number,
+        direction: if number.is_multiple_of(2) { Direction::Send } else { Direction::Receive },
+        state: ConnectionState::Open,
+        policy: Policy::Adaptive,
+        device: Some(0),
+        peer_rank: Some(100 + number % PEERS),
+        peer_host: format!("node{}", number % PEERS),
+        ..Connection::default()
+    };
+    let rail = |index: u32| Rail {
+        connection: index / 2,
+        number: (index % 2) as u8,
+        state: RailState::Up,
+        policy: Policy::Adaptive,
+        speed_mbps: Some(400_000),
+        share: Some(32_768),
+        in_flight: Some(1 << 20),
+        port: Some((index % 2) as u16),
+        local: format!("fe80::1234:5678:9abc:{:x}", index % 2),
+        remote: format!("fe80::1234:5678:9abc:{index:x}"),
+        ..Rail::default()
+    };
+    let port = |name: &str| Port { name: name.into(), fabric: "verbs".into() };
+    let process = Process::of_this_process([id; 16], Some(id.into()), Some(1024), |_| None);
+    State {
+        process: Process { job: "4711".into(), job_variable: "SLURM_JOB_ID".into(), ..process },
+        devices: vec![Device { name: "mlx5_0+mlx5_1".into(), ..Device::default() }],
+        connections: (0..CONNECTIONS).map(connection).collect(),
+        rails: (0..2 * CONNECTIONS).map(rail).collect(),
+        ports: vec![port("mlx5_0"), port("mlx5_1")],
+    }
+}
+
+/// Writes all files until it is killed.
+fn write(dir: &Path) {
+    let dir = RunDir::named(Some(dir));
+    let mut all: Vec<_> = (1..=PROCESSES).map(|id| (Publisher::new(dir.clone(), [id; 16]), state(id))).collect();
+    let begin = Instant::now();
+    for tick in 1_u32.. {
+        for (publisher, state) in &mut all {
+            for rail in &mut state.rails {
+                // No two looks find the same rate.
+                rail.bytes_sent += (1 << 20) + u64::from(tick * 7919 % 4096 * (rail.connection + 1));
+                rail.bytes_received += 1 << 20;
+                rail.writes_sent += 4;
+                let mut latencies = [tick; 16];
+                latencies[15] = 0;
+                rail.latencies = Latencies(latencies);
+            }
+            if let Some(notice) = publisher.publish(state, now_ns()) {
+                eprintln!("{notice}");
+            }
+        }
+        sleep((TICK * tick).saturating_sub(begin.elapsed()));
+    }
+}
+
+/// Processes that are killed at the end, and the folder that is removed then.
+struct Ends(Vec<Child>, PathBuf);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = fs::remove_dir_all(&self.1);
+    }
+}
+
+/// Returns the processor time of a process so far, in seconds: of the user and of the kernel.
+fn processor_time(pid: u32) -> Result<[f64; 2], Box<dyn Error>> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let fields: Vec<&str> = stat.rsplit_once(") ").ok_or("no name")?.1.split(' ').collect();
+    // Fields 14 and 15 of proc_pid_stat(5); the first one here is field 3.
+    Ok([fields[11].parse::<f64>()? / TICKS_PER_S, fields[12].parse::<f64>()? / TICKS_PER_S])
+}
+
+/// Returns the process that a process has started.
+fn child_of(pid: u32) -> Result<u32, Box<dyn Error>> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+    Ok(children.split_whitespace().next().ok_or("it has not begun")?.parse()?)
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, dir] = &arguments[..]
+        && first == "write"
+    {
+        write(Path::new(dir));
+        return Ok(());
+    }
+    let top = arguments.first().ok_or("the program railweave is missing; try target/release/railweave")?;
+    let scratch = PathBuf::from(format!("/dev/shm/railweave-top-load-{}", std::process::id()));
+    RunDir::named(Some(&scratch)).make()?;
+    let mut ends = Ends(Vec::new(), scratch.clone());
+    ends.0.push(Command::new(std::env::current_exe()?).arg("write").arg(&scratch).spawn()?);
+    while RunDir::named(Some(&scratch)).files()?.len() < PROCESSES.into() {
+        sleep(TICK);
+    }
+    for (columns, rows) in [(80, 24), (200, 50)] {
+        let line = format!(
+            "stty columns {columns} rows {rows}; exec '{top}' top --every 100ms --run-dir '{}'",
+            scratch.display()
+        );
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--flush", "--command", &line, "/dev/null"]);
+        script.env("TERM", "xterm-256color").env("LANG", "C.UTF-8").env_remove("NO_COLOR");
+        // Its terminal ends with its input.
+        let child = script.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
+        ends.0.push(child.map_err(|error| format!("script cannot be started: {error}; try the package bsdutils"))?);
+        sleep(Duration::from_secs(3));
+        let pid = child_of(ends.0[1].id())?;
+        let before = processor_time(pid)?;
+        let begin = Instant::now();
+        sleep(MEASURED);
+        let [user, system] = processor_time(pid)?;
+        let percent = |seconds: f64| seconds * 100.0 / begin.elapsed().as_secs_f64();
+        let [user, system] = [percent(user - before[0]), percent(system - before[1])];
+        println!("{columns} x {rows}: {:.2} % of a core ({user:.2} % user, {system:.2} % system)", user + system);
+        let mut child = ends.0.remove(1);
+        child.kill()?;
+        child.wait()?;
+    }
+    Ok(())
+}

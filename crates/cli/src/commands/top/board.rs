@@ -1,0 +1,269 @@
+//! Everything that the screen shows: the jobs of the last look, their past, and what the user has chosen.
+
+use super::events::{Events, Shown, Weight};
+use super::hands::{Answer, Standing};
+use super::history::Histories;
+use super::key::Key;
+use super::rows::{About, Row, Sort, View, rows};
+use crate::host::{Job, Noted};
+use std::collections::{BTreeSet, HashSet};
+
+/// The findings of a look.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) jobs: Vec<Job>,
+    pub(super) noted: Vec<Noted>,
+    /// Folders and files that cannot be used, a sentence each.
+    pub(super) troubles: Vec<String>,
+    /// The time in nanoseconds since 1970.
+    pub(super) now_ns: u64,
+}
+
+/// A line that the user writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Prompt {
+    Filter(String),
+    /// Weights for the connections of a peer, and the matchers of the rule that they become.
+    Weights {
+        text: String,
+        matchers: String,
+    },
+}
+
+/// The most letters of a prompt.
+const LONGEST_PROMPT: usize = 200;
+
+/// The state of the screen.
+#[derive(Default)]
+pub(super) struct Board {
+    pub(super) host: String,
+    /// The folders that are shown, as words.
+    pub(super) run_dirs: Vec<String>,
+    pub(super) jobs: Vec<Job>,
+    pub(super) histories: Histories,
+    pub(super) events: Events,
+    pub(super) troubles: Vec<String>,
+    pub(super) standing: Option<Result<Standing, String>>,
+    pub(super) now_ns: u64,
+    /// The answer to the last order, or a hint.
+    pub(super) answer: Option<Answer>,
+    pub(super) sort: Sort,
+    pub(super) is_reversed: bool,
+    pub(super) filter: String,
+    pub(super) folded: HashSet<Key>,
+    pub(super) selected: Option<Key>,
+    /// The first row of the table that is shown.
+    pub(super) first: usize,
+    pub(super) hides_events: bool,
+    pub(super) is_paused: bool,
+    pub(super) shows_help: bool,
+    pub(super) prompt: Option<Prompt>,
+    /// True if jobs of several users are shown.
+    pub(super) has_users: bool,
+    is_begun: bool,
+}
+
+impl Board {
+    /// Returns a board on this host, which has not looked yet.
+    pub(super) fn new(host: String) -> Self {
+        Self { host, ..Self::default() }
+    }
+
+    /// Takes in a look.
+    pub(super) fn take(&mut self, found: Found) {
+        let Found { jobs, noted, troubles, now_ns } = found;
+        self.events.note(noted);
+        self.note_processes(&jobs, now_ns);
+        for change in self.histories.look(&jobs, now_ns) {
+            let (host, device) = change.key.peer.clone().unwrap_or_default();
+            let (number, port) = change.key.rail.clone().unwrap_or_default();
+            let [before, now] = [change.before, change.now].map(|share| share * 100.0);
+            let text = format!("{before:.0} % → {now:.0} %: rail {number} {port} to {host} by {device}");
+            self.say(now_ns, Weight::Change, "share", text);
+        }
+        let known: BTreeSet<&String> = self.troubles.iter().collect();
+        let new: Vec<String> = troubles.iter().filter(|trouble| !known.contains(trouble)).cloned().collect();
+        new.into_iter().for_each(|trouble| self.say(now_ns, Weight::Wrong, "file-refused", trouble));
+        (self.jobs, self.troubles, self.now_ns, self.is_begun) = (jobs, troubles, now_ns, true);
+        let users: BTreeSet<u32> = self.jobs.iter().map(|job| job.user).collect();
+        self.has_users = users.len() > 1;
+    }
+
+    /// Takes in the answers to orders, and the orders that stand, if these are known; an error is a sentence.
+    pub(super) fn take_answers(&mut self, answers: Vec<Answer>, standing: Option<Result<Standing, String>>) {
+        for answer in answers {
+            let weight = if answer.is_done { Weight::Change } else { Weight::Wrong };
+            self.say(self.now_ns, weight, "order", answer.text.clone());
+            self.answer = Some(answer);
+        }
+        if standing.is_some() {
+            self.standing = standing;
+        }
+    }
+
+    fn say(&mut self, time_ns: u64, weight: Weight, kind: &str, text: String) {
+        let (from, kind) = ("top".to_owned(), kind.to_owned());
+        self.events.add(Shown { time_ns, weight, from, kind, text, others: 0, number: 0 });
+    }
+
+    /// Notes the processes that came, ended or fell silent since the last look.
+    fn note_processes(&mut self, jobs: &[Job], now_ns: u64) {
+        let all = |jobs: &[Job]| -> Vec<(String, String, &'static str)> {
+            let name = |job: &Job| job.job.as_ref().map_or(String::new(), |job| format!(" of job {job}"));
+            let of_job = |job: &Job| {
+                let name = name(job);
+                let named = |rank: Option<u32>, pid| match rank {
+                    Some(rank) => format!("rank {rank}{name} (pid {pid})"),
+                    None => format!("pid {pid}{name}"),
+                };
+                let processes = job.processes.iter();
+                processes.map(|it| (it.file.clone(), named(it.rank, it.pid), it.presence)).collect::<Vec<_>>()
+            };
+            jobs.iter().flat_map(of_job).collect()
+        };
+        if !self.is_begun {
+            return;
+        }
+        let (before, now) = (all(&self.jobs), all(jobs));
+        let find = |list: &[(String, String, &'static str)], file: &str| {
+            list.iter().find(|(other, ..)| other == file).map(|(_, _, presence)| *presence)
+        };
+        for (file, name, presence) in &now {
+            let was = find(&before, file);
+            let (weight, text) = match (was, *presence) {
+                (Some(was), presence) if was == presence => continue,
+                (None, "gone") => continue,
+                (None, _) => (Weight::Usual, format!("{name} has begun")),
+                (Some(_), "gone") => (Weight::Wrong, format!("{name} is gone, and has left its file")),
+                (Some(_), "silent") => (Weight::Wrong, format!("{name} is silent: it has not written for 10 s")),
+                (Some(_), presence) => (Weight::Well, format!("{name} is {presence}")),
+            };
+            self.say(now_ns, weight, "process", text);
+        }
+        for (_, name, _) in before.iter().filter(|(file, ..)| find(&now, file).is_none()) {
+            self.say(now_ns, Weight::Usual, "process", format!("{name} has ended"));
+        }
+    }
+
+    /// Returns the rows of the table.
+    pub(super) fn rows(&self) -> Vec<Row<'_>> {
+        let filter = self.filter.to_lowercase();
+        let view = View {
+            sort: self.sort,
+            is_reversed: self.is_reversed,
+            filter: &filter,
+            folded: &self.folded,
+            has_users: self.has_users,
+        };
+        rows(&self.jobs, &self.histories, &view)
+    }
+
+    /// Returns the place of the selected row, or of the nearest one above that is still there.
+    pub(super) fn place(&self, rows: &[Row<'_>]) -> Option<usize> {
+        let mut key = self.selected.clone()?;
+        loop {
+            if let Some(place) = rows.iter().position(|row| row.key == key) {
+                return Some(place);
+            }
+            key = key.parent()?;
+        }
+    }
+
+    /// Moves the selection by this number of rows.
+    pub(super) fn go(&mut self, by: isize) {
+        let rows = self.rows();
+        // The first step down selects the first row.
+        let place = self.place(&rows).map_or(by.max(1).unsigned_abs() - 1, |place| place.saturating_add_signed(by));
+        let key = rows.get(place.min(rows.len().saturating_sub(1))).map(|row| row.key.clone());
+        self.selected = key;
+    }
+
+    /// Folds or unfolds the selected row; of a rail, which has nothing below, its peer.
+    pub(super) fn fold(&mut self, folds: Option<bool>) {
+        let rows = self.rows();
+        let Some(row) = self.place(&rows).and_then(|place| rows.get(place)) else { return };
+        let (key, is_folded) = (row.key.clone(), row.is_folded);
+        let is_rail = matches!(row.about, About::Rail(_));
+        let folds = folds.unwrap_or(!is_folded && !is_rail);
+        if folds && (is_rail || is_folded) {
+            // As in other trees of files: the row above is next.
+            self.selected = key.parent().or(Some(key));
+        } else if folds {
+            self.folded.insert(key);
+        } else {
+            self.folded.remove(&key);
+        }
+    }
+
+    /// Folds or unfolds all peers.
+    pub(super) fn fold_all(&mut self) {
+        let of_job = |job: &Job| {
+            let key = Key::of_job(job);
+            job.peers.iter().map(|peer| key.with_peer(peer)).collect::<Vec<_>>()
+        };
+        let peers: Vec<Key> = self.jobs.iter().flat_map(of_job).collect();
+        let is_any_open = peers.iter().any(|key| !self.folded.contains(key));
+        if is_any_open {
+            self.folded.extend(peers);
+        } else {
+            self.folded.clear();
+        }
+    }
+
+    /// Adds a letter to the line that the user writes.
+    pub(super) fn write(&mut self, letter: char) {
+        let text = match &mut self.prompt {
+            Some(Prompt::Filter(text) | Prompt::Weights { text, .. }) => text,
+            None => return,
+        };
+        if text.chars().count() < LONGEST_PROMPT && !letter.is_control() {
+            text.push(letter);
+        }
+        self.follow_prompt();
+    }
+
+    /// Takes the last letter away.
+    pub(super) fn erase(&mut self) {
+        if let Some(Prompt::Filter(text) | Prompt::Weights { text, .. }) = &mut self.prompt {
+            text.pop();
+        }
+        self.follow_prompt();
+    }
+
+    /// Takes all letters away.
+    pub(super) fn erase_all(&mut self) {
+        if let Some(Prompt::Filter(text) | Prompt::Weights { text, .. }) = &mut self.prompt {
+            text.clear();
+        }
+        self.follow_prompt();
+    }
+
+    /// A filter holds while it is written.
+    fn follow_prompt(&mut self) {
+        if let Some(Prompt::Filter(text)) = &self.prompt {
+            self.filter.clone_from(text);
+        }
+    }
+
+    /// Answers the user at once.
+    pub(super) fn hint(&mut self, text: impl Into<String>) {
+        self.answer = Some(Answer { text: text.into(), is_done: false });
+    }
+
+    /// Returns the progress of the drain of a port, if it is to be empty: that of its own name, or of one that stands
+    /// for it (docs/agent.md).
+    pub(super) fn drain_of(&self, port: &str) -> Option<(&str, &str)> {
+        let Some(Ok(standing)) = &self.standing else { return None };
+        let stands_for =
+            |name: &str| port == name || port.strip_prefix(name).is_some_and(|rest| rest.starts_with(['@', ':']));
+        let found = standing.drained.iter().find(|(name, _)| stands_for(name));
+        found.map(|(name, phase)| (&**name, &**phase))
+    }
+
+    /// Returns the weights that stand for these matchers.
+    pub(super) fn weights_of(&self, matchers: &str) -> Option<String> {
+        let Some(Ok(standing)) = &self.standing else { return None };
+        let (_, actions) = standing.rules.iter().find(|(known, _)| known == matchers)?;
+        actions.strip_prefix("weights ").map(str::to_owned)
+    }
+}

@@ -1,0 +1,120 @@
+//! The hands: orders to whoever steers the jobs, given by a thread of their own, so that the screen never waits.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The time between two looks at what is ordered.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// An order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Keep data off a port.
+    Drain(String),
+    /// Use it again.
+    GiveBack(String),
+    /// Hold to a rule.
+    Set(String),
+    /// Forget the rule with these matchers.
+    Clear(String),
+}
+
+/// The orders that stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// The beginning of a line that says who takes orders.
+    pub(super) who: String,
+    /// The ports that are to be empty, each with its progress, which may be empty.
+    pub(super) drained: Vec<(String, String)>,
+    /// Rules of the operator: matchers and actions.
+    pub(super) rules: Vec<(String, String)>,
+}
+
+/// The result of an order: a sentence, and true if it was carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) text: String,
+    pub(super) is_done: bool,
+}
+
+/// Whoever carries out orders.
+pub(super) trait Steerer: Send {
+    /// Carries out an order. Returns what was done.
+    ///
+    /// # Errors
+    /// A sentence.
+    fn order(&mut self, order: &Order) -> Result<String, String>;
+
+    /// Returns the orders that stand.
+    ///
+    /// # Errors
+    /// A sentence.
+    fn standing(&mut self) -> Result<Standing, String>;
+}
+
+#[derive(Default)]
+struct Shared {
+    standing: Option<Result<Standing, String>>,
+    answers: Vec<Answer>,
+}
+
+/// The way to whoever carries out orders.
+pub(super) struct Hands {
+    orders: Sender<Order>,
+    shared: Arc<Mutex<Shared>>,
+}
+
+impl Hands {
+    /// Returns hands that give orders to `steerer`.
+    ///
+    /// # Errors
+    /// If there is no room for a thread.
+    pub(super) fn new(steerer: impl Steerer + 'static) -> std::io::Result<Self> {
+        let (orders, received) = channel();
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        let theirs = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("orders".to_owned());
+        thread.spawn(move || work(steerer, &received, &theirs))?;
+        Ok(Self { orders, shared })
+    }
+
+    /// Gives an order, whose answer comes later.
+    pub(super) fn give(&self, order: Order) {
+        // It only fails if the thread has panicked, which has said so.
+        let _ = self.orders.send(order);
+    }
+
+    /// Returns the orders that stand, as far as they are known yet; an error is a sentence.
+    pub(super) fn standing(&self) -> Option<Result<Standing, String>> {
+        locked(&self.shared).standing.clone()
+    }
+
+    /// Returns the answers that have come.
+    pub(super) fn answers(&self) -> Vec<Answer> {
+        std::mem::take(&mut locked(&self.shared).answers)
+    }
+}
+
+fn work(mut steerer: impl Steerer, orders: &Receiver<Order>, shared: &Mutex<Shared>) {
+    loop {
+        let standing = steerer.standing();
+        locked(shared).standing = Some(standing);
+        match orders.recv_timeout(EVERY) {
+            Ok(order) => {
+                let answer = match steerer.order(&order) {
+                    Ok(text) => Answer { text, is_done: true },
+                    Err(text) => Answer { text, is_done: false },
+                };
+                locked(shared).answers.push(answer);
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// A thread that panicked has left the value as it was between two calls.
+fn locked(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,180 @@
+//! The keys.
+
+use super::board::{Board, Prompt};
+use super::hands::Order;
+use super::key::Key;
+use super::rows::About;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+/// The effect of a key outside the board.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    None,
+    Quit,
+    /// Give the terminal back until the user comes again.
+    Suspend,
+    /// Draw everything again.
+    Redraw,
+    Order(Order),
+    /// Refresh more or less often.
+    Faster,
+    Slower,
+}
+
+/// The rows by which the pages of the table differ.
+const PAGE: isize = 10;
+
+/// The keys for people: those of the help.
+pub(super) const HELP: [(&str, &str); 17] = [
+    ("↑ ↓ or k j", "select a row; PgUp, PgDn, Home and End go further"),
+    ("← → or h l", "fold or unfold a job or a peer; Enter does either"),
+    ("f", "fold or unfold all peers"),
+    ("d", "drain the selected rail's port, or give it back; jobs go on"),
+    ("w", "weights for the selected peer, such as 80,20; none ends them"),
+    ("s  r", "sort by the next column, from its other end"),
+    ("/", "only rows with a text: names, addresses, states; Esc: all"),
+    ("e", "hide or show the events"),
+    ("p or Space", "pause; + and - look more or less often"),
+    ("?  q", "this help; quit, as Ctrl-C; Ctrl-Z suspends, Ctrl-L redraws"),
+    ("", ""),
+    ("SENT, RECV", "bits per second over the last half second; BAR is their sum"),
+    ("SHARE", "the part of the peer's sent data that takes this rail"),
+    ("P50, P99", "the latency of 50 and 99 % of the last 10 s' sampled writes"),
+    ("PAST", "the rate in the last looks; all rails have one scale"),
+    ("STATE", "1/4 down: one of four rails, each of another connection"),
+    ("", "5→ 3←: 5 connections send, 3 receive"),
+];
+
+/// Takes in a key.
+pub(super) fn press(board: &mut Board, key: KeyEvent) -> Effect {
+    if key.kind == KeyEventKind::Release {
+        return Effect::None;
+    }
+    if key.modifiers.contains(KeyModifiers::CONTROL) {
+        return match key.code {
+            KeyCode::Char('c' | 'd') => Effect::Quit,
+            KeyCode::Char('z') => Effect::Suspend,
+            KeyCode::Char('l') => Effect::Redraw,
+            KeyCode::Char('u') => {
+                board.erase_all();
+                Effect::None
+            }
+            _ => Effect::None,
+        };
+    }
+    board.answer = None;
+    if board.prompt.is_some() {
+        return write(board, key.code);
+    }
+    if board.shows_help {
+        board.shows_help = false;
+        return if key.code == KeyCode::Char('q') { Effect::Quit } else { Effect::None };
+    }
+    match key.code {
+        KeyCode::Char('q') => return Effect::Quit,
+        KeyCode::Char('+') => return Effect::Faster,
+        KeyCode::Char('-') => return Effect::Slower,
+        KeyCode::Char('d') => return drain(board).map_or(Effect::None, Effect::Order),
+        KeyCode::Char('w') => ask_weights(board),
+        KeyCode::Up | KeyCode::Char('k') => board.go(-1),
+        KeyCode::Down | KeyCode::Char('j') => board.go(1),
+        KeyCode::PageUp => board.go(-PAGE),
+        KeyCode::PageDown => board.go(PAGE),
+        KeyCode::Home | KeyCode::Char('g') => board.go(isize::MIN),
+        KeyCode::End | KeyCode::Char('G') => board.go(isize::MAX),
+        KeyCode::Left | KeyCode::Char('h') => board.fold(Some(true)),
+        KeyCode::Right | KeyCode::Char('l') => board.fold(Some(false)),
+        KeyCode::Enter => board.fold(None),
+        KeyCode::Char('f') => board.fold_all(),
+        KeyCode::Char('s') => board.sort = board.sort.next(),
+        KeyCode::Char('r') => board.is_reversed = !board.is_reversed,
+        KeyCode::Char('e') => board.hides_events = !board.hides_events,
+        KeyCode::Char('p' | ' ') => board.is_paused = !board.is_paused,
+        KeyCode::Char('?') | KeyCode::F(1) => board.shows_help = true,
+        KeyCode::Char('/') => board.prompt = Some(Prompt::Filter(board.filter.clone())),
+        KeyCode::Esc => board.filter.clear(),
+        KeyCode::Char(letter) => board.hint(format!("no key {letter}; ? shows all")),
+        _ => {}
+    }
+    Effect::None
+}
+
+/// Takes in a key of the line that the user writes.
+fn write(board: &mut Board, code: KeyCode) -> Effect {
+    match code {
+        KeyCode::Char(letter) => board.write(letter),
+        KeyCode::Backspace => board.erase(),
+        KeyCode::Esc => {
+            if let Some(Prompt::Filter(_)) = board.prompt.take() {
+                board.filter.clear();
+            }
+        }
+        KeyCode::Enter => {
+            if let Some(Prompt::Weights { text, matchers }) = board.prompt.take() {
+                let weights: String = text.split_whitespace().collect();
+                return Effect::Order(match &*weights {
+                    "" => Order::Clear(matchers),
+                    weights => Order::Set(format!("{matchers} -> weights {weights}")),
+                });
+            }
+        }
+        _ => {}
+    }
+    Effect::None
+}
+
+/// Returns the order about the selected rail's port.
+fn drain(board: &mut Board) -> Option<Order> {
+    let rows = board.rows();
+    let row = board.place(&rows).and_then(|place| rows.get(place));
+    let port = match row.map(|row| row.about) {
+        Some(About::Rail(rail)) => rail.port.clone(),
+        _ => {
+            board.hint("drain: no rail is selected; select the rail whose port is to be empty");
+            return None;
+        }
+    };
+    let Some(port) = port else {
+        board.hint(
+            "drain: the job's file does not name this rail's port; try `railweave topo` for its name, and \
+                    `railweave policy drain PORT`",
+        );
+        return None;
+    };
+    Some(match board.drain_of(&port) {
+        Some((name, _)) => Order::GiveBack(name.to_owned()),
+        None => Order::Drain(port),
+    })
+}
+
+/// Asks for the weights of the selected peer.
+fn ask_weights(board: &mut Board) {
+    let rows = board.rows();
+    let key = board.place(&rows).and_then(|place| rows.get(place)).map(|row| row.key.clone());
+    let Some(key) = key.filter(|key| key.peer.is_some()) else {
+        return board.hint("weights: no peer is selected; select the peer, or a rail to it");
+    };
+    match matchers(&key) {
+        Some(matchers) => {
+            let text = board.weights_of(&matchers).unwrap_or_default();
+            board.prompt = Some(Prompt::Weights { text, matchers });
+        }
+        None => board.hint(
+            "weights: no rule can name this peer or its device, because the name is not known or has signs of the \
+             rules' language; try `railweave policy set`",
+        ),
+    }
+}
+
+/// Returns the matchers of a peer; `None` if no rule can name it.
+fn matchers(key: &Key) -> Option<String> {
+    let (host, device) = key.peer.as_ref()?;
+    let is_plain = |letter: char| !letter.is_whitespace() && !letter.is_control() && !matches!(letter, ',' | '*' | '=');
+    let is_name = |text: &str| !text.is_empty() && text.chars().all(is_plain) && !text.contains("->");
+    let named = |name: &str, value: &str| match value {
+        "" => String::new(),
+        value => format!("{name}={value} "),
+    };
+    let is_right = is_name(host) && [&key.job, device].into_iter().all(|text| text.is_empty() || is_name(text));
+    is_right.then(|| format!("{}peer={host} {}", named("job", &key.job), named("device", device)).trim_end().to_owned())
+}

@@ -1,0 +1,473 @@
+//! Stories of the board, with pictures of the screen in `screens/`.
+//!
+//! `RAILWEAVE_DRAW_SCREENS=1` draws the pictures again: look at each before it is committed.
+
+use super::board::{Board, Found};
+use super::hands::{Answer, Order, Standing};
+use super::keys::{Effect, HELP, press};
+use super::plain::Lines;
+use super::screen::draw;
+use super::style::{Colours, Look};
+use crate::host::{Counts, Noted, Rates, Source, jobs};
+use railweave_telemetry::{
+    Connection, ConnectionState, Device, Direction, Event, EventKind, Latencies, Policy, Port, Presence, Process, Rail,
+    RailState, Snapshot, State,
+};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::style::Color;
+use std::path::Path;
+
+const SECOND: u64 = 1_000_000_000;
+const LOOK: Look = Look { colours: Colours::Many, is_ascii: false };
+
+/// A job whose processes go on from look to look.
+struct Story {
+    board: Board,
+    now_ns: u64,
+    processes: Vec<Member>,
+}
+
+struct Member {
+    file: String,
+    state: State,
+    presence: Presence,
+    before: Option<Counts>,
+    written_ns: u64,
+}
+
+/// Returns a process with connections to each of these peers, half of them in each direction, over eth0 and eth1.
+fn member(job: &str, rank: u32, peers: &[&str], connections: u32) -> Member {
+    let connection = |number: u32| Connection {
+        number,
+        direction: if number.is_multiple_of(2) { Direction::Send } else { Direction::Receive },
+        state: ConnectionState::Open,
+        policy: Policy::Adaptive,
+        device: Some(0),
+        peer_rank: Some(8 + number % 2),
+        since_ns: SECOND,
+        messages: (number % 2 == 1).then_some(1200),
+        waited_for_cts: 3,
+        peer_host: peers[(number / connections) as usize].into(),
+        ..Connection::default()
+    };
+    let rail = |index: u32| {
+        let number = (index % 2) as u8;
+        Rail {
+            connection: index / 2,
+            number,
+            state: RailState::Up,
+            policy: Policy::Adaptive,
+            since_ns: SECOND,
+            speed_mbps: Some(100_000),
+            share: Some(if number == 0 { 49_152 } else { 16_384 }),
+            in_flight: Some(1 << 20),
+            port: Some(number.into()),
+            local: format!("10.0.{number}.7"),
+            remote: format!("10.0.{number}.8"),
+            ..Rail::default()
+        }
+    };
+    let port = |name: &str| Port { name: name.into(), fabric: "tcp".into() };
+    let all = connections * peers.len() as u32;
+    let process = Process {
+        pid: 4000 + rank,
+        host: "node7".into(),
+        rank: Some(rank),
+        job: job.into(),
+        job_variable: "SLURM_JOB_ID".into(),
+        ..Process::default()
+    };
+    let state = State {
+        process,
+        devices: vec![Device { name: "eth0+eth1".into(), ..Device::default() }],
+        connections: (0..all).map(connection).collect(),
+        rails: (0..2 * all).map(rail).collect(),
+        ports: vec![port("eth0"), port("eth1")],
+    };
+    let file = format!("/run/{job}-{rank}");
+    Member { file, state, presence: Presence::Running, before: None, written_ns: 0 }
+}
+
+impl Story {
+    fn new(processes: Vec<Member>) -> Self {
+        let mut story = Self { board: Board::new("node7".into()), now_ns: 60 * SECOND, processes };
+        story.board.run_dirs = vec!["/dev/shm/railweave-1000".into()];
+        story.stand("no agent", &[], &[]);
+        story.look([0; 2], Vec::new());
+        story
+    }
+
+    fn stand(&mut self, who: &str, drained: &[(&str, &str)], rules: &[(&str, &str)]) {
+        let pairs = |all: &[(&str, &str)]| all.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+        let standing = Standing { who: who.into(), drained: pairs(drained), rules: pairs(rules) };
+        self.board.take_answers(Vec::new(), Some(Ok(standing)));
+    }
+
+    /// Looks half a second later: each rail of the two numbers has carried these bytes in its direction.
+    fn look(&mut self, bytes: [u64; 2], noted: Vec<Noted>) {
+        self.now_ns += SECOND / 2;
+        for member in &mut self.processes {
+            let snapshot =
+                Snapshot { state: member.state.clone(), written_ns: member.written_ns, ..Snapshot::default() };
+            member.before = Some(Counts::of(&snapshot)).filter(|_| member.written_ns > 0);
+            member.written_ns = self.now_ns;
+            for rail in &mut member.state.rails {
+                let more = bytes[usize::from(rail.number)];
+                let counter =
+                    if rail.connection.is_multiple_of(2) { &mut rail.bytes_sent } else { &mut rail.bytes_received };
+                *counter += more;
+                let mut latencies = rail.latencies.0;
+                latencies[if rail.number == 0 { 5 } else { 8 }] += u32::from(more > 0);
+                rail.latencies = Latencies(latencies);
+            }
+        }
+        let found = self.found(noted);
+        self.board.take(found);
+    }
+
+    fn found(&self, noted: Vec<Noted>) -> Found {
+        let sources = self.processes.iter().map(|member| Source {
+            user: 1000,
+            file: &member.file,
+            state: &member.state,
+            presence: member.presence,
+            written_s_ago: 0.0,
+            rates: Rates::new(member.before.as_ref(), member.written_ns, self.now_ns),
+        });
+        let jobs = jobs(&sources.collect::<Vec<_>>());
+        Found { jobs, noted, troubles: Vec::new(), now_ns: self.now_ns }
+    }
+
+    fn looks(&mut self, count: usize, bytes: [u64; 2]) {
+        (0..count).for_each(|_| self.look(bytes, Vec::new()));
+    }
+
+    /// Changes the rails of a number.
+    fn set(&mut self, number: u8, state: RailState) {
+        for rail in self.processes.iter_mut().flat_map(|member| &mut member.state.rails) {
+            if rail.number == number {
+                (rail.state, rail.since_ns) = (state, self.now_ns);
+            }
+        }
+    }
+
+    fn noted(&self, kind: EventKind, text: &str) -> Noted {
+        let event = Event { time_ns: self.now_ns, kind, connection: Some(0), text: text.into(), ..Event::default() };
+        Noted { process: "rank 0".into(), event }
+    }
+
+    fn press(&mut self, code: KeyCode) -> Effect {
+        press(&mut self.board, KeyEvent::new(code, KeyModifiers::NONE))
+    }
+
+    fn type_in(&mut self, text: &str) -> Effect {
+        text.chars().map(|letter| self.press(KeyCode::Char(letter))).last().unwrap_or(Effect::None)
+    }
+
+    fn drawn(&mut self, width: u16, height: u16, look: Look) -> Buffer {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, &mut self.board, look)).unwrap();
+        terminal.backend().buffer().clone()
+    }
+
+    fn text(&mut self, width: u16, height: u16, look: Look) -> String {
+        let buffer = self.drawn(width, height, look);
+        let mut text = String::new();
+        for y in 0..height {
+            let line: String = (0..width).map(|x| buffer[(x, y)].symbol()).collect();
+            text += line.trim_end();
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Compares the screen with its picture.
+    fn is_drawn(&mut self, name: &str, width: u16, height: u16, look: Look) {
+        let text = self.text(width, height, look);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/commands/top/screens/{name}.txt"));
+        if std::env::var_os("RAILWEAVE_DRAW_SCREENS").is_some() {
+            std::fs::write(path, &text).unwrap();
+            return;
+        }
+        let picture = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(text == picture, "{name} has changed; it is now:\n{text}\nand was:\n{picture}");
+    }
+}
+
+/// Two jobs of two processes each, with 200 connections in all.
+fn busy() -> Story {
+    let peers = ["node8", "node9"];
+    Story::new(vec![
+        member("4711", 0, &peers, 25),
+        member("4711", 1, &peers, 25),
+        member("4712", 2, &peers, 25),
+        member("4712", 3, &peers, 25),
+    ])
+}
+
+#[test]
+fn a_healthy_job_is_seen_at_every_size() {
+    let mut story = busy();
+    story.looks(30, [3_000_000, 1_000_000]);
+    story.is_drawn("healthy_80x24", 80, 24, LOOK);
+    story.press(KeyCode::Down);
+    story.press(KeyCode::Down);
+    story.is_drawn("healthy_200x50", 200, 50, LOOK);
+    story.press(KeyCode::Up);
+    story.is_drawn("peer_120x30", 120, 30, LOOK);
+    story.press(KeyCode::Home);
+    story.is_drawn("job_60x16", 60, 16, LOOK);
+    for (width, height) in [(0, 0), (1, 1), (20, 50), (30, 8), (31, 9), (300, 7), (500, 200)] {
+        story.text(width, height, LOOK);
+    }
+    assert!(story.text(29, 8, LOOK).starts_with("too small; try 30 x 8"));
+}
+
+#[test]
+fn one_connection_has_room_for_its_events() {
+    let mut story = Story::new(vec![member("", 0, &["node8"], 1)]);
+    story.looks(4, [3_000_000, 1_000_000]);
+    let opened = story.noted(EventKind::OPENED, "to node8: 10.0.0.7 - 10.0.0.8, 10.0.1.7 - 10.0.1.8");
+    story.look([3_000_000, 1_000_000], vec![opened]);
+    story.is_drawn("one_connection_80x24", 80, 24, LOOK);
+}
+
+#[test]
+fn a_rail_that_goes_down_and_comes_back_is_told() {
+    let mut story = Story::new(vec![member("4711", 0, &["node8"], 8)]);
+    story.looks(16, [3_000_000, 3_000_000]);
+    story.set(1, RailState::Down);
+    let down = story.noted(EventKind::RAIL_DOWN, "rail 1 (10.0.1.7 - 10.0.1.8) to node8 failed: the link is down");
+    story.look([4_000_000, 0], vec![down]);
+    story.looks(8, [4_000_000, 0]);
+    story.press(KeyCode::End);
+    story.is_drawn("rail_down_80x24", 80, 24, LOOK);
+    story.set(1, RailState::Up);
+    let up = story.noted(EventKind::RAIL_UP, "rail 1 (10.0.1.7 - 10.0.1.8) to node8 carries messages again");
+    story.look([3_000_000, 3_000_000], vec![up]);
+    story.looks(8, [3_000_000, 3_000_000]);
+    story.is_drawn("rail_back_80x24", 80, 24, LOOK);
+}
+
+#[test]
+fn a_port_is_drained_and_given_back_by_one_key() {
+    let mut story = Story::new(vec![member("4711", 0, &["node8"], 8)]);
+    story.looks(8, [3_000_000, 1_000_000]);
+    assert_eq!(story.press(KeyCode::Char('d')), Effect::None, "no rail is selected");
+    assert!(story.text(80, 24, LOOK).contains("drain: no rail is selected"));
+    story.press(KeyCode::End);
+    assert_eq!(story.press(KeyCode::Char('d')), Effect::Order(Order::Drain("eth1".into())));
+    story.stand("agent 0.1.0", &[("eth1", "emptying")], &[]);
+    story.look([3_000_000, 1_000_000], Vec::new());
+    assert!(story.text(80, 24, LOOK).contains("1 eth1             emptying  "));
+    story.set(1, RailState::Drained);
+    story.stand("agent 0.1.0", &[("eth1", "empty")], &[]);
+    let answer = Answer { text: "port eth1 is to be empty".into(), is_done: true };
+    story.board.take_answers(vec![answer], None);
+    story.looks(8, [4_000_000, 0]);
+    story.is_drawn("drained_80x24", 80, 24, LOOK);
+    assert_eq!(story.press(KeyCode::Char('d')), Effect::Order(Order::GiveBack("eth1".into())));
+    story.stand("agent 0.1.0", &[("eth", "empty")], &[]);
+    assert_eq!(story.press(KeyCode::Char('d')), Effect::Order(Order::Drain("eth1".into())), "another port's name");
+    for process in &mut story.processes {
+        process.state.ports = vec![Port { name: "eth1@10.0.1.7".into(), ..Port::default() }; 2];
+    }
+    story.look([0; 2], Vec::new());
+    story.stand("agent 0.1.0", &[("eth1", "empty")], &[]);
+    story.press(KeyCode::End);
+    assert_eq!(story.press(KeyCode::Char('d')), Effect::Order(Order::GiveBack("eth1".into())), "the interface's name");
+}
+
+#[test]
+fn weights_are_written_for_the_selected_peer() {
+    let mut story = Story::new(vec![member("4711", 0, &["node8"], 8)]);
+    story.looks(8, [3_000_000, 1_000_000]);
+    story.press(KeyCode::Char('w'));
+    assert!(story.text(80, 24, LOOK).contains("weights: no peer is selected"));
+    story.press(KeyCode::End);
+    story.type_in("w80, 20");
+    story.is_drawn("weights_80x24", 80, 24, LOOK);
+    let matchers = "job=4711 peer=node8 device=eth0+eth1";
+    assert_eq!(story.press(KeyCode::Enter), Effect::Order(Order::Set(format!("{matchers} -> weights 80,20"))));
+    story.stand("agent 0.1.0", &[], &[(matchers, "weights 80,20")]);
+    story.type_in("w");
+    assert!(story.text(120, 24, LOOK).contains(&format!("weights for {matchers}: 80,20_")));
+    (0..9).for_each(|_| assert_eq!(story.press(KeyCode::Backspace), Effect::None));
+    assert_eq!(story.press(KeyCode::Enter), Effect::Order(Order::Clear(matchers.into())));
+    story.type_in("w1");
+    assert_eq!((story.press(KeyCode::Esc), &story.board.prompt), (Effect::None, &None));
+    story.processes[0].state.devices[0].name = "a device".into();
+    story.look([0; 2], Vec::new());
+    story.press(KeyCode::End);
+    story.press(KeyCode::Char('w'));
+    assert!(story.board.prompt.is_none() && story.text(120, 24, LOOK).contains("no rule can name this peer"));
+}
+
+#[test]
+fn rows_are_sorted_filtered_and_folded() {
+    let mut story = busy();
+    for rail in &mut story.processes[2].state.rails {
+        rail.state = if rail.number == 1 && rail.connection == 3 { RailState::Down } else { rail.state };
+    }
+    story.looks(8, [3_000_000, 1_000_000]);
+    let lines = |story: &mut Story| -> Vec<String> {
+        let text = story.text(120, 40, LOOK);
+        let body = text.lines().skip(3).take_while(|line| !line.contains("── events") && !line.is_empty());
+        body.map(|line| line.trim().split("  ").next().unwrap_or_default().to_owned()).collect()
+    };
+    let all = lines(&mut story);
+    assert_eq!((all.len(), &*all[0], &*all[7]), (14, "▾ job 4711", "▾ job 4712"));
+    (0..5).for_each(|_| assert_eq!(story.press(KeyCode::Char('s')), Effect::None));
+    assert_eq!(story.board.sort.word(), "state");
+    let sorted = lines(&mut story);
+    assert_eq!((&*sorted[0], &*sorted[2]), ("▾ job 4712", "1 eth1"), "the rail that is down comes first");
+    story.press(KeyCode::Char('r'));
+    assert_eq!(lines(&mut story)[0], "▾ job 4711");
+    story.type_in("/DOWN");
+    assert_eq!(lines(&mut story), ["▾ job 4712", "▾ node8 by eth0+eth1", "1 eth1"]);
+    story.press(KeyCode::Enter);
+    assert!(story.text(120, 40, LOOK).contains("/ filter: DOWN"));
+    story.press(KeyCode::Esc);
+    assert_eq!(lines(&mut story).len(), 14);
+    story.type_in("/nothing has this");
+    story.press(KeyCode::Enter);
+    assert!(story.text(120, 40, LOOK).contains("nothing here has \"nothing has this\"; Esc shows everything"));
+    story.press(KeyCode::Esc);
+    story.press(KeyCode::Char('f'));
+    assert_eq!(lines(&mut story).len(), 6);
+    story.press(KeyCode::Char('f'));
+    story.press(KeyCode::End);
+    story.press(KeyCode::Left);
+    story.press(KeyCode::Left);
+    assert_eq!(lines(&mut story).len(), 12, "of a rail, the peer is folded");
+    story.press(KeyCode::Right);
+    story.press(KeyCode::Home);
+    story.press(KeyCode::Enter);
+    assert_eq!(lines(&mut story).len(), 8);
+}
+
+#[test]
+fn a_long_list_follows_the_selection() {
+    let names: Vec<String> = (0..60).map(|number| format!("node{number:02}")).collect();
+    let peers: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut story = Story::new(vec![member("4711", 0, &peers, 2)]);
+    story.looks(3, [3_000_000, 1_000_000]);
+    (0..100).for_each(|_| assert_eq!(story.press(KeyCode::Down), Effect::None));
+    let text = story.text(80, 24, LOOK);
+    assert!(text.contains("node32 by") && !text.contains("job 4711"), "{text}");
+    story.press(KeyCode::End);
+    assert!(story.text(80, 24, LOOK).contains("node59"));
+    story.press(KeyCode::Home);
+    assert!(story.text(80, 24, LOOK).contains("job 4711"));
+    story.press(KeyCode::PageDown);
+    // Most of it ends, and the selection with it.
+    story.processes = vec![member("4711", 0, &["node00"], 2)];
+    story.look([0; 2], Vec::new());
+    assert!(story.text(80, 24, LOOK).contains("job 4711"));
+}
+
+#[test]
+fn nothing_is_said_by_colour_alone_and_without_colours_there_are_none() {
+    let mut story = Story::new(vec![member("4711", 0, &["node8"], 8)]);
+    story.looks(8, [3_000_000, 1_000_000]);
+    story.set(0, RailState::Drained);
+    story.set(1, RailState::Down);
+    let failed = story.noted(EventKind::FAILED, "it failed");
+    story.look([1; 2], vec![failed]);
+    let none = Look { colours: Colours::None, is_ascii: false };
+    let coloured =
+        |buffer: &Buffer| buffer.content.iter().any(|cell| (cell.fg, cell.bg) != (Color::Reset, Color::Reset));
+    assert!(coloured(&story.drawn(80, 24, LOOK)));
+    assert!(!coloured(&story.drawn(80, 24, none)));
+    assert_eq!(story.text(80, 24, LOOK), story.text(80, 24, none));
+    let ascii = Look { colours: Colours::None, is_ascii: true };
+    story.is_drawn("ascii_80x24", 80, 24, ascii);
+    assert!(story.text(200, 50, ascii).is_ascii());
+    story.press(KeyCode::Char('?'));
+    assert!(story.text(80, 24, ascii).is_ascii());
+}
+
+#[test]
+fn the_help_fits_a_small_terminal() {
+    let mut story = busy();
+    story.press(KeyCode::Char('?'));
+    story.is_drawn("help_80x24", 80, 24, LOOK);
+    assert!(
+        HELP.len() + 4 <= 24
+            && HELP.iter().all(|(keys, text)| keys.chars().count() <= 13 && text.chars().count() <= 65)
+    );
+    story.press(KeyCode::Char('x'));
+    assert!(!story.board.shows_help);
+}
+
+#[test]
+fn an_empty_run_dir_says_what_to_do() {
+    let mut story = Story::new(Vec::new());
+    story.is_drawn("empty_80x24", 80, 24, LOOK);
+}
+
+#[test]
+fn names_from_files_obey_no_terminal() {
+    let hostile = "\u{1b}[31mred\u{202e}\nnode";
+    let mut story = Story::new(vec![member(hostile, 0, &[hostile], 2)]);
+    story.processes[0].state.ports = vec![Port { name: hostile.into(), fabric: "tcp".into() }; 2];
+    let failed = story.noted(EventKind::FAILED, hostile);
+    story.look([1; 2], vec![failed]);
+    story.press(KeyCode::End);
+    let text = story.text(120, 30, LOOK);
+    assert!(text.contains('\u{fffd}') && !text.contains(['\u{1b}', '\u{202e}']), "{text}");
+    let mut lines = Lines::default();
+    let found = story.found(Vec::new());
+    let lines = lines.look(&mut story.board, found);
+    assert!(lines.iter().all(|line| line.lines().count() == 1 && !line.contains('\u{1b}')), "{lines:?}");
+}
+
+#[test]
+fn processes_that_come_end_and_fall_silent_are_events() {
+    let mut story = Story::new(vec![member("4711", 0, &["node8"], 2)]);
+    story.look([1; 2], Vec::new());
+    story.processes.push(member("4711", 1, &["node8"], 2));
+    story.look([1; 2], Vec::new());
+    story.processes[0].presence = Presence::Gone;
+    story.look([1; 2], Vec::new());
+    story.processes.remove(0);
+    story.looks(4, [1; 2]);
+    let texts: Vec<_> = story.board.events.newest().map(|event| (&*event.text, event.others)).collect();
+    assert_eq!(
+        texts,
+        [("rank 0 of job 4711 (pid 4000) has ended", 0), ("rank 1 of job 4711 (pid 4001) has begun", 1)],
+        "events of one second are one"
+    );
+}
+
+#[test]
+fn lines_have_every_rail_and_each_event_once() {
+    let mut story = Story::new(vec![member("4711", 0, &["node8"], 2)]);
+    let mut lines = Lines::default();
+    story.look([3_000_000, 1_000_000], Vec::new());
+    let down = story.noted(EventKind::RAIL_DOWN, "rail 1 failed");
+    let found = story.found(vec![down]);
+    let first = lines.look(&mut story.board, found);
+    assert_eq!(
+        first,
+        [
+            "00:01:01Z event rail-down of rank 0: connection 0: rail 1 failed",
+            "00:01:01Z job 4711 peer node8 device eth0+eth1 rail 0 port eth0: up, sent 48.0 Mbit/s, received 48.0 \
+             Mbit/s, share 75 %, p50 48 µs, p99 64 µs",
+            "00:01:01Z job 4711 peer node8 device eth0+eth1 rail 1 port eth1: up, sent 16.0 Mbit/s, received 16.0 \
+             Mbit/s, share 25 %, p50 384 µs, p99 509 µs",
+        ]
+    );
+    let found = story.found(Vec::new());
+    assert_eq!(lines.look(&mut story.board, found).len(), 2);
+    story.processes.clear();
+    let said = [(); 2].map(|()| {
+        let found = story.found(Vec::new());
+        lines.look(&mut story.board, found)
+    });
+    assert_eq!(said[0].last().unwrap(), "00:01:01Z no connections in /dev/shm/railweave-1000");
+    assert!(said[1].is_empty(), "it is said once");
+}

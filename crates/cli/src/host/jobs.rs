@@ -1,0 +1,279 @@
+//! Jobs, their peers, and the rails to these: the sums over all processes of a job on this host.
+
+use super::rates::Rates;
+use super::sum::RailSum;
+use railweave_telemetry::{ConnectionState, Direction, Presence, SILENT, State};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// The file of a process, and what it carried lately.
+pub(crate) struct Source<'a> {
+    /// The user whose run dir it is in, if several are shown.
+    pub(crate) user: u32,
+    /// The path of the file.
+    pub(crate) file: &'a str,
+    pub(crate) state: &'a State,
+    pub(crate) presence: Presence,
+    /// The age of its last write in seconds.
+    pub(crate) written_s_ago: f64,
+    pub(crate) rates: Rates<'a>,
+}
+
+impl Source<'_> {
+    /// Returns true if it may run, but has not written for long.
+    fn is_silent(&self) -> bool {
+        self.presence != Presence::Gone && self.written_s_ago > SILENT.as_secs_f64()
+    }
+}
+
+/// A job on this host.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(crate) user: u32,
+    /// Its id; `None` if it is not known.
+    pub(crate) job: Option<String>,
+    /// The variable with the id.
+    pub(crate) job_variable: Option<String>,
+    /// Its processes, by rank.
+    pub(crate) processes: Vec<ProcessFacts>,
+    /// The connections of those that are not gone, by the peer's host and the device.
+    pub(crate) peers: Vec<Peer>,
+}
+
+/// A process of a job.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ProcessFacts {
+    pub(crate) rank: Option<u32>,
+    pub(crate) host: String,
+    pub(crate) pid: u32,
+    pub(crate) file: String,
+    /// `running`, `silent`, `gone` or `unknown`.
+    pub(crate) presence: &'static str,
+}
+
+/// The connections of a job to one host by one device.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Peer {
+    /// The name of the host; empty if it is not known.
+    pub(crate) host: String,
+    /// The name of the device; empty if it is not known.
+    pub(crate) device: String,
+    /// The ranks there.
+    pub(crate) ranks: BTreeSet<u32>,
+    /// The connections that send, receive, or of which neither is known, by state.
+    pub(crate) connections: [[u32; ConnectionState::ALL.len()]; Direction::ALL.len()],
+    /// Receives that were posted.
+    pub(crate) messages: Option<u64>,
+    /// Messages that waited for their CTS.
+    pub(crate) waited_for_cts: u64,
+    pub(crate) rails: Vec<JobRail>,
+}
+
+impl Peer {
+    /// Returns the number of connections of a direction.
+    pub(crate) fn count(&self, direction: Direction) -> u32 {
+        self.connections[direction as usize].iter().sum()
+    }
+
+    /// Returns the number of connections of a direction by the word of their state.
+    pub(crate) fn by_state(&self, direction: Direction) -> BTreeMap<&'static str, u32> {
+        let counts = &self.connections[direction as usize];
+        let words = ConnectionState::ALL.iter().map(|state| (state.word(), counts[*state as usize]));
+        words.filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+/// The rails of one number and port.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct JobRail {
+    pub(crate) number: u8,
+    /// The name of this end's port, if its file has it.
+    pub(crate) port: Option<String>,
+    /// The addresses of both ends, up to [`MOST_ENDS`].
+    pub(crate) ends: BTreeSet<(String, String)>,
+    pub(crate) sum: RailSum,
+    /// The part of the peer's data that is sent over it, 0 to 1: that of the bytes while any are sent, otherwise the
+    /// mean of the shares that its connections had last.
+    pub(crate) share: Option<f64>,
+}
+
+/// The most pairs of addresses of a rail.
+const MOST_ENDS: usize = 8;
+
+/// The connections to one host by one device, while they are summed.
+#[derive(Default)]
+struct PeerSum<'a> {
+    peer: Peer,
+    rails: BTreeMap<(u8, &'a str), JobRail>,
+}
+
+/// A user, a job, the peer's host and the device.
+type PeerKey<'a> = (u32, &'a str, &'a str, &'a str);
+
+/// Returns the jobs to which the processes belong, sorted by user and id, each with its peers by name.
+pub(crate) fn jobs(sources: &[Source<'_>]) -> Vec<Job> {
+    let mut jobs: BTreeMap<(u32, &str), Job> = BTreeMap::new();
+    let mut peers: Vec<PeerSum<'_>> = Vec::new();
+    let mut places: BTreeMap<PeerKey<'_>, usize> = BTreeMap::new();
+    for source in sources {
+        let process = &source.state.process;
+        let named = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let job = jobs.entry((source.user, &process.job)).or_insert_with(|| Job {
+            user: source.user,
+            job: named(&process.job),
+            job_variable: named(&process.job_variable),
+            processes: Vec::new(),
+            peers: Vec::new(),
+        });
+        job.processes.push(facts(source));
+        if source.presence != Presence::Gone {
+            add(source, &mut places, &mut peers);
+        }
+    }
+    for ((user, job, ..), place) in places {
+        if let Some(job) = jobs.get_mut(&(user, job)) {
+            job.peers.push(finished(std::mem::take(&mut peers[place])));
+        }
+    }
+    let mut jobs: Vec<Job> = jobs.into_values().collect();
+    jobs.iter_mut().for_each(|job| job.processes.sort());
+    jobs
+}
+
+fn facts(source: &Source<'_>) -> ProcessFacts {
+    let process = &source.state.process;
+    let presence = match source.presence {
+        Presence::Gone => "gone",
+        _ if source.is_silent() => "silent",
+        Presence::Running => "running",
+        Presence::Unknown => "unknown",
+    };
+    let (host, file) = (process.host.clone(), source.file.to_owned());
+    ProcessFacts { rank: process.rank, host, pid: process.pid, file, presence }
+}
+
+/// Adds the connections and rails of a process.
+fn add<'a>(source: &Source<'a>, places: &mut BTreeMap<PeerKey<'a>, usize>, peers: &mut Vec<PeerSum<'a>>) {
+    let state = source.state;
+    let mut place_of = HashMap::with_capacity(state.connections.len());
+    for connection in &state.connections {
+        let device = connection.device.and_then(|device| state.devices.get(device as usize));
+        let device = device.map_or("", |device| &device.name);
+        let key = (source.user, &*state.process.job, &*connection.peer_host, device);
+        let place = *places.entry(key).or_insert_with(|| {
+            let peer = Peer { host: connection.peer_host.clone(), device: device.to_owned(), ..Peer::default() };
+            peers.push(PeerSum { peer, rails: BTreeMap::new() });
+            peers.len() - 1
+        });
+        place_of.insert(connection.number, place);
+        let peer = &mut peers[place].peer;
+        peer.ranks.extend(connection.peer_rank);
+        peer.connections[connection.direction as usize][connection.state as usize] += 1;
+        if let Some(messages) = connection.messages {
+            peer.messages = Some(peer.messages.unwrap_or(0).saturating_add(messages));
+        }
+        peer.waited_for_cts = peer.waited_for_cts.saturating_add(connection.waited_for_cts);
+    }
+    let has_rates = !source.is_silent();
+    for rail in &state.rails {
+        // A rail whose connection had no room in the file belongs to nothing.
+        let Some(place) = place_of.get(&rail.connection) else { continue };
+        let port = state.port_of(rail).map_or("", |port| &port.name);
+        let sum = peers[*place].rails.entry((rail.number, port)).or_insert_with(|| JobRail {
+            number: rail.number,
+            port: Some(port.to_owned()).filter(|port| !port.is_empty()),
+            ..JobRail::default()
+        });
+        sum.sum.add(rail, source.rates.of(rail).filter(|_| has_rates));
+        let is_known = sum.ends.iter().any(|(local, remote)| *local == rail.local && *remote == rail.remote);
+        if !is_known && sum.ends.len() < MOST_ENDS {
+            sum.ends.insert((rail.local.clone(), rail.remote.clone()));
+        }
+    }
+}
+
+/// Returns a peer whose rails are all there.
+fn finished(sum: PeerSum<'_>) -> Peer {
+    let mut peer = sum.peer;
+    peer.rails = sum.rails.into_values().collect();
+    let sent = |rail: &JobRail| rail.sum.rate.map_or(0.0, |rate| rate.sent);
+    let all: f64 = peer.rails.iter().map(sent).sum();
+    for rail in &mut peer.rails {
+        rail.share = if all > 0.0 { Some(sent(rail) / all) } else { rail.sum.mean_share() };
+    }
+    peer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rates::Counts;
+    use super::*;
+    use railweave_telemetry::{Connection, Device, Port, Process, Rail, RailState, Snapshot};
+
+    /// A process of a job with two connections to node8, each of two rails that have carried `bytes`.
+    fn state(job: &str, bytes: u64) -> State {
+        let connection = |number: u32| Connection {
+            number,
+            direction: if number == 0 { Direction::Send } else { Direction::Receive },
+            state: ConnectionState::Open,
+            device: Some(0),
+            peer_host: "node8".into(),
+            peer_rank: Some(9),
+            ..Connection::default()
+        };
+        let rail = |connection: u32, number: u8| Rail {
+            connection,
+            number,
+            state: if number == 1 { RailState::Down } else { RailState::Up },
+            port: Some(number.into()),
+            share: Some(if number == 0 { 49_152 } else { 16_384 }),
+            bytes_sent: if connection == 0 { bytes * (4 - 2 * u64::from(number)) } else { 0 },
+            bytes_received: if connection == 1 { bytes } else { 0 },
+            ..Rail::default()
+        };
+        let port = |name: &str| Port { name: name.into(), ..Port::default() };
+        State {
+            process: Process { job: job.into(), rank: Some(3), ..Process::default() },
+            devices: vec![Device { name: "eth0+eth1".into(), ..Device::default() }],
+            connections: vec![connection(0), connection(1)],
+            rails: vec![rail(0, 0), rail(0, 1), rail(1, 0), rail(1, 1)],
+            ports: vec![port("eth0"), port("eth1")],
+        }
+    }
+
+    fn source<'a>(state: &'a State, before: Option<&'a Counts>, presence: Presence) -> Source<'a> {
+        let rates = Rates::new(before, 1_000_000_000, 1_000_000_000);
+        Source { user: 0, file: "a", state, presence, written_s_ago: 0.0, rates }
+    }
+
+    #[test]
+    fn rails_of_all_processes_of_a_job_are_summed_by_peer_and_port() {
+        let before = Counts::of(&Snapshot { state: state("", 0), ..Snapshot::default() });
+        let states = [state("7", 100), state("7", 200), state("8", 100), state("7", 999)];
+        let presences = [Presence::Running, Presence::Unknown, Presence::Running, Presence::Gone];
+        let sources: Vec<_> = states.iter().zip(presences).map(|(it, life)| source(it, Some(&before), life)).collect();
+        let jobs = jobs(&sources);
+        assert_eq!(jobs.iter().map(|job| job.job.as_deref()).collect::<Vec<_>>(), [Some("7"), Some("8")]);
+        let words: Vec<_> = jobs[0].processes.iter().map(|process| process.presence).collect();
+        assert_eq!(words, ["gone", "running", "unknown"]);
+        let [peer] = &jobs[0].peers[..] else { panic!("{:?}", jobs[0].peers) };
+        assert_eq!((&*peer.host, &*peer.device, peer.count(Direction::Send)), ("node8", "eth0+eth1", 2));
+        assert_eq!(peer.by_state(Direction::Receive), BTreeMap::from([("open", 2)]));
+        let [first, second] = &peer.rails[..] else { panic!("{:?}", peer.rails) };
+        assert_eq!((first.port.as_deref(), second.port.as_deref()), (Some("eth0"), Some("eth1")));
+        assert_eq!(first.sum.rate, Some(super::super::rates::Rate { sent: 1200.0, received: 300.0 }));
+        assert_eq!((first.share, second.share), (Some(1200.0 / 1800.0), Some(600.0 / 1800.0)), "by the bytes");
+        assert_eq!((first.sum.in_state(RailState::Up), second.sum.in_state(RailState::Down)), (4, 4));
+    }
+
+    #[test]
+    fn shares_without_traffic_are_the_last_ones_and_silence_has_no_rate() {
+        let state = state("", 5);
+        let before = Counts::of(&Snapshot { state: self::state("", 0), ..Snapshot::default() });
+        let mut silent = source(&state, Some(&before), Presence::Running);
+        silent.written_s_ago = SILENT.as_secs_f64() + 1.0;
+        let jobs = jobs(&[silent]);
+        let rail = &jobs[0].peers[0].rails[0];
+        assert_eq!((jobs[0].processes[0].presence, rail.sum.rate, rail.share), ("silent", None, Some(0.75)));
+        assert_eq!(jobs[0].job, None);
+    }
+}
