@@ -152,8 +152,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let [user, system] = [percent(user - before[0]), percent(system - before[1])];
         println!("{columns} x {rows}: {:.2} % of a core ({user:.2} % user, {system:.2} % system)", user + system);
         let mut child = ends.0.remove(1);
-        child.kill()?;
+        let killed = child.kill();
         child.wait()?;
+        killed?;
     }
     Ok(())
 }

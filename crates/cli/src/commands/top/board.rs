@@ -6,6 +6,7 @@ use super::history::Histories;
 use super::key::Key;
 use super::rows::{About, Row, Sort, View, rows};
 use crate::host::{Job, Noted};
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet};
 
 /// The findings of a look.
@@ -53,7 +54,7 @@ pub(super) struct Board {
     pub(super) folded: HashSet<Key>,
     pub(super) selected: Option<Key>,
     /// The first row of the table that is shown.
-    pub(super) first: usize,
+    pub(super) first: Cell<usize>,
     pub(super) hides_events: bool,
     pub(super) is_paused: bool,
     pub(super) shows_help: bool,

@@ -126,15 +126,17 @@ impl<'a> Tree<'a> {
     fn of_job(job: &'a Job, histories: &Histories, view: &View<'_>) -> Self {
         let key = Key::of_job(job);
         let below = job.peers.iter().map(|peer| Self::of_peer(peer, key.with_peer(peer), histories, view)).collect();
-        let hosts = job.processes.iter().map(|process| format!("{} {}", process.host, process.presence));
-        let user = if view.has_users { format!("user {}", job.user) } else { String::new() };
-        let texts = format!("{} {user} {}", key.job, hosts.collect::<Vec<_>>().join(" ")).to_lowercase();
+        let texts = view.texts(|| {
+            let hosts = job.processes.iter().map(|process| format!("{} {}", process.host, process.presence));
+            let user = if view.has_users { format!("user {}", job.user) } else { String::new() };
+            format!("{} {user} {}", key.job, hosts.collect::<Vec<_>>().join(" "))
+        });
         Self::above(key, About::Job(job), texts, below, view)
     }
 
     fn of_peer(peer: &'a Peer, key: Key, histories: &Histories, view: &View<'_>) -> Self {
-        let below = peer.rails.iter().map(|rail| Self::of_rail(rail, key.with_rail(rail), histories)).collect();
-        let texts = format!("{} {}", peer.host, peer.device).to_lowercase();
+        let below = peer.rails.iter().map(|rail| Self::of_rail(rail, key.with_rail(rail), histories, view)).collect();
+        let texts = view.texts(|| format!("{} {}", peer.host, peer.device));
         let mut tree = Self::above(key, About::Peer(peer), texts, below, view);
         if failed(peer) > 0 {
             tree.row.urgency = URGENT.len();
@@ -162,15 +164,15 @@ impl<'a> Tree<'a> {
         Self { row, texts, below }
     }
 
-    fn of_rail(rail: &'a JobRail, key: Key, histories: &Histories) -> Self {
+    fn of_rail(rail: &'a JobRail, key: Key, histories: &Histories, view: &View<'_>) -> Self {
         let history = histories.of(&key);
-        let mut texts = rail.port.clone().unwrap_or_default();
-        for word in rail.sum.words().iter().flat_map(|words| words.keys()) {
-            texts = texts + " " + word;
-        }
-        for (local, remote) in &rail.ends {
-            texts = texts + " " + local + " " + remote;
-        }
+        let texts = view.texts(|| {
+            let words = rail.sum.words();
+            let words = words.iter().flat_map(|words| words.keys().copied());
+            let ends = rail.ends.iter().flat_map(|(local, remote)| [&**local, &**remote]);
+            let port = rail.port.as_deref();
+            port.into_iter().chain(words).chain(ends).collect::<Vec<_>>().join(" ")
+        });
         let row = Row {
             key,
             about: About::Rail(rail),
@@ -182,7 +184,7 @@ impl<'a> Tree<'a> {
             urgency: urgency(worst(&rail.sum)),
             is_folded: false,
         };
-        Self { row, texts: texts.to_lowercase(), below: Vec::new() }
+        Self { row, texts, below: Vec::new() }
     }
 
     /// Keeps the row and those below it that fit, and all below one that fits. Returns false if nothing does.
@@ -207,6 +209,11 @@ impl<'a> Tree<'a> {
 }
 
 impl View<'_> {
+    /// Returns the texts of a row in lower case, if they are needed.
+    fn texts(&self, texts: impl FnOnce() -> String) -> String {
+        if self.filter.is_empty() { String::new() } else { texts().to_lowercase() }
+    }
+
     fn compare(&self, one: &Row<'_>, other: &Row<'_>) -> Ordering {
         // The largest first; what has no value comes last.
         let by = |of: fn(&Row<'_>) -> Option<f64>| {

@@ -30,7 +30,7 @@ struct Parts {
 }
 
 /// Draws the screen.
-pub(super) fn draw(frame: &mut Frame<'_>, board: &mut Board, look: Look) {
+pub(super) fn draw(frame: &mut Frame<'_>, board: &Board, look: Look) {
     let area = frame.area();
     let buffer = frame.buffer_mut();
     let mut canvas = Canvas { buffer, look };
@@ -41,20 +41,21 @@ pub(super) fn draw(frame: &mut Frame<'_>, board: &mut Board, look: Look) {
     if board.shows_help {
         return canvas.help(area);
     }
-    let parts = parts(area, board);
+    let rows = board.rows();
+    let parts = parts(area, board, rows.len());
     canvas.header(area, board);
-    canvas.table(parts.table, board);
-    canvas.detail(parts.detail, board);
+    canvas.table(parts.table, board, &rows);
+    canvas.detail(parts.detail, board, &rows);
     canvas.events(parts.events, board);
     let bottom = Rect { y: area.bottom() - 1, height: 1, ..area };
     canvas.footer(bottom, board);
 }
 
 /// Divides the screen: two lines of header, one of footer, and the rest. Events get what the table leaves.
-fn parts(area: Rect, board: &Board) -> Parts {
+fn parts(area: Rect, board: &Board, rows: usize) -> Parts {
     let inner = Rect { y: area.y + 2, height: area.height - 3, ..area };
     let detail = if inner.height >= 12 { 2 } else { 0 };
-    let rows = u16::try_from(board.rows().len()).unwrap_or(u16::MAX).max(4);
+    let rows = u16::try_from(rows).unwrap_or(u16::MAX).max(4);
     let events = match inner.height {
         _ if board.hides_events => 0,
         ..10 => 0,
@@ -161,7 +162,7 @@ impl Canvas<'_> {
         self.text(area.x, area.y + 1, area.width, &(text + &troubles), style);
     }
 
-    fn table(&mut self, area: Rect, board: &mut Board) {
+    fn table(&mut self, area: Rect, board: &Board, rows: &[Row<'_>]) {
         let columns = columns(area.width);
         let head = Style::new().add_modifier(self.look.selected());
         self.buffer.set_style(Rect { height: 1, ..area }, head);
@@ -179,26 +180,20 @@ impl Canvas<'_> {
         }
         let body = Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area };
         let height = usize::from(body.height);
-        let first = {
-            let rows = board.rows();
-            let place = board.place(&rows);
-            let last_first = rows.len().saturating_sub(height);
-            let first = match place {
-                Some(place) if place < board.first => place,
-                Some(place) if place >= board.first + height => place + 1 - height,
-                _ => board.first,
-            };
-            first.min(last_first)
+        let selected = board.place(rows);
+        let first = match (board.first.get(), selected) {
+            (first, Some(place)) if place < first => place,
+            (first, Some(place)) if place >= first + height => place + 1 - height,
+            (first, _) => first,
         };
-        board.first = first;
-        let rows = board.rows();
+        let first = first.min(rows.len().saturating_sub(height));
+        board.first.set(first);
         if rows.is_empty() {
             self.nothing(body, board);
             return;
         }
-        let selected = board.place(&rows);
         let past = columns.iter().find(|placed| placed.column == Column::Past).map_or(1, |placed| placed.width);
-        let scale = Scale { bar: largest(&rows), past: board.histories.largest(past.into()) };
+        let scale = Scale { bar: largest(rows), past: board.histories.largest(past.into()) };
         for (index, row) in rows.iter().enumerate().skip(first).take(height) {
             let y = body.y + (index - first) as u16;
             for placed in &columns {
@@ -357,9 +352,8 @@ impl Canvas<'_> {
     }
 
     /// Writes the facts of the selected row.
-    fn detail(&mut self, area: Rect, board: &Board) {
-        let rows = board.rows();
-        let Some(row) = board.place(&rows).and_then(|place| rows.get(place)).filter(|_| area.height > 0) else {
+    fn detail(&mut self, area: Rect, board: &Board, rows: &[Row<'_>]) {
+        let Some(row) = board.place(rows).and_then(|place| rows.get(place)).filter(|_| area.height > 0) else {
             return;
         };
         let text = match row.about {

@@ -61,7 +61,7 @@ pub(super) fn run(mut looks: Looks, every: Duration, count: Option<u64>, look: L
     let (mut every, mut looked, mut looks_so_far) = (every, Instant::now(), 0);
     refresh(&mut board, &mut looks, &hands);
     while !is_told.load(Ordering::Relaxed) {
-        terminal.0.draw(|frame| draw(frame, &mut board, look)).map_err(lost)?;
+        terminal.0.draw(|frame| draw(frame, &board, look)).map_err(lost)?;
         let mut wait = every.saturating_sub(looked.elapsed());
         // All keys that have come are taken before anything is drawn.
         while event::poll(wait).map_err(lost)? {

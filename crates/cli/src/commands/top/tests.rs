@@ -169,7 +169,7 @@ impl Story {
 
     fn drawn(&mut self, width: u16, height: u16, look: Look) -> Buffer {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, &mut self.board, look)).unwrap();
+        terminal.draw(|frame| draw(frame, &self.board, look)).unwrap();
         terminal.backend().buffer().clone()
     }
 
