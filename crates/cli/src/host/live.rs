@@ -1,8 +1,9 @@
 //! The telemetry files of run dirs, followed at the cost of their changes.
 
+use super::followed::{Followed, Seen};
 use super::jobs::{Job, Source, jobs};
 use super::rates::{Counts, Rates, seconds_since};
-use railweave_telemetry::{Event, Files, Folder, Follower, Look, Presence, Snapshot};
+use railweave_telemetry::{Event, Files, Folder, Presence, Snapshot};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -10,15 +11,8 @@ use std::time::{Duration, Instant};
 /// The time over which rates are, at least: those of a shorter time jump too much to be read.
 const RATE_NS: u64 = 400_000_000;
 
-/// The time after which it is looked again if a process that does not write still runs.
-const LOOK_FOR: Duration = Duration::from_secs(2);
-
 /// The longest time for which a look reads files: those that are left come first in the next one.
 const LONGEST: Duration = Duration::from_millis(200);
-
-/// Attempts to read a file that is being written, and the pause between two.
-const ATTEMPTS: usize = 3;
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// The most events of a file that are taken in at once: whoever begins to look wants the last ones.
 const MOST_EVENTS: usize = 256;
@@ -34,7 +28,7 @@ pub(crate) struct Noted {
 /// The files of run dirs.
 #[derive(Default)]
 pub(crate) struct Live {
-    folders: BTreeMap<PathBuf, Followed>,
+    folders: BTreeMap<PathBuf, RunDirFiles>,
     /// The files that were read last: the folder's path and the file's name.
     last: Option<(PathBuf, String)>,
     buffer: Vec<u8>,
@@ -42,7 +36,7 @@ pub(crate) struct Live {
 
 /// A run dir.
 #[derive(Default)]
-struct Followed {
+struct RunDirFiles {
     folder: Option<Folder>,
     /// The reason why it cannot be used, or is not used as a whole: a sentence.
     trouble: Option<String>,
@@ -52,12 +46,11 @@ struct Followed {
 /// A file.
 struct File {
     path: String,
-    follower: Follower,
+    followed: Followed,
     snapshot: Option<Snapshot>,
     /// The counts at its last writes, as many as rates need.
     counts: VecDeque<Counts>,
     presence: Presence,
-    checked: Instant,
     /// The reason why it cannot be used: the end of a sentence that begins with it.
     trouble: Option<String>,
 }
@@ -124,7 +117,7 @@ impl Live {
     }
 }
 
-impl Followed {
+impl RunDirFiles {
     /// Opens the folder if it is not open, or not the one at its path any more. Returns the names of its files.
     fn list(&mut self, path: &Path) -> Vec<String> {
         if !self.folder.as_ref().is_some_and(Folder::is_in_place) {
@@ -162,35 +155,27 @@ impl File {
     fn new(path: String) -> Self {
         Self {
             path,
-            follower: Follower::default(),
+            followed: Followed::default(),
             snapshot: None,
             counts: VecDeque::new(),
             presence: Presence::Unknown,
-            checked: Instant::now(),
             trouble: None,
         }
     }
 
     /// Looks at the file, and adds its new events.
     fn look(&mut self, folder: &Folder, name: &str, buffer: &mut Vec<u8>, noted: &mut Vec<Noted>) {
-        for attempt in 0..ATTEMPTS {
-            if attempt > 0 {
-                std::thread::sleep(PAUSE);
+        match self.followed.look(folder, name, buffer) {
+            Some(Seen::Changed(snapshot, presence)) => {
+                self.presence = presence;
+                self.take(*snapshot, noted);
             }
-            match self.follower.look(folder, name, buffer) {
-                Look::BeingWritten => {}
-                Look::Refused(reason) => {
-                    self.trouble = Some(reason);
-                    break;
-                }
-                Look::Unchanged => break,
-                Look::Changed(snapshot) => return self.take(*snapshot, noted),
+            Some(Seen::Kept(presence)) => self.presence = presence,
+            Some(Seen::Refused(reason)) => {
+                self.trouble = Some(reason);
+                self.presence = self.followed.presence().unwrap_or(self.presence);
             }
-        }
-        if self.checked.elapsed() >= LOOK_FOR
-            && let Some(snapshot) = &self.snapshot
-        {
-            (self.presence, self.checked) = (snapshot.state.process.presence(), Instant::now());
+            None => {}
         }
     }
 
@@ -201,10 +186,6 @@ impl File {
         let is_same = self.snapshot.as_ref().is_some_and(|before| before.state.process == *process);
         if !is_same {
             self.counts.clear();
-        }
-        // A process that writes runs.
-        if !is_same || self.presence != Presence::Running || self.checked.elapsed() >= LOOK_FOR {
-            (self.presence, self.checked) = (process.presence(), Instant::now());
         }
         let name = match process.rank {
             Some(rank) => format!("rank {rank}"),

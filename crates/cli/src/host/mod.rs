@@ -3,6 +3,7 @@
 //! [`Readings`] are all files of a run dir, read once, with the reason for each that cannot be used; [`Live`] follows
 //! the files of several at the cost of their changes. [`jobs()`] sums what either found by job, peer and rail.
 
+mod followed;
 mod jobs;
 mod live;
 mod rates;
@@ -10,6 +11,7 @@ mod readings;
 mod sum;
 mod users;
 
+pub(crate) use followed::{Followed, Seen};
 pub(crate) use jobs::{Job, JobRail, Peer, Source, jobs};
 pub(crate) use live::{Live, Noted};
 pub(crate) use rates::{Counts, Rates, seconds_since};

@@ -1,6 +1,6 @@
 //! A run dir that the agent watches, and its policy file.
 
-use super::files::Followed;
+use super::files::File;
 use super::log;
 use super::shared::Shared;
 use railweave_agent::{Agent, Keeper, Keeping, Origin, Steers, origin};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// A run dir.
 pub(super) struct Watched {
     folder: Folder,
-    files: BTreeMap<String, Followed>,
+    files: BTreeMap<String, File>,
     lock: Option<Lock>,
     keeper: Keeper,
     /// The policy file that this agent wrote last.
@@ -131,7 +131,7 @@ impl Watched {
         let is_old = std::mem::take(&mut self.is_old) || self.is_crowded || more.is_some();
         self.is_crowded = more.is_some();
         for name in &names {
-            self.files.entry(name.clone()).or_insert_with(|| Followed::new(is_old));
+            self.files.entry(name.clone()).or_insert_with(|| File::new(is_old));
         }
         let first = names.partition_point(|name| *name < self.next);
         names.rotate_left(first);

@@ -1,13 +1,14 @@
 //! Everything that the screen shows: the jobs of the last look, their past, and what the user has chosen.
 
 use super::events::{Events, Shown, Weight};
-use super::hands::{Answer, Standing};
+use super::hands::{Action, AllStanding, Answer, Order};
 use super::history::Histories;
 use super::key::Key;
 use super::rows::{About, Row, Sort, View, rows};
 use crate::host::{Job, Noted};
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
 
 /// The findings of a look.
 #[derive(Default)]
@@ -28,6 +29,8 @@ pub(super) enum Prompt {
     Weights {
         text: String,
         matchers: String,
+        /// The run dir of the peer's job.
+        run_dir: PathBuf,
     },
 }
 
@@ -44,7 +47,7 @@ pub(super) struct Board {
     pub(super) histories: Histories,
     pub(super) events: Events,
     pub(super) troubles: Vec<String>,
-    pub(super) standing: Option<Result<Standing, String>>,
+    pub(super) standing: AllStanding,
     pub(super) now_ns: u64,
     /// The answer to the last order, or a hint.
     pub(super) answer: Option<Answer>,
@@ -90,16 +93,14 @@ impl Board {
         self.has_users = users.len() > 1;
     }
 
-    /// Takes in the answers to orders, and the orders that stand, if these are known; an error is a sentence.
-    pub(super) fn take_answers(&mut self, answers: Vec<Answer>, standing: Option<Result<Standing, String>>) {
+    /// Takes in the answers to orders, and the orders that stand.
+    pub(super) fn take_answers(&mut self, answers: Vec<Answer>, standing: AllStanding) {
         for answer in answers {
             let weight = if answer.is_done { Weight::Change } else { Weight::Wrong };
             self.say(self.now_ns, weight, "order", answer.text.clone());
             self.answer = Some(answer);
         }
-        if standing.is_some() {
-            self.standing = standing;
-        }
+        self.standing = standing;
     }
 
     fn say(&mut self, time_ns: u64, weight: Weight, kind: &str, text: String) {
@@ -251,10 +252,18 @@ impl Board {
         self.answer = Some(Answer { text: text.into(), is_done: false });
     }
 
-    /// Returns the progress of the drain of a port, if it is to be empty: that of its own name, or of one that stands
-    /// for it (docs/agent.md).
-    pub(super) fn drain_of(&self, port: &str) -> Option<(&str, &str)> {
-        let Some(Ok(standing)) = &self.standing else { return None };
+    /// Returns the run dir of the job to which a row belongs.
+    pub(super) fn run_dir_of(&self, key: &Key) -> Option<PathBuf> {
+        let is_its = |job: &&Job| job.user == key.user && job.job.as_deref().unwrap_or("") == key.job;
+        let processes = &self.jobs.iter().find(is_its)?.processes;
+        let process = processes.iter().find(|process| process.presence != "gone").or(processes.first())?;
+        Path::new(&process.file).parent().map(Path::to_owned)
+    }
+
+    /// Returns the name and the progress of the drain of a port: that of its own name, or of one that stands for it
+    /// (docs/agent.md).
+    pub(super) fn drain_of(&self, run_dir: &Path, port: &str) -> Option<(&str, &str)> {
+        let Some(Ok(standing)) = self.standing.get(run_dir) else { return None };
         let stands_for =
             |name: &str| port == name || port.strip_prefix(name).is_some_and(|rest| rest.starts_with(['@', ':']));
         let found = standing.drained.iter().find(|(name, _)| stands_for(name));
@@ -262,9 +271,20 @@ impl Board {
     }
 
     /// Returns the weights that stand for these matchers.
-    pub(super) fn weights_of(&self, matchers: &str) -> Option<String> {
-        let Some(Ok(standing)) = &self.standing else { return None };
+    pub(super) fn weights_of(&self, run_dir: &Path, matchers: &str) -> Option<String> {
+        let Some(Ok(standing)) = self.standing.get(run_dir) else { return None };
         let (_, actions) = standing.rules.iter().find(|(known, _)| known == matchers)?;
         actions.strip_prefix("weights ").map(str::to_owned)
+    }
+
+    /// Takes the line that the user has written. Returns the order that it is, if it is one.
+    pub(super) fn finish_prompt(&mut self) -> Option<Order> {
+        let Some(Prompt::Weights { text, matchers, run_dir }) = self.prompt.take() else { return None };
+        let weights: String = text.split_whitespace().collect();
+        let action = match &*weights {
+            "" => Action::Clear(matchers),
+            weights => Action::Set(matchers, format!("weights {weights}")),
+        };
+        Some(Order { run_dir, action })
     }
 }

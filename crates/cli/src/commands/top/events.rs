@@ -11,6 +11,9 @@ const MOST: usize = 1000;
 /// connections at once, and a cable takes a rail of each.
 const ONE_NS: u64 = 1_000_000_000;
 
+/// The kinds of which each event counts.
+const ALONE: [&str; 2] = ["file-refused", "order"];
+
 /// The importance of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Weight {
@@ -76,7 +79,10 @@ impl Events {
             other.kind == event.kind && other.from == event.from && other.time_ns.abs_diff(event.time_ns) < ONE_NS
         };
         // Others may have come in between.
-        if let Some(other) = self.all.iter_mut().rev().take(8).find(is_same) {
+        let mut last = self.all.iter_mut().rev().take(8);
+        if !ALONE.contains(&&*event.kind)
+            && let Some(other) = last.find(is_same)
+        {
             other.others += 1;
             return;
         }

@@ -1,5 +1,7 @@
 //! The hands: orders to whoever steers the jobs, given by a thread of their own, so that the screen never waits.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,15 +9,22 @@ use std::time::Duration;
 /// The time between two looks at what is ordered.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// An order.
+/// An order for the jobs of a run dir.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) struct Order {
+    pub(super) run_dir: PathBuf,
+    pub(super) action: Action,
+}
+
+/// The content of an order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Action {
     /// Keep data off a port.
     Drain(String),
     /// Use it again.
     GiveBack(String),
-    /// Hold to a rule.
-    Set(String),
+    /// Have this rule hold: matchers and actions.
+    Set(String, String),
     /// Forget the rule with these matchers.
     Clear(String),
 }
@@ -23,7 +32,7 @@ pub(super) enum Order {
 /// The orders that stand.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Standing {
-    /// The beginning of a line that says who takes orders.
+    /// The one who takes orders: the beginning of a line.
     pub(super) who: String,
     /// The ports that are to be empty, each with its progress, which may be empty.
     pub(super) drained: Vec<(String, String)>,
@@ -46,16 +55,23 @@ pub(super) trait Steerer: Send {
     /// A sentence.
     fn order(&mut self, order: &Order) -> Result<String, String>;
 
-    /// Returns the orders that stand.
+    /// Returns the orders that stand for a run dir.
     ///
     /// # Errors
     /// A sentence.
-    fn standing(&mut self) -> Result<Standing, String>;
+    fn standing(&mut self, run_dir: &Path) -> Result<Standing, String>;
 }
+
+/// The orders that stand for each run dir; an error is a sentence.
+pub(super) type AllStanding = BTreeMap<PathBuf, Result<Standing, String>>;
+
+/// The most run dirs whose orders are looked at.
+const MOST_RUN_DIRS: usize = 64;
 
 #[derive(Default)]
 struct Shared {
-    standing: Option<Result<Standing, String>>,
+    run_dirs: Vec<PathBuf>,
+    standing: AllStanding,
     answers: Vec<Answer>,
 }
 
@@ -85,9 +101,13 @@ impl Hands {
         let _ = self.orders.send(order);
     }
 
-    /// Returns the orders that stand, as far as they are known yet; an error is a sentence.
-    pub(super) fn standing(&self) -> Option<Result<Standing, String>> {
-        locked(&self.shared).standing.clone()
+    /// Returns the orders that stand for these run dirs, as far as they are known yet.
+    pub(super) fn standing(&self, run_dirs: &[PathBuf]) -> AllStanding {
+        let mut shared = locked(&self.shared);
+        if shared.run_dirs != run_dirs {
+            shared.run_dirs = run_dirs.to_vec();
+        }
+        shared.standing.clone()
     }
 
     /// Returns the answers that have come.
@@ -98,8 +118,13 @@ impl Hands {
 
 fn work(mut steerer: impl Steerer, orders: &Receiver<Order>, shared: &Mutex<Shared>) {
     loop {
-        let standing = steerer.standing();
-        locked(shared).standing = Some(standing);
+        let run_dirs: Vec<_> = locked(shared).run_dirs.iter().take(MOST_RUN_DIRS).cloned().collect();
+        let standing = run_dirs.into_iter().map(|run_dir| {
+            let standing = steerer.standing(&run_dir);
+            (run_dir, standing)
+        });
+        let standing = standing.collect();
+        locked(shared).standing = standing;
         match orders.recv_timeout(EVERY) {
             Ok(order) => {
                 let answer = match steerer.order(&order) {

@@ -1,7 +1,7 @@
 //! The keys.
 
 use super::board::{Board, Prompt};
-use super::hands::Order;
+use super::hands::{Action, Order};
 use super::key::Key;
 use super::rows::About;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -109,15 +109,7 @@ fn write(board: &mut Board, code: KeyCode) -> Effect {
                 board.filter.clear();
             }
         }
-        KeyCode::Enter => {
-            if let Some(Prompt::Weights { text, matchers }) = board.prompt.take() {
-                let weights: String = text.split_whitespace().collect();
-                return Effect::Order(match &*weights {
-                    "" => Order::Clear(matchers),
-                    weights => Order::Set(format!("{matchers} -> weights {weights}")),
-                });
-            }
-        }
+        KeyCode::Enter => return board.finish_prompt().map_or(Effect::None, Effect::Order),
         _ => {}
     }
     Effect::None
@@ -127,24 +119,25 @@ fn write(board: &mut Board, code: KeyCode) -> Effect {
 fn drain(board: &mut Board) -> Option<Order> {
     let rows = board.rows();
     let row = board.place(&rows).and_then(|place| rows.get(place));
-    let port = match row.map(|row| row.about) {
-        Some(About::Rail(rail)) => rail.port.clone(),
+    let (key, port) = match row.map(|row| (row.about, row.key.clone())) {
+        Some((About::Rail(rail), key)) => (key, rail.port.clone()),
         _ => {
             board.hint("drain: no rail is selected; select the rail whose port is to be empty");
             return None;
         }
     };
-    let Some(port) = port else {
+    let Some((port, run_dir)) = port.zip(board.run_dir_of(&key)) else {
         board.hint(
-            "drain: the job's file does not name this rail's port; try `railweave topo` for its name, and \
-                    `railweave policy drain PORT`",
+            "drain: the job's file does not name this rail's port; try `railweave topo` for its name, and `railweave \
+             policy drain PORT`",
         );
         return None;
     };
-    Some(match board.drain_of(&port) {
-        Some((name, _)) => Order::GiveBack(name.to_owned()),
-        None => Order::Drain(port),
-    })
+    let action = match board.drain_of(&run_dir, &port) {
+        Some((name, _)) => Action::GiveBack(name.to_owned()),
+        None => Action::Drain(port),
+    };
+    Some(Order { run_dir, action })
 }
 
 /// Asks for the weights of the selected peer.
@@ -154,10 +147,10 @@ fn ask_weights(board: &mut Board) {
     let Some(key) = key.filter(|key| key.peer.is_some()) else {
         return board.hint("weights: no peer is selected; select the peer, or a rail to it");
     };
-    match matchers(&key) {
-        Some(matchers) => {
-            let text = board.weights_of(&matchers).unwrap_or_default();
-            board.prompt = Some(Prompt::Weights { text, matchers });
+    match matchers(&key).zip(board.run_dir_of(&key)) {
+        Some((matchers, run_dir)) => {
+            let text = board.weights_of(&run_dir, &matchers).unwrap_or_default();
+            board.prompt = Some(Prompt::Weights { text, matchers, run_dir });
         }
         None => board.hint(
             "weights: no rule can name this peer or its device, because the name is not known or has signs of the \

@@ -2,7 +2,7 @@
 
 use super::board::Found;
 use super::hands::Hands;
-use super::steerer::AtRunDir;
+use super::steerer::AtRunDirs;
 use crate::environment;
 use crate::host::{Live, USERS, Users};
 use railweave_telemetry::RunDir;
@@ -17,7 +17,7 @@ const SEARCH: Duration = Duration::from_secs(2);
 pub(super) struct Looks {
     /// The folders that the arguments name; if there are none, those of the users are searched for.
     named: Vec<PathBuf>,
-    /// The folder of this user, or the first that the arguments name: its orders are shown and given.
+    /// The folder of this user, or the first that the arguments name.
     own: RunDir,
     users: Users,
     run_dirs: Vec<PathBuf>,
@@ -40,12 +40,12 @@ impl Looks {
         Ok(Self { named, own, users: Users::default(), run_dirs: Vec::new(), searched: None, live })
     }
 
-    /// Returns the hands at this user's run dir.
+    /// Returns hands for orders.
     ///
     /// # Errors
     /// If there is no room for their thread: a sentence.
-    pub(super) fn hands(&self) -> Result<Hands, Box<dyn Error>> {
-        let hands = Hands::new(AtRunDir::new(self.own.clone()));
+    pub(super) fn hands() -> Result<Hands, Box<dyn Error>> {
+        let hands = Hands::new(AtRunDirs::default());
         Ok(hands.map_err(|error| format!("no thread can be started: {error}; try a higher limit (`ulimit -u`)"))?)
     }
 
@@ -57,10 +57,15 @@ impl Looks {
         Found { jobs: self.live.jobs(now_ns), noted, troubles: self.live.troubles(), now_ns }
     }
 
+    /// Returns the folders that are looked at.
+    pub(super) fn run_dirs(&mut self) -> &[PathBuf] {
+        self.search();
+        &self.run_dirs
+    }
+
     /// Returns the folders that are looked at, as words.
     pub(super) fn shown(&mut self) -> Vec<String> {
-        self.search();
-        self.run_dirs.iter().map(|path| path.display().to_string()).collect()
+        self.run_dirs().iter().map(|path| path.display().to_string()).collect()
     }
 
     fn search(&mut self) {

@@ -139,27 +139,47 @@ impl Canvas<'_> {
             counted(connections as usize, "connection"),
         );
         self.text(area.x, area.y, area.width, &text, self.look.heading());
-        let (text, style) = match &board.standing {
-            None => ("orders: not known yet".to_owned(), self.look.faint()),
-            Some(Err(error)) => (format!("orders: {error}"), self.look.warning()),
-            Some(Ok(standing)) => {
-                let drained = standing.drained.iter().map(|(port, phase)| {
-                    if phase.is_empty() { format!("{port} drained") } else { format!("{port} {phase}") }
-                });
-                let rules = standing.rules.len();
-                let rules = (rules > 0).then(|| counted(rules, "rule"));
-                let all: Vec<String> = drained.chain(rules).collect();
-                let is_any = !all.is_empty();
-                let all = if is_any { all.join(", ") } else { "no orders".to_owned() };
-                let style = if is_any { self.look.ordered() } else { self.look.faint() };
-                (format!("{}: {all}", standing.who), style)
-            }
-        };
+        let (text, style) = self.orders(board);
         let troubles = match board.troubles.len() {
             0 => String::new(),
             count => format!("; {count} files or folders cannot be used"),
         };
         self.text(area.x, area.y + 1, area.width, &(text + &troubles), style);
+    }
+
+    /// Returns the line about those who take orders, and their orders.
+    fn orders(&self, board: &Board) -> (String, Style) {
+        let (mut is_any, mut is_wrong) = (false, false);
+        let mut texts: Vec<String> = Vec::new();
+        for standing in board.standing.values() {
+            let text = match standing {
+                Err(error) => {
+                    is_wrong = true;
+                    format!("orders: {error}")
+                }
+                Ok(standing) => {
+                    let drained = standing.drained.iter().map(|(port, phase)| {
+                        if phase.is_empty() { format!("{port} drained") } else { format!("{port} {phase}") }
+                    });
+                    let rules = standing.rules.len();
+                    let rules = (rules > 0).then(|| counted(rules, "rule"));
+                    let all: Vec<String> = drained.chain(rules).collect();
+                    is_any |= !all.is_empty();
+                    let all = if all.is_empty() { "no orders".to_owned() } else { all.join(", ") };
+                    format!("{}: {all}", standing.who)
+                }
+            };
+            // One agent may steer all of them.
+            if !texts.contains(&text) {
+                texts.push(text);
+            }
+        }
+        match (texts.is_empty(), is_wrong, is_any) {
+            (true, ..) => ("orders: not known yet".to_owned(), self.look.faint()),
+            (_, true, _) => (texts.join("; "), self.look.warning()),
+            (_, _, true) => (texts.join("; "), self.look.ordered()),
+            _ => (texts.join("; "), self.look.faint()),
+        }
     }
 
     fn table(&mut self, area: Rect, board: &Board, rows: &[Row<'_>]) {
@@ -199,8 +219,11 @@ impl Canvas<'_> {
             for placed in &columns {
                 self.cell(*placed, body.x, y, row, board, &scale);
             }
-            if selected == Some(index) {
-                self.buffer.set_style(Rect { y, height: 1, ..body }, Style::new().add_modifier(self.look.selected()));
+            // Bars would be seen the wrong way round.
+            let is_text = |placed: &&Placed| !matches!(placed.column, Column::Bar | Column::Past);
+            for placed in columns.iter().filter(|placed| selected == Some(index) && is_text(placed)) {
+                let cells = Rect { x: body.x + placed.x, y, width: placed.width, height: 1 };
+                self.buffer.set_style(cells, Style::new().add_modifier(self.look.selected()));
             }
         }
     }
@@ -338,7 +361,9 @@ impl Canvas<'_> {
                 let state = worst(&rail.sum);
                 let all: u32 = rail.sum.states.iter().sum();
                 let count = rail.sum.in_state(state);
-                let drain = rail.port.as_deref().and_then(|port| board.drain_of(port));
+                let run_dir = board.run_dir_of(&row.key);
+                let drain = rail.port.as_deref().zip(run_dir.as_deref());
+                let drain = drain.and_then(|(port, run_dir)| board.drain_of(run_dir, port));
                 let (word, style) = match drain {
                     Some((_, phase)) if state == RailState::Up => {
                         (if phase.is_empty() { "emptying" } else { phase }, self.look.ordered())
@@ -397,7 +422,7 @@ impl Canvas<'_> {
             (Some(Prompt::Filter(text)), _) => {
                 (format!("filter: {text}_  (Enter keeps it, Esc ends it)"), Style::new())
             }
-            (Some(Prompt::Weights { text, matchers }), _) => {
+            (Some(Prompt::Weights { text, matchers, .. }), _) => {
                 (format!("weights for {matchers}: {text}_  (Enter orders, Esc does not)"), Style::new())
             }
             (None, Some(answer)) if answer.is_done => (answer.text.clone(), self.look.ordered()),

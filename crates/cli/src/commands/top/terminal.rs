@@ -54,7 +54,7 @@ pub(super) fn run(mut looks: Looks, every: Duration, count: Option<u64>, look: L
         signal_hook::flag::register(signal, Arc::clone(&is_told))
             .map_err(|error| format!("signals cannot be waited for: {error}"))?;
     }
-    let hands = looks.hands()?;
+    let hands = Looks::hands()?;
     let mut board = Board::new(host());
     let mut terminal = Taken::take()?;
     let lost = |error: io::Error| format!("the terminal is lost: {error}");
@@ -91,7 +91,7 @@ pub(super) fn run(mut looks: Looks, every: Duration, count: Option<u64>, look: L
 
 /// Takes in a look; while the board pauses, only the answers to orders.
 fn refresh(board: &mut Board, looks: &mut Looks, hands: &Hands) {
-    board.take_answers(hands.answers(), hands.standing());
+    board.take_answers(hands.answers(), hands.standing(looks.run_dirs()));
     if !board.is_paused {
         board.run_dirs = looks.shown();
         board.take(looks.look());

@@ -3,7 +3,7 @@
 //! `RAILWEAVE_DRAW_SCREENS=1` draws the pictures again: look at each before it is committed.
 
 use super::board::{Board, Found};
-use super::hands::{Answer, Order, Standing};
+use super::hands::{Action, AllStanding, Answer, Order, Standing};
 use super::keys::{Effect, HELP, press};
 use super::plain::Lines;
 use super::screen::draw;
@@ -103,7 +103,7 @@ impl Story {
     fn stand(&mut self, who: &str, drained: &[(&str, &str)], rules: &[(&str, &str)]) {
         let pairs = |all: &[(&str, &str)]| all.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
         let standing = Standing { who: who.into(), drained: pairs(drained), rules: pairs(rules) };
-        self.board.take_answers(Vec::new(), Some(Ok(standing)));
+        self.board.take_answers(Vec::new(), AllStanding::from([("/run".into(), Ok(standing))]));
     }
 
     /// Looks half a second later: each rail of the two numbers has carried these bytes in its direction.
@@ -197,6 +197,10 @@ impl Story {
     }
 }
 
+fn order(action: Action) -> Effect {
+    Effect::Order(Order { run_dir: "/run".into(), action })
+}
+
 /// Two jobs of two processes each, with 200 connections in all.
 fn busy() -> Story {
     let peers = ["node8", "node9"];
@@ -259,26 +263,27 @@ fn a_port_is_drained_and_given_back_by_one_key() {
     assert_eq!(story.press(KeyCode::Char('d')), Effect::None, "no rail is selected");
     assert!(story.text(80, 24, LOOK).contains("drain: no rail is selected"));
     story.press(KeyCode::End);
-    assert_eq!(story.press(KeyCode::Char('d')), Effect::Order(Order::Drain("eth1".into())));
+    assert_eq!(story.press(KeyCode::Char('d')), order(Action::Drain("eth1".into())));
     story.stand("agent 0.1.0", &[("eth1", "emptying")], &[]);
     story.look([3_000_000, 1_000_000], Vec::new());
     assert!(story.text(80, 24, LOOK).contains("1 eth1             emptying  "));
     story.set(1, RailState::Drained);
     story.stand("agent 0.1.0", &[("eth1", "empty")], &[]);
     let answer = Answer { text: "port eth1 is to be empty".into(), is_done: true };
-    story.board.take_answers(vec![answer], None);
+    let standing = story.board.standing.clone();
+    story.board.take_answers(vec![answer], standing);
     story.looks(8, [4_000_000, 0]);
     story.is_drawn("drained_80x24", 80, 24, LOOK);
-    assert_eq!(story.press(KeyCode::Char('d')), Effect::Order(Order::GiveBack("eth1".into())));
+    assert_eq!(story.press(KeyCode::Char('d')), order(Action::GiveBack("eth1".into())));
     story.stand("agent 0.1.0", &[("eth", "empty")], &[]);
-    assert_eq!(story.press(KeyCode::Char('d')), Effect::Order(Order::Drain("eth1".into())), "another port's name");
+    assert_eq!(story.press(KeyCode::Char('d')), order(Action::Drain("eth1".into())), "another port's name");
     for process in &mut story.processes {
         process.state.ports = vec![Port { name: "eth1@10.0.1.7".into(), ..Port::default() }; 2];
     }
     story.look([0; 2], Vec::new());
     story.stand("agent 0.1.0", &[("eth1", "empty")], &[]);
     story.press(KeyCode::End);
-    assert_eq!(story.press(KeyCode::Char('d')), Effect::Order(Order::GiveBack("eth1".into())), "the interface's name");
+    assert_eq!(story.press(KeyCode::Char('d')), order(Action::GiveBack("eth1".into())), "the interface's name");
 }
 
 #[test]
@@ -291,12 +296,12 @@ fn weights_are_written_for_the_selected_peer() {
     story.type_in("w80, 20");
     story.is_drawn("weights_80x24", 80, 24, LOOK);
     let matchers = "job=4711 peer=node8 device=eth0+eth1";
-    assert_eq!(story.press(KeyCode::Enter), Effect::Order(Order::Set(format!("{matchers} -> weights 80,20"))));
+    assert_eq!(story.press(KeyCode::Enter), order(Action::Set(matchers.into(), "weights 80,20".into())));
     story.stand("agent 0.1.0", &[], &[(matchers, "weights 80,20")]);
     story.type_in("w");
     assert!(story.text(120, 24, LOOK).contains(&format!("weights for {matchers}: 80,20_")));
     (0..9).for_each(|_| assert_eq!(story.press(KeyCode::Backspace), Effect::None));
-    assert_eq!(story.press(KeyCode::Enter), Effect::Order(Order::Clear(matchers.into())));
+    assert_eq!(story.press(KeyCode::Enter), order(Action::Clear(matchers.into())));
     story.type_in("w1");
     assert_eq!((story.press(KeyCode::Esc), &story.board.prompt), (Effect::None, &None));
     story.processes[0].state.devices[0].name = "a device".into();
