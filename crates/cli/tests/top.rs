@@ -245,7 +245,7 @@ impl Screen {
                 theirs.lock().unwrap().process(&bytes[..count]);
             }
         });
-        let mut screen = |stream: &File| Stdio::from(stream.try_clone().unwrap());
+        let screen = |stream: &File| Stdio::from(stream.try_clone().unwrap());
         let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&side, size).unwrap();
         command.stdin(screen(&side)).stdout(screen(&side)).stderr(screen(&side));
