@@ -203,12 +203,14 @@ fn a_port_is_waited_for_until_nothing_uses_it() {
     let process = scratch.publish(1, Policy::Adaptive, RailState::Up);
     let output = scratch.policy(&["drain", "eth1", "--wait=1s"]);
     let text = said(&output, 3);
-    assert!(text.contains("port eth1 is still in use after 1.") && text.contains(": 2 rails use it, with "), "{text}");
+    assert!(text.contains("port eth1 is still in use after ") && text.contains(": 2 rails use it, with "), "{text}");
     drop(process);
     let _process = scratch.publish(1, Policy::Adaptive, RailState::Drained);
     let json = scratch.json(&["drain", "eth1", "--wait"]);
     assert_eq!((&json["waited"][0]["port"], &json["waited"][0]["empty"]), (&json!("eth1"), &json!(true)));
     assert!(json["waited"][0]["seconds"].as_f64().unwrap() >= 1.5, "{json}");
+    let text = said(&scratch.policy(&["drain", "eth1", "eth0", "--wait=2s"]), 3);
+    assert!(text.contains("port eth1 is empty, after ") && text.contains("port eth0 is still in use after "), "{text}");
     fs::write(scratch.run_dir().file_of([2; 16]), "rubbish").unwrap();
     let text = said(&scratch.policy(&["drain", "eth1", "--wait=2s"]), 3);
     assert!(text.contains("1 rails or files do not say which ports they use"), "{text}");

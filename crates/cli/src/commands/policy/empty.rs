@@ -45,7 +45,8 @@ impl Waited {
     }
 }
 
-/// Waits until ports are empty, for this time at most.
+/// Waits until all ports are empty at once, for this time at most: if none were left for a connection, those that it
+/// has left already would be in use again.
 ///
 /// # Errors
 /// If nobody can say at the end of the wait: a sentence.
@@ -91,8 +92,8 @@ fn look(orders: &Orders, ports: &mut [Port], begin: Instant) -> Result<(), Strin
         Some(_) => None,
         None => Some(Folder::open(orders.run_dir().path()).map_err(|error| error.to_string())?),
     };
-    for Port { watch, waited } in ports.iter_mut().filter(|port| !port.waited.empty) {
-        waited.seconds = begin.elapsed().as_secs_f64();
+    for Port { watch, waited } in ports {
+        let was_empty = waited.empty;
         if let Some(folder) = &folder {
             let Use { rails, in_flight, unknown, is_empty } = watch.look(folder)?;
             (waited.rails, waited.in_flight_bytes, waited.unknown, waited.empty) =
@@ -101,6 +102,9 @@ fn look(orders: &Orders, ports: &mut [Port], begin: Instant) -> Result<(), Strin
             let drained = drains.iter().flatten().find(|drained| drained.port == waited.port);
             waited.phase = drained.and_then(|drained| drained.phase.clone());
             waited.empty = waited.phase.as_deref() == Some("empty");
+        }
+        if !(was_empty && waited.empty) {
+            waited.seconds = begin.elapsed().as_secs_f64();
         }
     }
     Ok(())
