@@ -4,7 +4,6 @@ use super::client::{Client, Failure, encoded};
 use super::effect::{covers, drain};
 use super::outcome::{By, Drained, InForce, Order, OrderedRule, Outcome, Preview};
 use super::sentences::{drained_before, key, no_drain, no_rule, set_before};
-use crate::output::printable;
 use hyper::Method;
 use railweave_telemetry::LARGEST_POLICY;
 use serde::Deserialize;
@@ -178,9 +177,12 @@ impl Agent {
 
     pub(super) fn drain(&self, port: &str, is_trial: bool) -> Result<Outcome, Failure> {
         let is_changed = !self.is_ordered(port)?;
-        let notes = if is_changed { vec![] } else { vec![drained_before(port)] };
+        let order = Order::Drain { port: port.to_owned() };
+        if !is_changed {
+            return self.unchanged(order, drained_before(port), is_trial);
+        }
         let preview = self.send(&Method::PUT, "drains", port, None, is_trial)?;
-        Ok(Outcome { order: Order::Drain { port: port.to_owned() }, is_changed, notes, preview })
+        Ok(Outcome { order, is_changed, notes: Vec::new(), preview })
     }
 
     pub(super) fn give_back(&self, port: &str, is_trial: bool) -> Result<Outcome, Failure> {
@@ -197,7 +199,7 @@ impl Agent {
                     format!("port {port} stays drained, by no order of an operator ({reasons}): see docs/agent.md")
                 }
             };
-            return Ok(unchanged(order, note, is_trial));
+            return self.unchanged(order, note, is_trial);
         }
         let mut notes = Vec::new();
         if let Some(drained) = drained.filter(|drained| drained.reasons.len() > 1) {
@@ -214,23 +216,24 @@ impl Agent {
         // One that is not the first comes first again.
         let is_same = |it: &Rule| key(&it.matchers) == key(matchers);
         let is_first = present.first().is_some_and(|first| is_same(first) && first.actions == *actions);
-        let mut notes = Vec::new();
+        let order = Order::Set { matchers: matchers.clone(), actions: actions.clone() };
         if is_first {
-            notes.push(set_before(matchers, actions));
-        } else if let Some(before) = present.iter().find(|it| is_same(it) && it.actions != *actions) {
+            return self.unchanged(order, set_before(matchers, actions), is_trial);
+        }
+        let mut notes = Vec::new();
+        if let Some(before) = present.iter().find(|it| is_same(it) && it.actions != *actions) {
             notes.push(format!("it replaces {matchers} -> {}", before.actions));
         }
         let body = json!({ "actions": actions });
         let preview = self.send(&Method::PUT, "rules", matchers, Some(&body), is_trial)?;
-        let order = Order::Set { matchers: matchers.clone(), actions: actions.clone() };
-        Ok(Outcome { order, is_changed: !is_first, notes, preview })
+        Ok(Outcome { order, is_changed: true, notes, preview })
     }
 
     pub(super) fn clear(&self, matchers: &str, is_trial: bool) -> Result<Outcome, Failure> {
         let order = Order::Clear { matchers: matchers.to_owned() };
         let present = self.rules()?.ok_or_else(|| self.too_old())?;
         let Some(rule) = present.iter().find(|rule| key(&rule.matchers) == key(matchers)) else {
-            return Ok(unchanged(order, no_rule(matchers), is_trial));
+            return self.unchanged(order, no_rule(matchers), is_trial);
         };
         let preview = self.send(&Method::DELETE, "rules", &rule.matchers, None, is_trial)?;
         Ok(Outcome { order, is_changed: true, notes: Vec::new(), preview })
@@ -270,13 +273,21 @@ impl Agent {
         Ok(lines)
     }
 
+    /// Returns the outcome of an order that changes nothing, for this reason.
+    fn unchanged(&self, order: Order, note: String, is_trial: bool) -> Result<Outcome, Failure> {
+        let preview = if is_trial {
+            let users: Vec<User> = self.client.get("/api/v1/users")?;
+            let present = self.lines(&users)?;
+            Some(Preview { before: present.clone(), after: present })
+        } else {
+            None
+        };
+        Ok(Outcome { order, is_changed: false, notes: vec![note], preview })
+    }
+
     fn too_old(&self) -> Failure {
         self.client.useless("is an agent that takes drains alone, without trials")
     }
-}
-
-fn unchanged(order: Order, note: String, is_trial: bool) -> Outcome {
-    Outcome { order, is_changed: false, notes: vec![printable(&note)], preview: is_trial.then(Preview::default) }
 }
 
 /// Returns true if the name of an adapter or interface stands for a port.
