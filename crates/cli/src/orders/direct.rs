@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Attempts to lock a folder, and the pause between two: another `railweave policy` has the lock for a moment.
-const ATTEMPTS: u32 = 20;
+const ATTEMPTS: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The policy file of a run dir that no agent steers.
