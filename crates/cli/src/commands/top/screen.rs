@@ -219,12 +219,19 @@ impl Canvas<'_> {
             for placed in &columns {
                 self.cell(*placed, body.x, y, row, board, &scale);
             }
-            // Bars would be seen the wrong way round.
-            let is_text = |placed: &&Placed| !matches!(placed.column, Column::Bar | Column::Past);
-            for placed in columns.iter().filter(|placed| selected == Some(index) && is_text(placed)) {
-                let cells = Rect { x: body.x + placed.x, y, width: placed.width, height: 1 };
-                self.buffer.set_style(cells, Style::new().add_modifier(self.look.selected()));
+            if selected == Some(index) {
+                self.mark(Rect { y, height: 1, ..body }, &columns);
             }
+        }
+    }
+
+    /// Marks a row as selected, but for its bars, which would be seen the wrong way round.
+    fn mark(&mut self, row: Rect, columns: &[Placed]) {
+        let is_text = |placed: &&Placed| !matches!(placed.column, Column::Bar | Column::Past);
+        for (place, Placed { x, width, .. }) in columns.iter().enumerate().filter(|(_, placed)| is_text(placed)) {
+            let gap = u16::from(columns.get(place + 1).as_ref().is_some_and(is_text));
+            let cells = Rect { x: row.x + x, width: width + gap, ..row };
+            self.buffer.set_style(cells, Style::new().add_modifier(self.look.selected()));
         }
     }
 
