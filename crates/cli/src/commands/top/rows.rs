@@ -17,7 +17,7 @@ pub(super) enum Sort {
     Received,
     Share,
     Latency,
-    /// What is wrong comes first.
+    /// The most urgent state first.
     State,
 }
 
