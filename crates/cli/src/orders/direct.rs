@@ -3,6 +3,7 @@
 use super::found::Found;
 use super::outcome::{By, Drained, InForce, Order, OrderedRule, Outcome, Preview};
 use super::sentences::{drained_before, no_drain, no_rule, set_before};
+use crate::environment;
 use railweave_agent::Standing;
 use railweave_telemetry::{Folder, HistoryEntry, Lock, RunDir};
 use std::thread;
@@ -123,6 +124,23 @@ impl Direct {
         self.one(change, is_trial)
     }
 
+    /// Refuses to make a missing folder that is not this user's own: one that root made in the place of another user's
+    /// would keep that user's jobs from telemetry.
+    fn check_own(&self) -> Result<(), String> {
+        let path = self.run_dir.path();
+        if !rustix::process::geteuid().is_root() || path == RunDir::named(None).path() {
+            return Ok(());
+        }
+        let options = environment::options_with(std::iter::empty()).ok();
+        let own = options.as_ref().and_then(|options| options.run_dir.value.path());
+        let own = own.and_then(|own| std::path::absolute(own).ok());
+        if own.is_some_and(|own| RunDir::named(Some(&own)).path() == path) {
+            return Ok(());
+        }
+        let shown = path.display();
+        Err(format!("\"{shown}\" is missing; allowed: the folder of a job; try once a job runs, or as its user"))
+    }
+
     /// Returns the policy file that is there; `None` if there is none.
     fn found(&self) -> Result<Option<Found>, String> {
         match Folder::open(self.run_dir.path()) {
@@ -140,11 +158,15 @@ impl Direct {
     /// Carries out changes as one, or only says what they would do.
     fn change(&mut self, changes: &[Change], is_trial: bool) -> Result<Vec<Outcome>, String> {
         if is_trial {
+            if Folder::open(self.run_dir.path()).is_err_and(|error| error.is_missing()) {
+                self.check_own()?;
+            }
             return changes.iter().map(|change| self.judge(change)).collect();
         }
         let path = self.run_dir.path();
         let folder = match Folder::open(path) {
             Err(error) if error.is_missing() => {
+                self.check_own()?;
                 self.run_dir.make().map_err(|error| error.to_string())?;
                 Folder::open(path)
             }

@@ -54,6 +54,8 @@ impl Scratch {
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_railweave"));
         command.arg("policy").args(words).arg("--run-dir").arg(self.run_dir().path());
+        // So root may make it.
+        command.env("RAILWEAVE_RUN_DIR", self.run_dir().path());
         command
     }
 

@@ -46,6 +46,24 @@ fn nobody_but_root_gives_orders_in_the_folder_of_another_user() {
 }
 
 #[test]
+fn root_makes_no_folder_that_is_not_its_own() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new("not-own");
+    for words in [&["drain", "eth1"][..], &["drain", "eth1", "--dry-run"]] {
+        let output = scratch.command(words).env_remove("RAILWEAVE_RUN_DIR").output().unwrap();
+        let error = error(&output);
+        assert!(error.contains("is missing; allowed: the folder of a job; try once a job runs"), "{error}");
+        assert!(!scratch.run_dir().path().exists());
+    }
+    chown(scratch.path(), Some(NOBODY), None).unwrap();
+    said(&as_nobody(&scratch, &["drain", "eth1"]).env_remove("RAILWEAVE_RUN_DIR").output().unwrap(), 0);
+    assert_eq!(fs::metadata(scratch.run_dir().path()).unwrap().uid(), NOBODY);
+    scratch.said(&["drain", "eth2"]);
+}
+
+#[test]
 fn a_lock_of_root_leaves_the_folder_to_its_owner() {
     if !is_root() {
         return;
