@@ -17,8 +17,8 @@ const HISTORY: &str = "history";
 /// The name under which the newer half is written before it takes the place of the file.
 const UNFINISHED: &str = "history.new";
 
-/// The longest line, in bytes, with its end.
-const LONGEST_LINE: usize = 512;
+/// The longest line, in bytes, with its end: rules have up to 1,024 bytes.
+const LONGEST_LINE: usize = 2048;
 
 /// The largest file, in bytes.
 const LARGEST: u64 = 256 << 10;
@@ -67,7 +67,7 @@ impl HistoryEntry {
 
 impl Folder {
     /// Adds an entry to the file `history`, which is made if it is missing and belongs to the folder's owner. When it
-    /// would have more than 256 KiB, its older half is dropped. An entry that takes more than 512 bytes is cut.
+    /// would have more than 256 KiB, its older half is dropped. An entry that takes more than 2,048 bytes is cut.
     ///
     /// # Errors
     /// If the file cannot be made or written, is not a regular file of the folder's owner or of root, or has a second
@@ -247,7 +247,7 @@ mod tests {
         let scratch = Scratch::new("lines");
         let folder = scratch.folder();
         folder.append_history(&entry(0, "a\tb", "drain x\n1.000\tapi\tdrain y\u{1b}[2J")).unwrap();
-        folder.append_history(&entry(1, "api", &"é".repeat(600))).unwrap();
+        folder.append_history(&entry(1, "api", &"é".repeat(1500))).unwrap();
         let entries = folder.history().unwrap();
         assert_eq!(entries[0], entry(0, "a b", "drain x 1.000 api drain y [2J"));
         assert_eq!(entries.len(), 2);
