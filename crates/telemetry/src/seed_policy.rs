@@ -83,6 +83,8 @@ impl Trouble {
 #[derive(Debug)]
 pub struct SeedPolicy {
     path: PathBuf,
+    /// The user whose file counts, besides one of root.
+    user: u32,
     /// True if there is something at the path.
     is_there: bool,
     /// The open file with its device and inode.
@@ -102,8 +104,14 @@ pub struct SeedPolicy {
 impl SeedPolicy {
     /// Returns the table at this path, not yet read.
     pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self::of_user(path, rustix::process::geteuid().as_raw())
+    }
+
+    /// Returns the reader of a table as the processes of this user see it: only one of this user or of root counts.
+    pub fn of_user(path: impl Into<PathBuf>, user: u32) -> Self {
         Self {
             path: path.into(),
+            user,
             is_there: false,
             open: None,
             bytes: Vec::new(),
@@ -198,7 +206,7 @@ impl SeedPolicy {
         if !self.open.as_ref().is_some_and(is_same) {
             self.open = None;
             self.bytes.clear();
-            let (file, facts) = trusted::open(&self.path)?;
+            let (file, facts) = trusted::open_as(&self.path, self.user)?;
             self.open = Some((file, facts.dev(), facts.ino()));
         }
         let Some((file, ..)) = &self.open else { return Ok(()) };

@@ -64,7 +64,12 @@ pub(crate) const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFl
 
 /// Opens a regular file of this user or root to read it. Follows no symbolic link, and does not block on a pipe.
 pub(crate) fn open(path: &Path) -> Result<(File, Metadata), FileError> {
-    judge(rustix::fs::open(path, READ, Mode::empty()), rustix::process::geteuid().as_raw())
+    open_as(path, rustix::process::geteuid().as_raw())
+}
+
+/// Opens a regular file of a user or of root to read it, in the same way.
+pub(crate) fn open_as(path: &Path, allowed: u32) -> Result<(File, Metadata), FileError> {
+    judge(rustix::fs::open(path, READ, Mode::empty()), allowed)
 }
 
 /// Returns a file that was opened with [`READ`], if it is a regular file of this user or root.
