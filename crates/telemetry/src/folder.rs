@@ -1,7 +1,7 @@
 //! A run dir as an agent sees it: opened once, and used through that handle, so that nobody can lead it elsewhere.
 
 use std::fs::{File, Metadata, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,10 @@ pub const MOST_FILES: usize = 1024;
 
 /// The most entries of a folder, of any kind, that are looked at to find these files.
 pub const MOST_ENTRIES: usize = 8192;
+
+/// The list of the locks of this host, and the most bytes of it that are read.
+const LOCKS: &str = "/proc/locks";
+const MOST_LOCKS: u64 = 4 << 20;
 
 /// The telemetry files of a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -272,6 +276,31 @@ impl Folder {
         }
     }
 
+    /// Returns true if somebody has the right to steer. Takes nothing, unlike [`Self::lock`]. On file systems whose
+    /// files have other device numbers than `/proc/locks` says, such as btrfs, and for a process of another PID
+    /// namespace, it does not see that.
+    ///
+    /// # Errors
+    /// If the list of locks cannot be read.
+    pub fn is_locked(&self) -> io::Result<bool> {
+        let facts = match rustix::fs::statat(&self.handle, LOCK, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(false),
+            facts => facts?,
+        };
+        let (major, minor) = (rustix::fs::major(facts.st_dev), rustix::fs::minor(facts.st_dev));
+        // Such as `1: FLOCK  ADVISORY  WRITE 4711 00:1b:835379 0 EOF` (proc_locks(5)).
+        let place = format!("{major:02x}:{minor:02x}:{}", facts.st_ino);
+        for line in io::BufReader::new(File::open(LOCKS)?.take(MOST_LOCKS)).lines() {
+            let line = line?;
+            let mut words = line.split_whitespace().skip(1);
+            // Those that only wait for a lock have an arrow here.
+            if words.next() == Some("FLOCK") && words.nth(3) == Some(&place) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Removes the file of this lock, if it still is: one that root's agent made may be closed to the folder's owner.
     pub fn remove_lock(&self, lock: Lock) {
         if self.honours(&lock) {
@@ -312,6 +341,19 @@ impl Drop for Lock {
 mod tests {
     use super::*;
     use crate::run_dir::RunDir;
+
+    #[test]
+    fn a_lock_is_seen_by_those_who_only_look() {
+        let scratch = Scratch::new("look");
+        let (folder, other) = (Folder::open(&scratch.0).unwrap(), Scratch::new("look-other"));
+        assert!(!folder.is_locked().unwrap() && !scratch.0.join(LOCK).exists());
+        let lock = folder.lock().unwrap().unwrap();
+        assert!(folder.is_locked().unwrap());
+        assert!(!Folder::open(&other.0).unwrap().is_locked().unwrap(), "another folder");
+        drop(lock);
+        assert!(!folder.is_locked().unwrap() && scratch.0.join(LOCK).exists());
+    }
+
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
