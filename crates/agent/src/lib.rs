@@ -36,9 +36,9 @@ pub use config::{BalanceConfig, Config, CongestionConfig, DEFAULT_LISTEN, Script
 pub use drain::{DrainChange, Phase, Reason};
 pub use findings::{Finding, KINDS, Severity};
 pub use keeper::{Keeper, Keeping};
-pub use operator::{LONGEST_RULE, OperatorRule};
+pub use operator::{LONGEST_RULE, OperatorRule, key as matchers_key};
 pub use orders::{OperatorOrder, UserRules};
-pub use rules::{Inherited, Origin, origin};
+pub use rules::{Inherited, Origin, Writer, origin, writer, written_s};
 pub use script::LONGEST_ANSWER;
 pub use standing::Standing;
 pub use time::Now;

@@ -53,7 +53,7 @@ impl fmt::Display for OperatorRule {
 }
 
 /// Returns the text by which the same matchers, in whatever order, are recognised.
-pub(crate) fn key(matchers: &str) -> String {
+pub fn key(matchers: &str) -> String {
     let words: BTreeSet<&str> = matchers.split_whitespace().collect();
     words.into_iter().collect::<Vec<_>>().join(" ")
 }

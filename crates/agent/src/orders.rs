@@ -3,8 +3,8 @@
 use crate::agent::Agent;
 use crate::config::{MOST_DRAINED, check_port};
 use crate::drain::Reason;
-use crate::operator::{OperatorRule, key};
-use crate::rules::Inherited;
+use crate::operator::{Operator, OperatorRule, key};
+use crate::rules::{Inherited, Orders};
 use crate::time::Now;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -26,18 +26,20 @@ pub enum OperatorOrder<'a> {
     Clear(&'a str),
 }
 
-/// The rules of a user's policy file.
+/// The rules of a user's policy file before and after an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UserRules {
     /// The number of the user.
     pub user: u32,
-    /// The rules, one for each line.
+    /// The present rules, one for each line.
+    pub before: Vec<String>,
+    /// The rules after the order, one for each line.
     pub rules: Vec<String>,
 }
 
 impl Agent {
-    /// Returns the rules that the policy file of each user would have after an order, which is not given. Returns
-    /// `None` if there is nothing to give back or to clear.
+    /// Returns the rules that the policy file of each user has, and would have after an order, which is not given.
+    /// Returns `None` if there is nothing to give back or to clear.
     ///
     /// # Errors
     /// If the order would fail: its sentence.
@@ -52,18 +54,37 @@ impl Agent {
         if !is_there {
             return Ok(None);
         }
+        if matches!(order, OperatorOrder::Drain(_) | OperatorOrder::Set(_)) {
+            self.check_room(&operator)?;
+        }
         let wanted = self.wanted(&operator);
         let orders = self.orders_with(&operator, wanted.keys().map(String::as_str).collect());
-        let rules = |user| orders.rules(user).0.lines().map(str::to_owned).collect();
-        Ok(Some(self.users.keys().map(|user| UserRules { user: *user, rules: rules(*user) }).collect()))
+        let lines = |rules: String| rules.lines().map(str::to_owned).collect();
+        let rules = |user: &u32| UserRules {
+            user: *user,
+            before: lines(self.rules(*user)),
+            rules: lines(orders.rules(*user).0),
+        };
+        Ok(Some(self.users.keys().map(rules).collect()))
+    }
+
+    /// Refuses orders of an operator that the policy files have no room for, unless they are those of now.
+    fn check_room(&self, operator: &Operator) -> Result<(), String> {
+        if *operator == self.operator {
+            return Ok(());
+        }
+        Orders::check_room(operator, self.wanted(operator).keys().map(String::as_str).collect())
     }
 
     /// Empties a port, for an operator.
     ///
     /// # Errors
-    /// If no rule can name it, or too many are drained: a sentence.
+    /// If no rule can name it, too many are drained, or the policy files have no room: a sentence.
     pub fn drain(&mut self, port: &str) -> Result<(), String> {
-        self.operator.drain(port)?;
+        let mut operator = self.operator.clone();
+        operator.drain(port)?;
+        self.check_room(&operator)?;
+        self.operator = operator;
         self.given_back.remove(port);
         self.set_drains();
         Ok(())
@@ -83,10 +104,13 @@ impl Agent {
     /// matchers. Returns it as it is kept.
     ///
     /// # Errors
-    /// If it is no rule, is too long, or one too many: a sentence.
+    /// If it is no rule, is too long, one too many, or the policy files have no room: a sentence.
     pub fn set_rule(&mut self, rule: &str, now: Now) -> Result<OperatorRule, String> {
         let rule = OperatorRule::parse(rule)?;
-        let is_new = self.operator.set(rule.clone())?;
+        let mut operator = self.operator.clone();
+        let is_new = operator.set(rule.clone())?;
+        self.check_room(&operator)?;
+        self.operator = operator;
         let at = self.set.entry(rule.key()).or_insert(now);
         // One that was set before goes on, and yet no older file says otherwise.
         *at = Now { clock: if is_new { now.clock } else { at.clock }, up: now.up };
@@ -125,8 +149,12 @@ impl Agent {
         let is_given_back = |port: &&String| self.given_back.get(*port).is_some_and(is_over);
         let drained: Vec<_> = before.drained.iter().filter(|port| !is_given_back(port)).collect();
         for port in drained {
-            lines.push(match self.drain(port) {
-                Ok(()) => format!("port {port} stays drained, as an agent before this one was told"),
+            // However little room there is: what was in a file has some.
+            lines.push(match self.operator.drain(port) {
+                Ok(_) => {
+                    self.given_back.remove(port);
+                    format!("port {port} stays drained, as an agent before this one was told")
+                }
                 Err(error) => error,
             });
         }

@@ -7,7 +7,7 @@ use crate::operator::{MOST_RULES as MOST_ORDERED, Operator, OperatorRule};
 use crate::series::GroupKey;
 use railweave_telemetry::{LARGEST_POLICY, MOST_RULES, RAILS};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -25,6 +25,12 @@ const ORDERED: &str = "# ordered ";
 
 /// The beginning of the lines that name ports which are sick, each with the reason.
 const SICK: &str = "# sick ";
+
+/// The beginning of the line that has the time of writing, in seconds since 1970, of a file that holds forever.
+const WRITTEN: &str = "# written ";
+
+/// The most lines of each kind that are looked at: a file may have any number, and an agent writes fewer.
+const MOST_LINES: usize = 1024;
 
 /// The most letters of a reason that is taken over.
 const LONGEST_REASON: usize = 128;
@@ -52,6 +58,22 @@ pub(crate) struct Orders<'a> {
 }
 
 impl Orders<'_> {
+    /// Refuses orders of an operator for which a policy file has no room.
+    ///
+    /// # Errors
+    /// If it has none: a sentence.
+    pub(crate) fn check_room(operator: &Operator, drained: Vec<&str>) -> Result<(), String> {
+        // No rule of a file that nobody is named in depends on the user.
+        let left_out = Orders { ordered: operator.rules(), drained, ..Orders::default() }.rules(0).1;
+        if left_out == 0 {
+            return Ok(());
+        }
+        Err(format!(
+            "the policy file has no room for {left_out} of its rules; allowed: about 900 KB with all names of drained \
+             ports; try fewer drained ports, or fewer rules"
+        ))
+    }
+
     /// Returns the rules for a user's folder, one line each, which are empty if nothing is ordered, and the number of
     /// rules that had no room.
     ///
@@ -172,9 +194,13 @@ impl Head<'_> {
         for (port, reason) in self.sick.iter().filter(|(port, _)| is_name(port)) {
             writeln!(text, "{SICK}{port} {reason}").unwrap_or_default();
         }
-        let ttl = self.ttl_s.map_or_else(|| "forever".to_owned(), |ttl_s| ttl_s.to_string());
-        writeln!(text, "written {}\nttl {ttl}", clock.as_secs()).unwrap_or_default();
-        text + rules
+        let written_s = clock.as_secs();
+        let lines = match self.ttl_s {
+            Some(ttl_s) => format!("written {written_s}\nttl {ttl_s}\n"),
+            // Jobs would ignore it if the clock were set back.
+            None => format!("{WRITTEN}{written_s}\nttl forever\n"),
+        };
+        text + &lines + rules
     }
 }
 
@@ -213,32 +239,52 @@ pub enum Origin {
     Other,
 }
 
-/// Returns the origin of a policy file.
-pub fn origin(text: &str) -> Origin {
+/// The writer of a policy file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writer {
+    /// An agent.
+    Agent,
+    /// `railweave policy`, without an agent.
+    Command,
+    /// Somebody else.
+    Other,
+}
+
+/// Returns the writer of a policy file, by its second line alone.
+pub fn writer(text: &str) -> Writer {
     match text.lines().nth(1) {
-        Some(line) if line.starts_with(MARK) => Origin::Agent(inherited(text)),
-        Some(line) if line.starts_with(COMMAND_MARK) => Origin::Command(inherited(text)),
-        _ => Origin::Other,
+        Some(line) if line.starts_with(MARK) => Writer::Agent,
+        Some(line) if line.starts_with(COMMAND_MARK) => Writer::Command,
+        _ => Writer::Other,
     }
 }
 
-fn inherited(text: &str) -> Inherited {
-    let drained = text.lines().filter_map(|line| line.strip_prefix(DRAINED)).filter(|port| is_name(port));
-    let ordered = text.lines().filter_map(|line| OperatorRule::parse(line.strip_prefix(ORDERED)?).ok());
-    let mut rules: Vec<OperatorRule> = Vec::new();
-    for rule in ordered {
-        if rules.len() == MOST_ORDERED {
-            break;
-        }
-        if !rules.iter().any(|newer| newer.key() == rule.key()) {
-            rules.push(rule);
-        }
+/// Returns the origin of a policy file.
+pub fn origin(text: &str) -> Origin {
+    match writer(text) {
+        Writer::Agent => Origin::Agent(inherited(text)),
+        Writer::Command => Origin::Command(inherited(text)),
+        Writer::Other => Origin::Other,
     }
-    let sick = text.lines().filter_map(|line| line.strip_prefix(SICK)?.split_once(' '));
+}
+
+/// Returns the time at which a policy file was written, in seconds since 1970, if it says one.
+pub fn written_s(text: &str) -> Option<u64> {
+    let number = |line: &str| line.trim().parse().ok();
+    let words = text.lines().find_map(|line| number(line.trim().strip_prefix("written")?));
+    words.or_else(|| text.lines().find_map(|line| number(line.strip_prefix(WRITTEN)?)))
+}
+
+fn inherited(text: &str) -> Inherited {
+    let lines = |beginning| text.lines().filter_map(move |line| line.strip_prefix(beginning)).take(MOST_LINES);
+    let drained = lines(DRAINED).filter(|port| is_name(port));
+    let mut keys = HashSet::new();
+    let rules = lines(ORDERED).filter_map(|line| OperatorRule::parse(line).ok());
+    let rules = rules.filter(|rule| keys.insert(rule.key())).take(MOST_ORDERED).collect();
+    let sick = lines(SICK).filter_map(|line| line.split_once(' '));
     let sick = sick.filter(|(port, reason)| is_name(port) && reason.len() <= LONGEST_REASON);
-    let written = text.lines().find_map(|line| line.strip_prefix("written ")?.parse().ok());
     Inherited {
-        written_s: written.unwrap_or_default(),
+        written_s: written_s(text).unwrap_or_default(),
         drained: drained.map(str::to_owned).collect(),
         rules,
         sick: sick.map(|(port, reason)| (port.to_owned(), reason.to_owned())).collect(),
@@ -338,6 +384,34 @@ mod tests {
             let text = format!("railweave-policy 1\n{MARK}\n{SICK}eth1 {}\n", "r".repeat(letters));
             let Origin::Agent(before) = origin(&text) else { panic!("{text}") };
             assert_eq!(before.sick.len(), count);
+        }
+    }
+
+    #[test]
+    fn many_lines_are_looked_at_up_to_a_bound() {
+        let line = |number: usize| format!("{ORDERED}peer=n{number} -> policy speed\n{DRAINED}eth{number}\n");
+        let lines: String = (0..2 * MOST_LINES).map(line).collect();
+        let again = format!("{ORDERED}peer=n0 -> policy static\n");
+        let Origin::Command(before) = origin(&format!("railweave-policy 1\n{COMMAND_MARK}\n{lines}{again}")) else {
+            panic!("it is no file of railweave policy")
+        };
+        assert_eq!((before.rules.len(), before.drained.len()), (MOST_ORDERED, MOST_LINES));
+        assert_eq!(before.rules[0].actions, "policy speed", "the first with these matchers counts");
+        let same = again.repeat(MOST_LINES);
+        let text = format!("railweave-policy 1\n{MARK}\n{same}{ORDERED}any -> policy speed\n");
+        let Origin::Agent(before) = origin(&text) else { panic!("it is no file of an agent") };
+        assert_eq!(before.rules.len(), 1, "the last line is beyond the bound");
+    }
+
+    #[test]
+    fn a_file_that_holds_forever_has_its_time_in_a_comment() {
+        let operator = Operator::default();
+        for (ttl_s, line) in [(None, "\n# written 100\nttl forever\n"), (Some(30), "\nwritten 100\nttl 30\n")] {
+            let head = Head { mark: command_mark("0.1.0 on node1"), operator: &operator, sick: Vec::new(), ttl_s };
+            let text = head.file("", Duration::from_secs(100));
+            assert!(text.ends_with(line), "{text}");
+            let Origin::Command(before) = origin(&text) else { panic!("{text}") };
+            assert_eq!((before.written_s, written_s(&text)), (100, Some(100)));
         }
     }
 

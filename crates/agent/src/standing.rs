@@ -79,6 +79,14 @@ impl Standing {
         self.sick.iter().map(|(port, reason)| (port.as_str(), reason.as_str()))
     }
 
+    /// Returns true if the same is ordered, whatever the order of matchers in a rule.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let rules =
+            |standing: &Self| -> Vec<_> { standing.rules().map(|rule| (rule.key(), rule.actions.clone())).collect() };
+        let drained = |standing: &Self| -> Vec<_> { standing.drained().map(str::to_owned).collect() };
+        drained(self) == drained(other) && self.sick == other.sick && rules(self) == rules(other)
+    }
+
     /// Returns true if nothing is ordered.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -86,7 +94,9 @@ impl Standing {
 
     /// Returns the rules of the file, one line each: drains hold together with rules that name no rails.
     pub fn orders(&self) -> String {
-        self.rules_with(&self.operator).0
+        let drained = self.drained_with(&self.operator);
+        // No rule of a file that nobody is named in depends on the user.
+        Orders { ordered: self.operator.rules(), drained, ..Orders::default() }.rules(0).0
     }
 
     /// Returns the text of the file, as `railweave policy` writes it. `who` has the version and the host, such as
@@ -101,21 +111,14 @@ impl Standing {
     fn change(&mut self, change: impl FnOnce(&mut Operator) -> Result<bool, String>) -> Result<bool, String> {
         let mut operator = self.operator.clone();
         let is_changed = change(&mut operator)?;
-        let left_out = self.rules_with(&operator).1;
-        if left_out > 0 {
-            return Err(format!(
-                "the policy file has no room for {left_out} of its rules; allowed: about 900 KB with all names of \
-                 drained ports; try fewer drained ports, or fewer rules"
-            ));
-        }
+        Orders::check_room(&operator, self.drained_with(&operator))?;
         self.operator = operator;
         Ok(is_changed)
     }
 
-    fn rules_with(&self, operator: &Operator) -> (String, usize) {
+    /// Returns the ports that are to be empty with these orders of an operator.
+    fn drained_with<'a>(&'a self, operator: &'a Operator) -> Vec<&'a str> {
         let drained: BTreeSet<&str> = operator.drained().chain(self.sick.keys().map(String::as_str)).collect();
-        let drained = drained.into_iter().collect();
-        // No rule of a file that nobody is named in depends on the user.
-        Orders { ordered: operator.rules(), drained, ..Orders::default() }.rules(0)
+        drained.into_iter().collect()
     }
 }

@@ -44,7 +44,7 @@ fn a_file_says_again_what_was_ordered() {
         let mark = "# railweave policy 0.1.0 on node1 wrote this; change it with railweave policy";
         assert_eq!(text.lines().nth(1), Some(mark));
         assert!(text.contains(ttl_s.map_or("\nttl forever\n", |_| "\nttl 60\n")), "{text}");
-        assert!(text.contains("\nwritten 1790000000\n") && text.ends_with(&standing.orders()));
+        assert!(text.contains("written 1790000000\n") && text.ends_with(&standing.orders()));
         assert_eq!(Standing::of(&text), Some(standing.clone()));
         Rules::parse(&text).unwrap();
         assert!(matches!(origin(&text), Origin::Command(_)));
@@ -274,10 +274,10 @@ fn an_order_that_is_tried_gives_the_rules_that_it_would_and_changes_nothing() {
         let rules = |host: &Host| [7, 8].map(|user| host.agent.rules(user));
         let before = (rules(&host), host.phase("mlx5_0"), host.phase("mlx5_1"), host.agent.state().findings.len());
         let tried = host.agent.dry_run(order).unwrap().unwrap();
-        let tried = [7, 8].map(|user| {
-            let rules = &tried.iter().find(|it| it.user == user).unwrap().rules;
-            rules.iter().map(|rule| format!("{rule}\n")).collect::<String>()
-        });
+        let text = |rules: &[String]| rules.iter().map(|rule| format!("{rule}\n")).collect::<String>();
+        let of = |user| tried.iter().find(|it| it.user == user).unwrap();
+        assert_eq!([7, 8].map(|user| text(&of(user).before)), before.0, "{order:?}");
+        let tried = [7, 8].map(|user| text(&of(user).rules));
         let after = (rules(&host), host.phase("mlx5_0"), host.phase("mlx5_1"), host.agent.state().findings.len());
         assert_eq!(before, after, "{order:?}");
         let now = host.now();
@@ -295,10 +295,10 @@ fn an_order_that_is_tried_gives_the_rules_that_it_would_and_changes_nothing() {
 
 #[test]
 fn an_order_that_would_fail_fails_when_it_is_tried() {
-    let mut host = Host::new("", &PORTS);
+    let (mut drains, mut rules) = (Host::new("", &PORTS), Host::new("", &PORTS));
     for number in 0..256 {
-        host.agent.drain(&format!("p{number}")).unwrap();
-        let _ = host.agent.set_rule(&format!("peer=n{number} -> policy speed"), host.now());
+        drains.agent.drain(&format!("p{number}")).unwrap();
+        let _ = rules.agent.set_rule(&format!("peer=n{number} -> policy speed"), rules.now());
     }
     for order in [
         OperatorOrder::Drain("7"),
@@ -306,6 +306,7 @@ fn an_order_that_would_fail_fails_when_it_is_tried() {
         OperatorOrder::Set("peer=a"),
         OperatorOrder::Set("peer=a -> policy speed"),
     ] {
+        let host = if matches!(order, OperatorOrder::Drain(_)) { &mut drains } else { &mut rules };
         let tried = host.agent.dry_run(order).unwrap_err();
         let now = host.now();
         let given = match order {
@@ -316,12 +317,34 @@ fn an_order_that_would_fail_fails_when_it_is_tried() {
         assert_eq!(given, Err(tried));
     }
     for order in [OperatorOrder::GiveBack("eth0"), OperatorOrder::Clear("any")] {
-        assert_eq!(host.agent.dry_run(order), Ok(None));
+        assert_eq!(drains.agent.dry_run(order), Ok(None));
     }
     // The neighbours.
-    for order in [OperatorOrder::Drain("p7"), OperatorOrder::Set("peer=n7 -> policy static")] {
-        assert!(matches!(host.agent.dry_run(order), Ok(Some(_))));
+    assert!(matches!(drains.agent.dry_run(OperatorOrder::Drain("p7")), Ok(Some(_))));
+    assert!(matches!(rules.agent.dry_run(OperatorOrder::Set("peer=n7 -> policy static")), Ok(Some(_))));
+}
+
+#[test]
+fn orders_that_policy_files_have_no_room_for_are_refused() {
+    let mut host = Host::new("", &PORTS);
+    let now = host.now();
+    let name = |number: usize| format!("{}{number:03}", "p".repeat(60));
+    for number in 0..20 {
+        host.agent.drain(&name(number)).unwrap();
     }
+    let rule = |number: usize| format!("peer={}{number:03} -> policy speed", "n".repeat(900));
+    let refused = (0..250).find_map(|number| Some((number, host.agent.set_rule(&rule(number), now).err()?)));
+    let (number, error) = refused.expect("the rules have more bytes than a policy file");
+    assert!(error.contains("has no room for 1 of its rules; allowed: about 900 KB"), "{error}");
+    assert_eq!(host.agent.operator_rules().count(), number);
+    assert_eq!(host.agent.dry_run(OperatorOrder::Set(&rule(number))), Err(error));
+    let error = (20..256).find_map(|number| host.agent.drain(&name(number)).err()).expect("drains make rules longer");
+    assert!(error.contains("has no room for "), "{error}");
+    // The neighbours: what goes, and what was there before.
+    host.agent.set_rule(&rule(number - 1), now).unwrap();
+    host.agent.drain(&name(0)).unwrap();
+    assert!(host.agent.clear_rule(&format!("peer={}000", "n".repeat(900)), now).is_some());
+    host.agent.set_rule("peer=b -> policy speed", now).unwrap();
 }
 
 #[test]
