@@ -1,10 +1,11 @@
 //! A run dir that the agent watches, and its policy file.
 
 use super::files::File;
+use super::found::{Found, foreign};
 use super::log;
 use super::shared::Shared;
-use railweave_agent::{Agent, Keeper, Keeping, Origin, Steers, origin};
-use railweave_telemetry::{FileError, Files, Folder, FolderError, FoundPolicy, HistoryEntry, Lock, Rules, Stamp};
+use railweave_agent::{Agent, Keeper, Keeping, Steers};
+use railweave_telemetry::{FileError, Files, Folder, FolderError, FoundPolicy, HistoryEntry, Lock};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -30,15 +31,6 @@ pub(super) struct Watched {
     /// The time of the last look at its files, and the name of the file with which the next one begins.
     pub(super) read_at: Instant,
     next: String,
-}
-
-/// A policy file that is there.
-struct Found {
-    stamp: Stamp,
-    /// True if an agent wrote it. Otherwise somebody else did, and it is left alone.
-    is_agents: bool,
-    /// The last second in which it holds, since 1970; `None` if it holds until it is removed.
-    end_s: Option<u64>,
 }
 
 impl Watched {
@@ -181,7 +173,13 @@ impl Watched {
         let steers = match self.prepare(shared) {
             Ok(()) if self.is_inherited && shared.agent().is_undecided() => Steers::Yes,
             Ok(()) => self.write(shared),
-            Err(reason) => Steers::No(reason),
+            Err(reason) => {
+                // Its owner may clear it with `railweave policy`, which needs the lock.
+                if self.is_kept_out() {
+                    drop(self.lock.take());
+                }
+                Steers::No(reason)
+            }
         };
         shared.agent().set_steers(user, &path, steers.clone());
         self.steers.clone_from(&steers);
@@ -193,6 +191,39 @@ impl Watched {
         self.lock.as_ref().is_some_and(|lock| self.folder.honours(lock))
     }
 
+    /// Returns true if the policy file of the last look was that of somebody else.
+    fn is_kept_out(&self) -> bool {
+        self.found.as_ref().is_some_and(|found| !found.is_agents)
+    }
+
+    /// Takes the right to steer.
+    ///
+    /// # Errors
+    /// If somebody else has it: a sentence.
+    fn take_lock(&mut self) -> Result<(), String> {
+        let path = self.path();
+        let was_kept_out = self.is_kept_out();
+        // Whoever has it meanwhile may leave orders in the file; one of somebody else is known until it changes.
+        self.found = self.found.take().filter(|found| !found.is_agents);
+        (self.lock, self.is_inherited) = (None, false);
+        match self.folder.lock() {
+            Ok(Some(lock)) => self.lock = Some(lock),
+            // Most likely `railweave policy` has it for a moment, to change that file.
+            Ok(None) if was_kept_out => {
+                let stamp = self.found.as_ref().map(|found| found.stamp);
+                if !matches!(self.folder.policy_since(stamp), Ok(None)) {
+                    self.found = None;
+                }
+                return Err(foreign(&path));
+            }
+            Ok(None) => {
+                return Err(format!("another agent steers \"{path}\"; this one only watches there until that ends"));
+            }
+            Err(error) => return Err(format!("\"{path}/agent.lock\" {error}")),
+        }
+        Ok(())
+    }
+
     /// Makes sure that this agent may write the policy file.
     ///
     /// # Errors
@@ -200,17 +231,7 @@ impl Watched {
     fn prepare(&mut self, shared: &Shared) -> Result<(), String> {
         let path = self.path();
         if !self.has_lock() {
-            // Whoever has it meanwhile may leave orders in the file.
-            (self.lock, self.found, self.is_inherited) = (None, None, false);
-            match self.folder.lock() {
-                Ok(Some(lock)) => self.lock = Some(lock),
-                Ok(None) => {
-                    return Err(format!(
-                        "another agent steers \"{path}\"; this one only watches there until that ends"
-                    ));
-                }
-                Err(error) => return Err(format!("\"{path}/agent.lock\" {error}")),
-            }
+            self.take_lock()?;
         }
         // Users may write large ones, so each is read once.
         match self.folder.policy_since(self.found.as_ref().map(|found| found.stamp)) {
@@ -228,10 +249,7 @@ impl Watched {
         }
         let clock_s = shared.now().clock.as_secs();
         match &self.found {
-            Some(Found { is_agents: false, end_s, .. }) if end_s.is_none_or(|end_s| clock_s <= end_s) => Err(format!(
-                "\"{path}/policy\" was written by somebody else, and this agent leaves it alone; try removing it, or \
-                 its rules in `fixed` of the agent's configuration"
-            )),
+            Some(found) if found.keeps_out(clock_s) => Err(foreign(&path)),
             _ => Ok(()),
         }
     }
@@ -240,7 +258,7 @@ impl Watched {
     fn take_in(&mut self, policy: &FoundPolicy, shared: &Shared) {
         let FoundPolicy { text, owner, stamp } = policy;
         if self.written.as_ref() == Some(text) {
-            self.found = Some(Found { stamp: *stamp, is_agents: true, end_s: None });
+            self.found = Some(Found::own(*stamp));
             return;
         }
         // Whatever this agent wrote before is gone.
@@ -248,21 +266,18 @@ impl Watched {
         // A drain is for the whole host, and every user may write a file that looks like an agent's: only this user's
         // own says what an operator ordered, however old it is.
         let is_own = self.is_own() && *owner == self.folder.owner();
-        let before = match origin(text) {
-            Origin::Agent(before) => before,
-            Origin::Command(before) if is_own => before,
-            // Other users steer their own jobs so.
-            Origin::Command(_) | Origin::Other => {
-                let end_s = Rules::parse(text).ok().and_then(|rules| rules.end_s());
-                let found = Found { stamp: *stamp, is_agents: false, end_s };
-                (self.keeper, self.found) = (Keeper::new(false), Some(found));
-                return;
-            }
-        };
-        (self.keeper, self.found) = (Keeper::new(true), Some(Found { stamp: *stamp, is_agents: true, end_s: None }));
-        if !std::mem::replace(&mut self.is_inherited, true) && is_own {
-            let lines = shared.inherit(&before);
-            lines.iter().for_each(|line| log::say(line));
+        let found = self.found.insert(Found::new(policy, is_own));
+        self.keeper = Keeper::new(found.is_agents);
+        if !found.is_agents || std::mem::replace(&mut self.is_inherited, true) || !is_own {
+            return;
+        }
+        let Some((before, had_end)) = found.inherited(text, shared.now().clock.as_secs()) else { return };
+        shared.inherit(&before).iter().for_each(|line| log::say(line));
+        if had_end {
+            let path = self.path();
+            log::say(&format!(
+                "the orders of \"{path}/policy\" were to end with --for, and hold until they are cleared"
+            ));
         }
     }
 
@@ -327,7 +342,7 @@ impl Watched {
 
     /// Writes the policy file once more, so that it holds for its whole time to live after the agent's end.
     pub(super) fn leave(&mut self, shared: &Shared) {
-        if self.lock.is_none() {
+        if self.lock.is_none() && !self.is_kept_out() {
             return;
         }
         let before = self.steers.clone();
@@ -492,6 +507,51 @@ mod tests {
         let Steers::No(reason) = watch(&path).steer(&root) else { panic!("it steers") };
         assert!(reason.contains("was written by somebody else"), "{reason}");
         assert!(root.agent().operator_rules().next().is_none() && fs::read_to_string(&policy).unwrap() == text);
+    }
+
+    #[test]
+    fn orders_that_have_ended_leave_nothing_and_others_lose_their_end() {
+        let scratch = Scratch::new("ended");
+        let (path, policy) = run_dir(&scratch);
+        let mut standing = Standing::default();
+        standing.drain("rail1").unwrap();
+        for (age_s, drained) in [(100, false), (10, true)] {
+            let shared = shared();
+            let written = shared.now().clock - Duration::from_secs(age_s);
+            fs::write(&policy, standing.file("0.1.0 on node1", written, Some(60))).unwrap();
+            assert_eq!(watch(&path).steer(&shared), Steers::Yes);
+            assert_eq!(shared.agent().drained_by_operator().count(), usize::from(drained), "{age_s}");
+            let text = fs::read_to_string(&policy).unwrap_or_default();
+            assert_eq!(text.contains("# railweave agent"), drained, "{age_s}: {text}");
+            assert_eq!(policy.exists(), drained);
+        }
+    }
+
+    #[test]
+    fn a_foreign_file_leaves_the_lock_to_others() {
+        let scratch = Scratch::new("kept-out");
+        let (path, policy) = run_dir(&scratch);
+        let shared = shared();
+        shared.agent().drain("rail1").unwrap();
+        fs::write(&policy, FOREIGN).unwrap();
+        let mut watched = watch(&path);
+        let kept_out = watched.steer(&shared);
+        assert!(matches!(&kept_out, Steers::No(reason) if reason.contains("was written by somebody else")));
+        let folder = Folder::open(&path).unwrap();
+        let lock = folder.lock().unwrap().expect("the agent has given the lock back");
+        assert_eq!(watched.steer(&shared), kept_out, "somebody has the lock, and changes the file");
+        fs::remove_file(&policy).unwrap();
+        assert_eq!(watched.steer(&shared), kept_out);
+        assert!(matches!(watched.steer(&shared), Steers::No(reason) if reason.contains("another agent steers")));
+        drop(lock);
+        assert_eq!(watched.steer(&shared), Steers::Yes);
+        assert!(folder.lock().unwrap().is_none(), "the agent steers");
+        fs::write(&policy, FOREIGN).unwrap();
+        assert_eq!(watched.steer(&shared), kept_out);
+        drop(folder.lock().unwrap().expect("the lock is given back again"));
+        fs::remove_file(&policy).unwrap();
+        watched.leave(&shared);
+        assert!(fs::read_to_string(&policy).unwrap().contains("# drained rail1\n"));
     }
 
     #[test]

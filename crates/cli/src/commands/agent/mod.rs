@@ -7,6 +7,7 @@ mod answers;
 mod arguments;
 mod files;
 mod folders;
+mod found;
 mod log;
 mod looks;
 mod orders;
