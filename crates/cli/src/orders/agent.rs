@@ -3,18 +3,20 @@
 use super::client::{Client, Failure, encoded};
 use super::effect::{covers, drain};
 use super::outcome::{By, Drained, InForce, Order, OrderedRule, Outcome, Preview};
-use super::sentences::{drained_before, key, no_drain, no_rule, set_before};
+use super::sentences::{drained_before, no_drain, no_rule, set_before};
 use hyper::Method;
-use railweave_telemetry::LARGEST_POLICY;
+use railweave_agent::matchers_key as key;
+use railweave_telemetry::{LARGEST_POLICY, Rules};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::HashSet;
 use std::path::Path;
 
 /// The most entries of a list that are looked at: an agent has fewer.
 const MOST: usize = 4096;
 
 /// The most drains among which those that stand for others are found.
-const FEW: usize = 512;
+const FEW: usize = 256;
 
 /// The most letters of a reason that is repeated.
 const LONGEST_REASON: usize = 1000;
@@ -38,7 +40,14 @@ struct RunDir {
 /// The answer to an order that was only asked about.
 #[derive(Deserialize)]
 struct Trial {
-    users: Vec<User>,
+    users: Vec<TrialUser>,
+}
+
+#[derive(Deserialize)]
+struct TrialUser {
+    user: u32,
+    before: Vec<String>,
+    rules: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -126,12 +135,15 @@ impl Agent {
         let rules = self.rules()?.unwrap_or_default().into_iter();
         let drains = self.drains()?;
         // Each name that stands for others comes together with these.
+        let few = if drains.len() > FEW { &[][..] } else { &drains[..] };
+        let names: Vec<(&Drained, Option<Rules>)> = few.iter().map(|drained| (drained, drain(&drained.port))).collect();
         let is_part = |one: &Drained| {
             let stands = |other: &&Drained| other.port != one.port && other.reasons == one.reasons;
-            drains.iter().filter(stands).any(|other| stands_for(&other.port, &one.port))
+            let mut others = names.iter().filter(|(other, _)| stands(other));
+            others.any(|(_, rules)| rules.as_ref().is_some_and(|rules| covers(rules, &one.port)))
         };
         Ok(InForce {
-            drains: drains.iter().filter(|drained| drains.len() > FEW || !is_part(drained)).cloned().collect(),
+            drains: drains.iter().filter(|drained| !is_part(drained)).cloned().collect(),
             rules: rules
                 .take(MOST)
                 .map(|rule| OrderedRule { matchers: rule.matchers, actions: rule.actions })
@@ -157,7 +169,8 @@ impl Agent {
         }
     }
 
-    fn drains(&self) -> Result<Vec<Drained>, Failure> {
+    /// Returns all ports that are to be empty, also those for which the names of others stand.
+    pub(super) fn drains(&self) -> Result<Vec<Drained>, Failure> {
         let ports: Vec<Port> = self.client.get("/api/v1/drains")?;
         let drained = |Port { port, drain: Drain { reasons, phase } }: Port| Drained {
             port,
@@ -206,20 +219,48 @@ impl Agent {
             let reasons: Vec<_> = drained.reasons.iter().filter(|reason| *reason != "operator").cloned().collect();
             notes.push(format!("port {port} stays drained for another reason ({})", reasons.join(", ")));
         }
-        let preview = self.send(&Method::DELETE, "drains", port, None, is_trial)?;
-        Ok(Outcome { order, is_changed: true, notes, preview })
+        match self.send(&Method::DELETE, "drains", port, None, is_trial) {
+            // Somebody else has given it back meanwhile.
+            Err(Failure::Refused(404, _)) => self.unchanged(order, no_drain(port), is_trial),
+            preview => Ok(Outcome { order, is_changed: true, notes, preview: preview? }),
+        }
     }
 
-    pub(super) fn set(&self, rule: &OrderedRule, is_trial: bool) -> Result<Outcome, Failure> {
+    /// Sets rules, the last first, and calls `done` with each outcome.
+    pub(super) fn set(
+        &self,
+        rules: &[OrderedRule],
+        is_trial: bool,
+        mut done: impl FnMut(Outcome),
+    ) -> Result<(), Failure> {
+        let present = self.rules()?.ok_or_else(|| self.too_old())?;
+        let present: Vec<_> = present.iter().take(MOST).map(|it| (key(&it.matchers), &it.actions)).collect();
+        // All together may be as they are, although each would come first.
+        let new = rules.iter().map(|rule| (key(&rule.matchers), &rule.actions));
+        let mut keys = HashSet::new();
+        let after: Vec<_> = new.chain(present.iter().cloned()).filter(|(key, _)| keys.insert(key.clone())).collect();
+        let is_same = after == present;
+        for rule in rules.iter().rev() {
+            done(if is_same { self.set_before(rule, is_trial)? } else { self.set_one(rule, is_trial)? });
+        }
+        Ok(())
+    }
+
+    fn set_before(&self, OrderedRule { matchers, actions }: &OrderedRule, is_trial: bool) -> Result<Outcome, Failure> {
+        let order = Order::Set { matchers: matchers.clone(), actions: actions.clone() };
+        self.unchanged(order, set_before(matchers, actions), is_trial)
+    }
+
+    fn set_one(&self, rule: &OrderedRule, is_trial: bool) -> Result<Outcome, Failure> {
         let OrderedRule { matchers, actions } = rule;
         let present = self.rules()?.ok_or_else(|| self.too_old())?;
         // One that is not the first comes first again.
         let is_same = |it: &Rule| key(&it.matchers) == key(matchers);
         let is_first = present.first().is_some_and(|first| is_same(first) && first.actions == *actions);
-        let order = Order::Set { matchers: matchers.clone(), actions: actions.clone() };
         if is_first {
-            return self.unchanged(order, set_before(matchers, actions), is_trial);
+            return self.set_before(rule, is_trial);
         }
+        let order = Order::Set { matchers: matchers.clone(), actions: actions.clone() };
         let mut notes = Vec::new();
         if let Some(before) = present.iter().find(|it| is_same(it) && it.actions != *actions) {
             notes.push(format!("it replaces {matchers} -> {}", before.actions));
@@ -235,8 +276,10 @@ impl Agent {
         let Some(rule) = present.iter().find(|rule| key(&rule.matchers) == key(matchers)) else {
             return self.unchanged(order, no_rule(matchers), is_trial);
         };
-        let preview = self.send(&Method::DELETE, "rules", &rule.matchers, None, is_trial)?;
-        Ok(Outcome { order, is_changed: true, notes: Vec::new(), preview })
+        match self.send(&Method::DELETE, "rules", &rule.matchers, None, is_trial) {
+            Err(Failure::Refused(404, _)) => self.unchanged(order, no_rule(matchers), is_trial),
+            preview => Ok(Outcome { order, is_changed: true, notes: Vec::new(), preview: preview? }),
+        }
     }
 
     /// Sends an order, or asks about it.
@@ -257,15 +300,16 @@ impl Agent {
         if self.rules()?.is_none() {
             return Err(self.too_old());
         }
-        let users: Vec<User> = self.client.get("/api/v1/users")?;
         let answer = self.client.order(method, &format!("{path}?dry_run=true"), body)?;
-        let Trial { users: after } = self.client.read(&answer)?;
-        Ok(Some(Preview { before: self.lines(&users)?, after: self.lines(&after)? }))
+        let Trial { users } = self.client.read(&answer)?;
+        let before = users.iter().map(|user| (user.user, user.before.clone()));
+        let after = users.iter().map(|user| (user.user, user.rules.clone()));
+        Ok(Some(Preview { before: self.lines(before)?, after: self.lines(after)? }))
     }
 
-    /// Returns the rules of the run dir's user.
-    fn lines(&self, users: &[User]) -> Result<String, Failure> {
-        let rules = users.iter().filter(|user| user.user == self.user).flat_map(|user| &user.rules);
+    /// Returns the rules of the run dir's user, of those of all users.
+    fn lines(&self, users: impl Iterator<Item = (u32, Vec<String>)>) -> Result<String, Failure> {
+        let rules = users.filter(|(user, _)| *user == self.user).flat_map(|(_, rules)| rules);
         let lines: String = rules.map(|rule| format!("{rule}\n")).collect();
         if lines.len() as u64 > LARGEST_POLICY {
             return Err(self.client.useless("has answered with more rules than a policy file may have"));
@@ -277,7 +321,7 @@ impl Agent {
     fn unchanged(&self, order: Order, note: String, is_trial: bool) -> Result<Outcome, Failure> {
         let preview = if is_trial {
             let users: Vec<User> = self.client.get("/api/v1/users")?;
-            let present = self.lines(&users)?;
+            let present = self.lines(users.into_iter().map(|user| (user.user, user.rules)))?;
             Some(Preview { before: present.clone(), after: present })
         } else {
             None
@@ -288,11 +332,6 @@ impl Agent {
     fn too_old(&self) -> Failure {
         self.client.useless("is an agent that takes drains alone, without trials")
     }
-}
-
-/// Returns true if the name of an adapter or interface stands for a port.
-fn stands_for(name: &str, port: &str) -> bool {
-    drain(name).is_some_and(|rules| covers(&rules, port))
 }
 
 /// Returns true if both paths lead to one folder.

@@ -19,9 +19,20 @@ pub(super) struct Direct {
     run_dir: RunDir,
     /// The time for which the file holds; `None` if until it is removed.
     ttl: Option<Duration>,
-    /// The orders after those that were only asked about.
-    trial: Option<Standing>,
+    /// The state after the orders that were only asked about.
+    trial: Option<Trial>,
 }
+
+/// The state after orders that were only asked about.
+#[derive(Debug)]
+struct Trial {
+    standing: Standing,
+    /// True if they hold until they are cleared.
+    holds: bool,
+}
+
+/// The longest time for which a file may hold, in seconds.
+const LONGEST_TTL_S: u64 = 86_400;
 
 /// Takes the right to steer a run dir for a moment. Returns `None` if an agent has it.
 ///
@@ -161,7 +172,7 @@ impl Direct {
             if Folder::open(self.run_dir.path()).is_err_and(|error| error.is_missing()) {
                 self.check_own()?;
             }
-            return changes.iter().map(|change| self.judge(change)).collect();
+            return self.judge(changes);
         }
         let path = self.run_dir.path();
         let folder = match Folder::open(path) {
@@ -192,42 +203,54 @@ impl Direct {
         Ok((standing, found.by_agent().then(|| note.to_owned())))
     }
 
-    fn judge(&mut self, change: &Change) -> Result<Outcome, String> {
+    fn judge(&mut self, changes: &[Change]) -> Result<Vec<Outcome>, String> {
         let found = self.found()?;
         let mut notes = Vec::new();
-        let (mut standing, before) = match self.trial.take() {
-            Some(standing) => (standing.clone(), standing.orders()),
+        let (mut standing, mut before, holds) = match self.trial.take() {
+            Some(Trial { standing, holds }) => (standing.clone(), standing.orders(), holds),
             None => {
                 let (standing, note) = Self::before(found.as_ref())?;
                 notes.extend(note);
                 // Jobs follow the file that is there, whoever wrote it.
                 let before = found.as_ref().filter(|found| found.is_in_force()).map(Found::lines);
-                (standing, before.unwrap_or_default())
+                (standing, before.unwrap_or_default(), found.as_ref().is_some_and(holds))
             }
         };
-        let is_changed = (change.apply)(&mut standing)?;
-        if !is_changed {
-            notes.push(change.same.clone());
+        let first = before.clone();
+        let (mut outcomes, has_changed) = apply(changes, &mut standing, |change, is_changed, standing| {
+            let after = if is_changed || change.is_new { standing.orders() } else { before.clone() };
+            Some(Preview { before: std::mem::replace(&mut before, after.clone()), after })
+        })?;
+        if !has_changed {
+            outcomes.iter_mut().for_each(|outcome| {
+                outcome.preview = Some(Preview { before: first.clone(), after: before.clone() });
+            });
         }
-        let after = if is_changed || change.is_new { standing.orders() } else { before.clone() };
-        self.trial = Some(standing);
-        Ok(Outcome { order: change.order.clone(), is_changed, notes, preview: Some(Preview { before, after }) })
+        let is_new = changes.iter().any(|change| change.is_new);
+        settle(&mut outcomes, changes, is_new && (self.ttl.is_some() || !holds));
+        if is_new && (self.ttl.is_some() || !holds) {
+            notes.extend(end(found.as_ref(), self.ttl_s()));
+        }
+        if let Some(last) = outcomes.last_mut() {
+            last.notes.extend(notes);
+        }
+        self.trial = Some(Trial { standing, holds: if is_new { self.ttl.is_none() } else { holds } });
+        Ok(outcomes)
+    }
+
+    fn ttl_s(&self) -> Option<u64> {
+        self.ttl.map(|ttl| ttl.as_secs().clamp(1, LONGEST_TTL_S))
     }
 
     fn write(&mut self, folder: &Folder, changes: &[Change]) -> Result<Vec<Outcome>, String> {
         let shown = folder.path().join("policy");
         let found = Found::read(folder, now())?;
         let (mut standing, note) = Self::before(found.as_ref())?;
-        let mut outcomes = Vec::new();
-        for change in changes {
-            let is_changed = (change.apply)(&mut standing)?;
-            let notes = if is_changed { Vec::new() } else { vec![change.same.clone()] };
-            outcomes.push(Outcome { order: change.order.clone(), is_changed, notes, preview: None });
-        }
-        let has_changed = outcomes.iter().any(|outcome| outcome.is_changed);
+        let (mut outcomes, has_changed) = apply(changes, &mut standing, |_, _, _| None)?;
         let is_new = changes.iter().any(|change| change.is_new);
-        let holds = found.as_ref().is_some_and(|found| found.is_in_force() && found.ttl_s.is_none());
-        if !has_changed && (!is_new || (holds && self.ttl.is_none())) {
+        let is_moved = is_new && (self.ttl.is_some() || !found.as_ref().is_some_and(holds));
+        settle(&mut outcomes, changes, is_moved);
+        if !has_changed && !is_moved {
             return Ok(outcomes);
         }
         let failed = |error| format!("\"{}\" {error}; the orders are as they were", shown.display());
@@ -236,7 +259,7 @@ impl Direct {
             folder.remove_policy().map_err(failed)?;
         } else {
             // Orders that go do not change the time for which the others hold.
-            let ttl_s = if is_new { self.ttl.map(|ttl| ttl.as_secs().max(1)) } else { remaining(found.as_ref()) };
+            let ttl_s = if is_new { self.ttl_s() } else { remaining(found.as_ref()) };
             folder.put_policy(&standing.file(&who(), now(), ttl_s)).map_err(failed)?;
             notes.extend(end(found.as_ref(), ttl_s).filter(|_| is_new));
         }
@@ -256,12 +279,48 @@ impl Direct {
     }
 }
 
+/// Returns true if a file holds until it is cleared.
+fn holds(found: &Found) -> bool {
+    found.is_in_force() && found.ttl_s.is_none()
+}
+
+/// Applies changes, and returns their outcomes without notes, and true if anything is another way than before: several
+/// rules may come in the order that they have already. `look` has the preview of each change.
+fn apply(
+    changes: &[Change],
+    standing: &mut Standing,
+    mut look: impl FnMut(&Change, bool, &Standing) -> Option<Preview>,
+) -> Result<(Vec<Outcome>, bool), String> {
+    let first = standing.clone();
+    let mut outcomes = Vec::new();
+    for change in changes {
+        let is_changed = (change.apply)(standing)?;
+        let preview = look(change, is_changed, standing);
+        outcomes.push(Outcome { order: change.order.clone(), is_changed, notes: Vec::new(), preview });
+    }
+    if standing.is_like(&first) {
+        *standing = first;
+        outcomes.iter_mut().for_each(|outcome| outcome.is_changed = false);
+    }
+    let has_changed = outcomes.iter().any(|outcome| outcome.is_changed);
+    Ok((outcomes, has_changed))
+}
+
+/// Notes which orders stood before. With `is_moved`, the end of all orders is another one, which is a change too.
+fn settle(outcomes: &mut [Outcome], changes: &[Change], is_moved: bool) {
+    for (outcome, change) in outcomes.iter_mut().zip(changes).filter(|(outcome, _)| !outcome.is_changed) {
+        outcome.notes.push(change.same.clone());
+        outcome.is_changed = is_moved && change.is_new;
+    }
+}
+
 /// Returns the time for which the orders of a file that `railweave policy` wrote still hold; `None` if until they are
 /// cleared.
 fn remaining(found: Option<&Found>) -> Option<u64> {
-    let found = found.filter(|found| found.is_in_force() && !found.by_agent())?;
+    let found = found.filter(|found| !found.is_over && !found.by_agent())?;
     let end_s = found.written_s?.saturating_add(found.ttl_s?);
-    Some(end_s.saturating_sub(now().as_secs()).max(1))
+    // The clock may have been set back since.
+    Some(end_s.saturating_sub(now().as_secs()).clamp(1, LONGEST_TTL_S))
 }
 
 /// Returns a sentence about the end of all orders of a file, if it is another one than before.

@@ -1,7 +1,7 @@
 //! The telemetry files of a run dir, one after the other.
 
-use railweave_telemetry::{Files, Folder, Presence, ReadError, Snapshot, read_each};
-use std::io::ErrorKind;
+use crate::host::{Followed, Seen};
+use railweave_telemetry::{FileError, Files, Folder, Presence, Snapshot};
 use std::path::Path;
 
 /// Calls `each` with the files of processes that may run, and returns sentences about those that cannot be read. No
@@ -15,16 +15,19 @@ pub(crate) fn read(folder: &Folder, mut each: impl FnMut(&Path, Snapshot)) -> Re
     let Files { names, more } = folder
         .files()
         .map_err(|error| format!("\"{shown}\" cannot be listed: {error}; allowed: a folder that this user can read"))?;
-    let paths: Vec<_> = names.iter().map(|name| path.join(name)).collect();
-    let mut damaged = Vec::new();
-    read_each(&paths, |place, result| match result {
-        Ok(snapshot) if snapshot.state.process.presence() == Presence::Gone => {}
-        Ok(snapshot) => each(&paths[place], snapshot),
-        // It was removed meanwhile.
-        Err(ReadError::File { error, .. }) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => damaged.push(error.to_string()),
-    });
-    damaged.sort();
+    let missing = FileError::Missing.to_string();
+    let (mut damaged, mut buffer) = (Vec::new(), Vec::new());
+    for name in names {
+        let file = path.join(&name);
+        match Followed::default().look(folder, &name, &mut buffer) {
+            Some(Seen::Changed(_, Presence::Gone)) => {}
+            Some(Seen::Changed(snapshot, _)) => each(&file, *snapshot),
+            // It was removed meanwhile.
+            Some(Seen::Refused(reason)) if reason == missing => {}
+            Some(Seen::Refused(reason)) => damaged.push(format!("\"{}\" {reason}", file.display())),
+            Some(Seen::Kept(_)) | None => damaged.push(format!("\"{}\" is being written; try again", file.display())),
+        }
+    }
     damaged.extend(more.map(|more| format!("\"{shown}\" {more}")));
     Ok(damaged)
 }

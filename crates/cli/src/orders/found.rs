@@ -1,7 +1,7 @@
 //! The policy file that is in a run dir.
 
 use crate::output::printable;
-use railweave_agent::Standing;
+use railweave_agent::{Standing, Writer, writer, written_s};
 use railweave_telemetry::{FileError, Folder, FolderError, FoundPolicy, Rules};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,6 +29,8 @@ pub(crate) struct Found {
     path: PathBuf,
     text: String,
     pub(crate) state: State,
+    /// True if its time is over. One whose time has not come is of a clock that was set back since.
+    pub(crate) is_over: bool,
     /// The time of writing in seconds since 1970, if it says one.
     pub(crate) written_s: Option<u64>,
     /// The time for which it holds from then on, in seconds; `None` if until it is removed.
@@ -55,14 +57,16 @@ impl Found {
             lines.filter_map(|line| line.strip_prefix(word)).find(|rest| rest.starts_with(char::is_whitespace))
         };
         let number = |word: &str| value(word).and_then(|value| value.trim().parse::<u64>().ok());
-        let (written_s, ttl_s) = (number("written"), number("ttl"));
-        let state = match Rules::parse(&text) {
-            Err(error) => State::Wrong(printable(&error.to_string())),
-            Ok(_) if written_s.is_some_and(|written_s| written_s > now_s.saturating_add(AHEAD_S)) => State::Stale,
-            Ok(rules) if rules.end_s().is_some_and(|end_s| now_s > end_s) => State::Stale,
-            Ok(_) => State::InForce,
+        let ttl_s = number("ttl");
+        let is_early = number("written").is_some_and(|written_s| written_s > now_s.saturating_add(AHEAD_S));
+        let (state, is_over) = match Rules::parse(&text) {
+            Err(error) => (State::Wrong(printable(&error.to_string())), false),
+            Ok(rules) if rules.end_s().is_some_and(|end_s| now_s > end_s) => (State::Stale, true),
+            Ok(_) if is_early => (State::Stale, false),
+            Ok(_) => (State::InForce, false),
         };
-        Self { path, text, state, written_s, ttl_s }
+        let written_s = written_s(&text);
+        Self { path, text, state, is_over, written_s, ttl_s }
     }
 
     /// Returns the orders of an operator that stand in it.
@@ -72,9 +76,9 @@ impl Found {
     pub(crate) fn standing(&self) -> Result<Standing, String> {
         match Standing::of(&self.text) {
             // Its end was an order too; but an agent's file only ends because the agent did.
-            Some(_) if self.state == State::Stale && !self.by_agent() => Ok(Standing::default()),
+            Some(_) if self.is_over && !self.by_agent() => Ok(Standing::default()),
             Some(standing) => Ok(standing),
-            None if self.state == State::Stale => Ok(Standing::default()),
+            None if self.is_over => Ok(Standing::default()),
             None => Err(format!(
                 "\"{}\" was written by somebody else, and is left alone; allowed: a file of an agent or of `railweave \
                  policy`; try removing it, or giving its rules by `railweave policy set` after that",
@@ -90,7 +94,7 @@ impl Found {
 
     /// Returns true if an agent wrote it, and not `railweave policy`.
     pub(crate) fn by_agent(&self) -> bool {
-        self.text.lines().nth(1).is_some_and(|line| line.starts_with("# railweave agent"))
+        writer(&self.text) == Writer::Agent
     }
 
     /// Returns the words by which it names its writer; `None` if that is neither an agent nor `railweave policy`.
@@ -148,5 +152,19 @@ mod tests {
         assert!(found(&text, 1031).standing().unwrap().is_empty());
         let agents = text.replace("# railweave policy", "# railweave agent");
         assert_eq!(found(&agents, 1031).standing().unwrap(), standing);
+    }
+
+    #[test]
+    fn orders_of_a_clock_that_was_set_back_stand() {
+        let mut standing = Standing::default();
+        standing.drain("eth1").unwrap();
+        for (ttl_s, state) in [(None, State::InForce), (Some(30), State::Stale)] {
+            let text = standing.file("0.1.0 on node1", Duration::from_secs(1000), ttl_s);
+            let found = found(&text, 500);
+            assert_eq!((&found.state, found.written_s), (&state, Some(1000)));
+            assert_eq!(found.standing().unwrap(), standing, "{text}");
+        }
+        let foreign = "railweave-policy 1\nwritten 1000\nttl 30\nany -> policy speed\n";
+        assert!(found(foreign, 500).standing().is_err(), "its time comes");
     }
 }

@@ -23,7 +23,12 @@ use self::direct::Direct;
 use crate::output::printable;
 use railweave_telemetry::{Folder, RunDir};
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
+
+/// Looks at a lock, and the pause between two: an agent that does not steer may have it for a moment.
+const LOOKS: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// The advice if an agent steers that takes no orders here.
 const ELSEWHERE: &str = "try `railweave policy` as root or as the user of that agent, or its API with the token";
@@ -39,6 +44,8 @@ pub(crate) struct Orders {
 enum Taker {
     Agent(Agent),
     File(Direct),
+    /// An agent that cannot be asked, for this reason: a sentence. Its policy file says what is ordered.
+    Elsewhere(Direct, String),
 }
 
 impl Orders {
@@ -48,6 +55,38 @@ impl Orders {
     /// # Errors
     /// If an agent steers it that cannot be asked, or the folder cannot be used: a sentence.
     pub(crate) fn find(run_dir: &RunDir) -> Result<Self, String> {
+        let orders = Self::seek(run_dir, |folder| {
+            // Without the file, nobody has the lock, and none is made.
+            Ok(folder.path().join("agent.lock").exists() && direct::lock(folder)?.is_none())
+        })?;
+        match orders.taker {
+            Taker::Elsewhere(_, reason) => Err(reason),
+            taker => Ok(Self { taker, ..orders }),
+        }
+    }
+
+    /// Finds the one who takes orders, to look at those that stand: agents are not kept from steering meanwhile, as
+    /// [`Self::find`] does for a moment. If an agent steers that cannot be asked, orders fail, and [`Self::standing`]
+    /// has those of its policy file.
+    ///
+    /// # Errors
+    /// If the folder cannot be used: a sentence.
+    pub(crate) fn look(run_dir: &RunDir) -> Result<Self, String> {
+        Self::seek(run_dir, |folder| {
+            for _ in 0..LOOKS {
+                match folder.is_locked() {
+                    Ok(true) => thread::sleep(PAUSE),
+                    Ok(false) => return Ok(false),
+                    // There are no such lists here.
+                    Err(_) => return Ok(folder.path().join("agent.lock").exists() && direct::lock(folder)?.is_none()),
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    /// Finds the one who takes orders. `is_taken` says if an agent has the right to steer a folder.
+    fn seek(run_dir: &RunDir, is_taken: impl FnOnce(&Folder) -> Result<bool, String>) -> Result<Self, String> {
         // The agent's run dirs are absolute.
         let path = std::path::absolute(run_dir.path())
             .map_err(|error| format!("\"{}\": {error}; try an absolute path", run_dir.path().display()))?;
@@ -61,14 +100,15 @@ impl Orders {
             Ok(agent) => return Ok(Self { run_dir, taker: Taker::Agent(agent) }),
             Err(reason) => reason,
         };
-        // Without the file, nobody has the lock, and none is made.
-        if path.join("agent.lock").exists() && direct::lock(&folder)?.is_none() {
-            let shown = path.display();
-            return Err(reason.unwrap_or_else(|| {
-                format!("an agent steers \"{shown}\", and does not listen where this user can reach it; {ELSEWHERE}")
-            }));
+        if !is_taken(&folder)? {
+            return Ok(Self::direct(run_dir));
         }
-        Ok(Self::direct(run_dir))
+        let reason = reason.unwrap_or_else(|| {
+            let shown = printable(&path.display().to_string());
+            format!("an agent steers \"{shown}\", and does not listen where this user can reach it; {ELSEWHERE}")
+        });
+        let direct = Direct::new(run_dir.clone());
+        Ok(Self { run_dir, taker: Taker::Elsewhere(direct, reason) })
     }
 
     fn direct(run_dir: RunDir) -> Self {
@@ -84,7 +124,15 @@ impl Orders {
     pub(crate) fn by(&self) -> By {
         match &self.taker {
             Taker::Agent(agent) => agent.by(),
-            Taker::File(direct) => direct.by(),
+            Taker::File(direct) | Taker::Elsewhere(direct, _) => direct.by(),
+        }
+    }
+
+    /// Returns the reason why orders fail, a sentence: an agent steers that cannot be asked.
+    pub(crate) fn trouble(&self) -> Option<&str> {
+        match &self.taker {
+            Taker::Elsewhere(_, reason) => Some(reason),
+            Taker::Agent(_) | Taker::File(_) => None,
         }
     }
 
@@ -97,7 +145,7 @@ impl Orders {
     pub(crate) fn version(&self) -> Option<String> {
         match &self.taker {
             Taker::Agent(agent) => agent.version().ok(),
-            Taker::File(_) => None,
+            Taker::File(_) | Taker::Elsewhere(..) => None,
         }
     }
 
@@ -119,6 +167,7 @@ impl Orders {
                 direct.set_ttl(ttl);
                 Ok(())
             }
+            Taker::Elsewhere(_, reason) => Err(reason.clone()),
             Taker::Agent(agent) => Err(format!(
                 "{} keeps orders until they are cleared; allowed: a time only without an agent; try `railweave policy \
                  clear` when it is over",
@@ -134,7 +183,18 @@ impl Orders {
     pub(crate) fn standing(&self) -> Result<InForce, String> {
         match &self.taker {
             Taker::Agent(agent) => Ok(agent.standing()?),
-            Taker::File(direct) => direct.standing(),
+            Taker::File(direct) | Taker::Elsewhere(direct, _) => direct.standing(),
+        }
+    }
+
+    /// Returns the drained ports of an agent, also those for which the names of others stand; `None` without one.
+    ///
+    /// # Errors
+    /// If they cannot be read: a sentence.
+    pub(crate) fn drains(&self) -> Result<Option<Vec<Drained>>, String> {
+        match &self.taker {
+            Taker::Agent(agent) => Ok(Some(agent.drains()?)),
+            Taker::File(_) | Taker::Elsewhere(..) => Ok(None),
         }
     }
 
@@ -146,6 +206,7 @@ impl Orders {
         match &mut self.taker {
             Taker::Agent(agent) => Ok(agent.drain(port, dry_run)?),
             Taker::File(direct) => direct.drain(port, dry_run),
+            Taker::Elsewhere(_, reason) => Err(reason.clone()),
         }
     }
 
@@ -157,6 +218,7 @@ impl Orders {
         match &mut self.taker {
             Taker::Agent(agent) => Ok(agent.give_back(port, dry_run)?),
             Taker::File(direct) => direct.give_back(port, dry_run),
+            Taker::Elsewhere(_, reason) => Err(reason.clone()),
         }
     }
 
@@ -169,16 +231,12 @@ impl Orders {
         &mut self,
         rules: &[OrderedRule],
         dry_run: bool,
-        mut done: impl FnMut(Outcome),
+        done: impl FnMut(Outcome),
     ) -> Result<(), String> {
         match &mut self.taker {
             // Each comes before those that are there.
-            Taker::Agent(agent) => {
-                for rule in rules.iter().rev() {
-                    done(agent.set(rule, dry_run)?);
-                }
-                Ok(())
-            }
+            Taker::Agent(agent) => Ok(agent.set(rules, dry_run, done)?),
+            Taker::Elsewhere(_, reason) => Err(reason.clone()),
             Taker::File(direct) => {
                 direct.set(rules, dry_run)?.into_iter().for_each(done);
                 Ok(())
@@ -194,6 +252,7 @@ impl Orders {
         match &mut self.taker {
             Taker::Agent(agent) => Ok(agent.clear(matchers, dry_run)?),
             Taker::File(direct) => direct.clear(matchers, dry_run),
+            Taker::Elsewhere(_, reason) => Err(reason.clone()),
         }
     }
 
@@ -206,7 +265,7 @@ impl Orders {
         let ports = match &self.taker {
             Taker::Agent(agent) => agent.maybe_ordered()?,
             // A file keeps sick ports drained too, and has nobody who sees that they are well.
-            Taker::File(_) => drains.into_iter().map(|drained| drained.port).collect(),
+            Taker::File(_) | Taker::Elsewhere(..) => drains.into_iter().map(|drained| drained.port).collect(),
         };
         for port in ports {
             let outcome = self.give_back(&port, dry_run)?;

@@ -1,13 +1,5 @@
 //! The sentences about orders that change nothing, which agents and files share.
 
-use std::collections::BTreeSet;
-
-/// Returns the text by which the same matchers, in whatever order, are recognised.
-pub(super) fn key(matchers: &str) -> String {
-    let words: BTreeSet<&str> = matchers.split_whitespace().collect();
-    words.into_iter().collect::<Vec<_>>().join(" ")
-}
-
 pub(super) fn drained_before(port: &str) -> String {
     format!("port {port} was drained already")
 }
@@ -17,7 +9,7 @@ pub(super) fn no_drain(port: &str) -> String {
 }
 
 pub(super) fn set_before(matchers: &str, actions: &str) -> String {
-    format!("the rule {matchers} -> {actions} came first already")
+    format!("the rule {matchers} -> {actions} has this place already")
 }
 
 pub(super) fn no_rule(matchers: &str) -> String {

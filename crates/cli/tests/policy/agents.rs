@@ -72,6 +72,9 @@ fn an_agent_drains_a_port_and_says_when_it_is_empty() {
     {
         assert!(text.contains(words), "{words}: {text}");
     }
+    let json = scratch.json(&["drain", "eth1", "eth1@10.0.1.7", "--wait=50s"]);
+    assert_eq!((&json["waited"][0]["empty"], &json["waited"][1]["empty"]), (&json!(true), &json!(true)), "{json}");
+    scratch.said(&["clear", "eth1@10.0.1.7"]);
     assert!(scratch.said(&["drain", "eth1"]).contains("nothing had to change"));
     let text = said(&scratch.policy(&["drain", "eth77", "--wait=300ms"]), 3);
     assert!(text.contains("warning: ") && text.contains("port eth77 is still in use after "), "{text}");
@@ -108,6 +111,12 @@ fn an_agent_takes_rules_in_the_order_of_the_command() {
     assert_eq!(matchers(scratch.json(&["show"])), ["peer=node8 rank=3", "any"]);
     let json = scratch.json(&["set", "rank=3 peer=node8 -> weights 80,20"]);
     assert_eq!(json["orders"][0]["changed"], false, "{json}");
+    for last in ["any -> policy adaptive", "any -> policy speed", "any -> policy adaptive"] {
+        let is_same = scratch.json(&["show"])["rules"][1]["actions"] == last.trim_start_matches("any -> ");
+        let json = scratch.json(&["set", "peer=node8 rank=3 -> weights 80,20", last]);
+        let changed = json["orders"].as_array().unwrap().iter().map(|order| order["changed"] == true);
+        assert_eq!(changed.collect::<Vec<_>>(), [!is_same; 2], "{json}");
+    }
     let rail = until("the rules in the file", || {
         let json = scratch.json(&["show"]);
         (json["rails"][1]["before"]["by"] == "weights").then(|| json["rails"][1].clone())
@@ -152,13 +161,19 @@ fn an_agent_beside_a_file_of_somebody_else_takes_no_orders() {
     let scratch = Scratch::new("agent-foreign");
     scratch.write("railweave-policy 1\nttl forever\nany -> policy static\n");
     let _agent = Agent::spawn(&scratch, "");
+    let log = || fs::read_to_string(scratch.path().join("agent.log")).unwrap();
     let error = until("the agent's reason", || {
         let output = scratch.policy(&["drain", "eth1"]);
         let error = String::from_utf8(output.stderr).unwrap();
-        (output.status.code() == Some(1) && error.contains(" carries out no orders in ")).then_some(error)
+        let is_kept_out = scratch.json(&["show"])["by"]["kind"] == "file" && log().contains("by somebody");
+        (is_kept_out && output.status.code() == Some(1)).then_some(error)
     });
     assert!(error.contains("was written by somebody else") && error.matches("; try ").count() == 1, "{error}");
     assert!(scratch.file().unwrap().contains("static"));
+    // The file goes by the hand of its owner, and the agent steers.
+    fs::remove_file(scratch.run_dir().policy_file()).unwrap();
+    until("an agent that steers", || (scratch.json(&["show"])["by"]["kind"] == "agent").then_some(()));
+    assert_eq!(scratch.json(&["drain", "eth1"])["by"]["kind"], "agent");
 }
 
 #[test]
@@ -191,7 +206,15 @@ fn the_agent_of_root_takes_orders_for_the_folder_of_a_user() {
     let text = said(&policy(&["drain", "eth2", "--dry-run", "--json"]), 0);
     let json: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(json["by"]["socket"], "/dev/shm/railweave-0/agent.sock", "{json}");
-    assert!(said(&policy(&["history"]), 0).contains("eth1"));
+    // One that was given there without an agent.
+    let mut command = Command::new("nsenter");
+    command.args(["--mount", "--target", &agent.0.id().to_string(), "sh", "-c"]);
+    command.arg(format!("printf '1.000\\tme\\tdrain eth8\\n' > {folder}/history"));
+    assert!(command.status().unwrap().success());
+    until("both orders", || {
+        let history = said(&policy(&["history"]), 0);
+        (history.contains("drain eth1") && history.contains("me ordered: drain eth8")).then_some(())
+    });
 }
 
 #[test]

@@ -129,13 +129,33 @@ fn orders_end_with_the_time_that_they_were_given() {
     scratch.said(&["drain", "eth2"]);
     let file = scratch.file().unwrap();
     assert!(file.contains("# drained eth2\n") && !file.contains("eth1"), "{file}");
-    scratch.said(&["drain", "eth2", "--for", "2h"]);
+    for words in [&["drain", "eth2", "--for", "2h", "--dry-run"], &["drain", "eth2", "--for", "2h"][..]] {
+        let order = scratch.json(words)["orders"][0].clone();
+        assert_eq!(order["changed"], true, "{order}");
+        assert_eq!(order["notes"], json!(["port eth2 was drained already", "all orders of the file end in 7200 s"]));
+    }
+    assert_eq!(scratch.json(&["clear", "eth9"])["orders"][0]["changed"], false);
     assert!(scratch.file().unwrap().contains("\nttl 7200\n"), "the same order with another end");
     let text = scratch.said(&["drain", "eth3"]);
     assert!(text.contains("orders that were to end with --for hold until they are cleared"), "{text}");
     for wrong in ["0s", "25h", "soon"] {
         said(&scratch.policy(&["drain", "eth1", "--for", wrong]), 2);
     }
+}
+
+#[test]
+fn orders_of_a_clock_that_was_set_back_stand() {
+    let scratch = Scratch::new("set-back");
+    scratch.said(&["drain", "eth1", "eth2"]);
+    let file = scratch.file().unwrap();
+    assert!(!file.contains("\nwritten "), "jobs would ignore it: {file}");
+    let end = format!("written {}\nttl 86400\n", now_s() + 5000);
+    let from = file.find("# written ").unwrap();
+    let to = file.find("ttl forever\n").unwrap() + "ttl forever\n".len();
+    scratch.write(&format!("{}{end}{}", &file[..from], &file[to..]));
+    scratch.said(&["clear", "eth1"]);
+    let file = scratch.file().unwrap();
+    assert!(file.contains("# drained eth2\n") && file.contains("\nttl 86400\n") && !file.contains("eth1"), "{file}");
 }
 
 #[test]
@@ -215,6 +235,22 @@ fn a_port_is_waited_for_until_nothing_uses_it() {
     let text = said(&scratch.policy(&["drain", "eth1", "--wait=2s"]), 3);
     assert!(text.contains("1 rails or files do not say which ports they use"), "{text}");
     said(&scratch.policy(&["drain", "eth1", "--wait", "--dry-run"]), 2);
+}
+
+#[test]
+fn a_wait_that_fails_leaves_the_report_of_the_orders() {
+    let scratch = Scratch::new("wait-fails");
+    let _process = scratch.publish(1, Policy::Adaptive, RailState::Up);
+    let mut command = scratch.command(&["drain", "eth1", "--json", "--wait=2s"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until("the order", || scratch.file());
+    fs::set_permissions(scratch.run_dir().path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let error = error(&output);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&json["orders"][0]["changed"], &json["waited"]), (&json!(true), &json!([])), "{json}");
+    let reason = json["error"].as_str().unwrap();
+    assert!(reason.contains("may be written by others") && error.contains(reason), "{error}{json}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Folders of other users, and disks that are full. These need root.
 
 use crate::host::{Scratch, can_mount, error, is_root, said};
+use railweave_telemetry::{Policy, RailState};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -61,6 +62,20 @@ fn root_makes_no_folder_that_is_not_its_own() {
     said(&as_nobody(&scratch, &["drain", "eth1"]).env_remove("RAILWEAVE_RUN_DIR").output().unwrap(), 0);
     assert_eq!(fs::metadata(scratch.run_dir().path()).unwrap().uid(), NOBODY);
     scratch.said(&["drain", "eth2"]);
+}
+
+#[test]
+fn a_telemetry_file_of_somebody_else_is_not_read() {
+    if !is_root() {
+        return;
+    }
+    let scratch = Scratch::new("foreign-file");
+    let _process = scratch.publish(1, Policy::Adaptive, RailState::Up);
+    assert_ne!(scratch.json(&["show"])["rails"], serde_json::json!([]));
+    chown(scratch.run_dir().file_of([1; 16]), Some(NOBODY), None).unwrap();
+    let json = scratch.json(&["show"]);
+    assert_eq!(json["rails"], serde_json::json!([]));
+    assert!(json["damaged"][0].as_str().unwrap().contains("belongs to user 65534"), "{json}");
 }
 
 #[test]

@@ -17,6 +17,13 @@ fn the_first_rule_of_a_command_comes_first_and_later_commands_before_it() {
     let json = scratch.json(&["set", "peer=a -> policy speed", "any -> policy adaptive"]);
     assert_eq!(json["orders"][0]["matchers"], "peer=a", "in the order of the command: {json}");
     assert_eq!(rules(&scratch), ["peer=a -> policy speed", "any -> policy adaptive"]);
+    let file = scratch.file();
+    for more in [&["--dry-run"][..], &[]] {
+        let words = ["set", "peer=a -> policy speed", "any -> policy adaptive"];
+        let json = scratch.json(&[&words, more].concat());
+        assert!(json["orders"].as_array().unwrap().iter().all(|order| order["changed"] == false), "{json}");
+        assert_eq!(scratch.file(), file);
+    }
     let text = scratch.said(&["set", "peer=b   job=c -> weights 1,2"]);
     assert!(text.contains("peer=b job=c -> weights 1,2 comes first, by "), "{text}");
     scratch.said(&["set", "any -> policy static"]);
@@ -76,6 +83,8 @@ fn wrong_arguments_change_nothing() {
         &["clear"],
         &["clear", "eth1", "--all"],
         &["clear", "a b"],
+        &["clear", "foo=bar"],
+        &["clear", "peer=a", "any x"],
         &["history", "-n", "some"],
     ] {
         said(&scratch.policy(words), 2);

@@ -70,6 +70,13 @@ fn an_agent_that_cannot_be_asked_keeps_its_folder() {
         assert!(error.contains("; try `railweave policy` as root or as the user of that agent"), "{error}");
     }
     assert!(scratch.said(&["show"]).contains("an agent steers \""));
+    // Its policy file says what is ordered.
+    let mut standing = railweave_agent::Standing::default();
+    standing.drain("eth5").unwrap();
+    scratch.write(&standing.file("0.1.0 on node1", Duration::from_secs(1000), None));
+    let json = scratch.json(&["show"]);
+    assert_eq!((&json["by"], &json["drains"][0]["port"]), (&serde_json::json!(null), &serde_json::json!("eth5")));
+    fs::remove_file(scratch.run_dir().policy_file()).unwrap();
     // One that is stopped.
     listen(&scratch, |_, stream| {
         let _ = stream.read(&mut [0; 1]);
@@ -141,6 +148,34 @@ fn an_agent_without_dry_runs_is_not_asked_for_one() {
     assert_eq!(*ORDERS.lock().unwrap(), [""; 0]);
     scratch.said(&["drain", "eth1"]);
     assert_eq!(*ORDERS.lock().unwrap(), ["PUT /api/v1/drains/eth1 HTTP/1.1"]);
+}
+
+#[test]
+fn orders_that_are_gone_meanwhile_do_not_end_the_others() {
+    static ORDERS: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+    let scratch = Scratch::new("meanwhile");
+    pretend(&scratch, |request, stream| {
+        let reasons = "{\"reasons\": [{\"reason\": \"operator\"}], \"phase\": \"empty\"}";
+        let drains = ["eth1", "eth2"].map(|port| format!("{{\"port\": \"{port}\", \"drain\": {reasons}}}")).join(",");
+        let rules = ["a", "b"].map(|peer| format!("{{\"matchers\": \"peer={peer}\", \"actions\": \"policy speed\"}}"));
+        match request {
+            _ if request.starts_with("GET /api/v1/drains ") => send(stream, 200, &format!("[{drains}]")),
+            _ if request.starts_with("GET /api/v1/rules ") => send(stream, 200, &format!("[{}]", rules.join(","))),
+            _ if request.contains("dry_run=true") => send(stream, 200, "{\"users\": []}"),
+            _ => {
+                ORDERS.lock().unwrap().push(request.split(' ').nth(1).unwrap_or_default().to_owned());
+                let is_gone = request.contains("eth1") || request.contains("peer%3Da");
+                send(stream, if is_gone { 404 } else { 202 }, "{\"error\": \"none\"}");
+            }
+        }
+    });
+    let json = scratch.json(&["clear", "--all"]);
+    let changed = json["orders"].as_array().unwrap().iter().map(|order| order["changed"] == true);
+    assert_eq!(changed.collect::<Vec<_>>(), [true, false, true], "eth2, and both rules: {json}");
+    assert_eq!(
+        *ORDERS.lock().unwrap(),
+        ["drains/eth1", "drains/eth2", "rules/peer%3Da", "rules/peer%3Db"].map(|path| format!("/api/v1/{path}"))
+    );
 }
 
 #[test]

@@ -158,7 +158,11 @@ fn target(text: &str) -> Result<Target, String> {
         return Err(format!("\"{shown}\" has control characters; allowed: ports and matchers; try `policy show`"));
     }
     if text.contains("->") || text.contains('=') || matchers.first() == Some(&"any") {
-        return Ok(Target::Matchers(matchers.join(" ")));
+        let matchers = matchers.join(" ");
+        // No rule can have others; `rail=` goes with some actions only.
+        let actions = if matchers.contains("rail=") { "drain" } else { "policy speed" };
+        Standing::default().set(&format!("{matchers} -> {actions}"))?;
+        return Ok(Target::Matchers(matchers));
     }
     port(text).map(Target::Port)
 }
@@ -177,7 +181,10 @@ mod tests {
         ] {
             assert_eq!(target(text), Ok(Target::Matchers(matchers.into())), "{text}");
         }
-        for wrong in ["", "a b", "7", "a,b", "\u{1b}[2J=x"] {
+        for right in ["rail=eth1", "job=a rail=eth1,eth2*", "any peer=b"] {
+            assert_eq!(target(right), Ok(Target::Matchers(right.into())));
+        }
+        for wrong in ["", "a b", "7", "a,b", "\u{1b}[2J=x", "foo=bar", "peer=", "eth1=", "-> drain", "any foo"] {
             assert!(target(wrong).unwrap_err().contains("allowed: "), "{wrong}");
         }
     }

@@ -48,7 +48,7 @@ pub(super) fn run(
     common: &Common,
 ) -> Result<Report, String> {
     let run_dir = common.run_dir()?;
-    let mut orders = Orders::find(&run_dir)?;
+    let mut orders = if is_trial { Orders::look(&run_dir)? } else { Orders::find(&run_dir)? };
     if let Some(ttl) = ttl {
         orders.set_ttl(ttl)?;
     }
@@ -110,7 +110,7 @@ fn effects(folder: &Folder, outcomes: &[Outcome]) -> Result<(Vec<Effects>, Vec<S
             Effects::default(),
         ));
     }
-    let mut seed = SeedPolicy::new(SEED_POLICY_PATH);
+    let mut seed = SeedPolicy::of_user(SEED_POLICY_PATH, folder.owner());
     seed.poll();
     let weight = |rank: u32| seed.weight(rank);
     let table = Some(&weight as &dyn Fn(u32) -> Option<f32>);
@@ -151,6 +151,11 @@ struct OrderView<'a> {
 }
 
 impl Report {
+    /// Notes the reason why no more is done: a sentence.
+    pub(super) fn fail(&mut self, reason: String) {
+        self.error = Some(reason);
+    }
+
     /// Returns true if all orders were given.
     pub(super) fn is_whole(&self) -> bool {
         self.error.is_none()

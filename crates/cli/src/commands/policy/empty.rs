@@ -87,7 +87,8 @@ impl Port {
 
 /// Looks at all ports once.
 fn look(orders: &Orders, ports: &mut [Port], begin: Instant) -> Result<(), String> {
-    let drains = if orders.has_agent() { Some(orders.standing()?.drains) } else { None };
+    // Also those that are left out elsewhere, because the names of others stand for them.
+    let drains = orders.drains()?;
     let folder = match &drains {
         Some(_) => None,
         None => Some(Folder::open(orders.run_dir().path()).map_err(|error| error.to_string())?),

@@ -3,7 +3,7 @@
 use super::arguments::Common;
 use crate::orders::{Orders, files};
 use crate::output::{print, print_as, printable};
-use railweave_telemetry::{EventKind, Folder};
+use railweave_telemetry::{EventKind, Folder, HistoryEntry};
 use serde::Serialize;
 use std::error::Error;
 use std::io;
@@ -37,26 +37,24 @@ struct Entry {
 pub(super) fn run(count: usize, common: &Common) -> Result<(), Box<dyn Error>> {
     let run_dir = common.run_dir()?;
     // The folder that the orders are in is known only if somebody takes them.
-    let (orders, mut damaged) = match Orders::find(&run_dir) {
-        Ok(orders) => (orders.history_folder(), Vec::new()),
+    let (orders, mut damaged) = match Orders::look(&run_dir) {
+        Ok(orders) => (orders.history_folder(), orders.trouble().map(str::to_owned).into_iter().collect()),
         Err(reason) => (run_dir.path().to_owned(), vec![reason]),
     };
     let mut entries = Vec::new();
+    let is_other = std::fs::canonicalize(&orders).ok() != std::fs::canonicalize(run_dir.path()).ok();
     match Folder::open(&orders) {
-        Ok(folder) => match folder.history() {
-            Ok(history) => entries.extend(history.into_iter().map(|entry| Entry {
-                time: entry.at.as_secs_f64(),
-                kind: "order",
-                who: entry.who,
-                text: entry.order,
-            })),
-            Err(error) => damaged.push(format!("\"{}\" {error}", orders.join("history").display())),
-        },
+        // That of the agent, which has its orders for all folders.
+        Ok(folder) if is_other => add_orders(&folder, &mut entries, &mut damaged),
+        Ok(_) => {}
         Err(error) if error.is_missing() => {}
         Err(error) => return Err(printable(&error.to_string()).into()),
     }
     match Folder::open(run_dir.path()) {
-        Ok(folder) => damaged.extend(events(&folder, &mut entries)?),
+        Ok(folder) => {
+            add_orders(&folder, &mut entries, &mut damaged);
+            damaged.extend(events(&folder, &mut entries)?);
+        }
         Err(error) if error.is_missing() => {}
         Err(error) => return Err(printable(&error.to_string()).into()),
     }
@@ -64,6 +62,16 @@ pub(super) fn run(count: usize, common: &Common) -> Result<(), Box<dyn Error>> {
     entries.drain(..entries.len().saturating_sub(count));
     let view = View { run_dir: run_dir.path().display().to_string(), entries, damaged };
     print_as(&view, common.json, show)
+}
+
+/// Adds the orders of a folder's history.
+fn add_orders(folder: &Folder, entries: &mut Vec<Entry>, damaged: &mut Vec<String>) {
+    let entry =
+        |entry: HistoryEntry| Entry { time: entry.at.as_secs_f64(), kind: "order", who: entry.who, text: entry.order };
+    match folder.history() {
+        Ok(history) => entries.extend(history.into_iter().map(entry)),
+        Err(error) => damaged.push(format!("\"{}\" {error}", folder.path().join("history").display())),
+    }
 }
 
 /// Adds what jobs took up. Returns sentences about files that cannot be read.

@@ -42,7 +42,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
             let wanted = ports.iter().cloned().map(Wanted::Drain).collect();
             let mut report = change::run(wanted, orders.dry_run, orders.ttl, common)?;
             if let (Some(wait), true) = (wait, report.is_whole()) {
-                report.waited = empty::wait(&mut report.orders_taker, ports, *wait)?;
+                match empty::wait(&mut report.orders_taker, ports, *wait) {
+                    Ok(waited) => report.waited = waited,
+                    // The orders are given all the same.
+                    Err(reason) => report.fail(reason),
+                }
             }
             let is_in_use = report.waited.iter().any(|port| !port.empty);
             report.print(common.json)?;

@@ -70,11 +70,12 @@ impl View {
             Err(error) if error.is_missing() => None,
             Err(error) => return Err(printable(&error.to_string())),
         };
-        let (by, agent_version, mut trouble, mut in_force) = match Orders::find(run_dir) {
+        let (by, agent_version, mut trouble, mut in_force) = match Orders::look(run_dir) {
             Ok(orders) => {
                 let standing = orders.standing();
-                let trouble = standing.as_ref().err().cloned();
-                (Some(orders.by()), orders.version(), trouble, standing.unwrap_or_default())
+                let trouble = orders.trouble().map(str::to_owned).or_else(|| standing.as_ref().err().cloned());
+                let by = orders.trouble().is_none().then(|| orders.by());
+                (by, orders.version(), trouble, standing.unwrap_or_default())
             }
             Err(reason) => (None, None, Some(reason), InForce::default()),
         };
@@ -86,7 +87,12 @@ impl View {
         };
         let followed = found.as_ref().filter(|found| found.is_in_force()).map(Found::lines);
         let policy_file = file_view(run_dir, found.as_ref(), unusable);
-        let (mut seed, mut effects) = (SeedPolicy::new(SEED_POLICY_PATH), Effects::default());
+        let mut effects = Effects::default();
+        // Jobs of the folder's owner follow one of that user or of root.
+        let mut seed = match &folder {
+            Some(folder) => SeedPolicy::of_user(SEED_POLICY_PATH, folder.owner()),
+            None => SeedPolicy::new(SEED_POLICY_PATH),
+        };
         let said = seed.poll();
         let own: Option<Rules> = followed.and_then(|lines| rules(&lines).ok());
         let weight = |rank: u32| seed.weight(rank);
