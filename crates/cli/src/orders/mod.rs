@@ -261,6 +261,9 @@ impl Orders {
     /// # Errors
     /// If that cannot be done: a sentence.
     pub(crate) fn clear_all(&mut self, dry_run: bool, mut done: impl FnMut(Outcome)) -> Result<(), String> {
+        if let Taker::Elsewhere(_, reason) = &self.taker {
+            return Err(reason.clone());
+        }
         let InForce { drains, rules } = self.standing()?;
         let ports = match &self.taker {
             Taker::Agent(agent) => agent.maybe_ordered()?,

@@ -64,7 +64,9 @@ fn an_agent_that_cannot_be_asked_keeps_its_folder() {
     let scratch = Scratch::new("unreachable");
     let folder = Folder::open(scratch.made().path()).unwrap();
     let lock = folder.lock().unwrap().unwrap();
-    for words in [&["drain", "eth1"][..], &["clear", "--all"], &["drain", "eth1", "--dry-run"]] {
+    for words in
+        [&["drain", "eth1"][..], &["clear", "--all"], &["drain", "eth1", "--dry-run"], &["clear", "--all", "--dry-run"]]
+    {
         let error = scratch.error(words);
         assert!(error.contains("an agent steers \"") && error.contains("does not listen where"), "{error}");
         assert!(error.contains("; try `railweave policy` as root or as the user of that agent"), "{error}");
