@@ -313,6 +313,10 @@ fn a_file_of_another_user_is_refused() {
     fs::rename(&other, policy.path()).unwrap();
     says(&mut policy, "belongs to user 12345");
     still_good(&policy);
+    for (user, ranks) in [(12_345, 1), (12_346, 0)] {
+        let mut of_user = SeedPolicy::of_user(policy.path(), user);
+        assert_eq!((of_user.poll().is_none(), of_user.ranks()), (ranks == 1, ranks), "{user}");
+    }
 }
 
 #[test]

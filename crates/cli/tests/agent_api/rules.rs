@@ -63,6 +63,8 @@ pub(crate) fn try_all(api: &Api<'_>, agent: &Agent, is_quiet: bool) {
         let after = ask(api, agent, "GET", "/api/v1/state");
         if is_quiet {
             assert_ne!(users(&tried), users(&present), "{method}");
+            let before = tried.json()["users"][0]["before"].clone();
+            assert_eq!(before, users(&present)[0].1, "{method}");
             assert_eq!(users(&still), users(&present), "nothing was ordered");
             assert_eq!(users(&after), users(&tried), "{method}");
         }

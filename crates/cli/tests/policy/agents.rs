@@ -157,6 +157,18 @@ fn an_agent_that_starts_takes_over_orders_without_one() {
 }
 
 #[test]
+fn orders_that_an_agent_takes_over_lose_their_end_which_its_log_says() {
+    for (name, ttl, count) in [("agent-for", &["--for", "1h"][..], 1), ("agent-forever", &[], 0)] {
+        let scratch = Scratch::new(name);
+        scratch.said(&[&["drain", "eth1"], ttl].concat());
+        let _agent = Agent::start(&scratch, "");
+        until("the drain", || (!drained(&scratch).is_empty()).then_some(()));
+        let log = fs::read_to_string(scratch.path().join("agent.log")).unwrap();
+        assert_eq!(log.matches("were to end with --for, and hold until they are cleared").count(), count, "{log}");
+    }
+}
+
+#[test]
 fn an_agent_beside_a_file_of_somebody_else_takes_no_orders() {
     let scratch = Scratch::new("agent-foreign");
     scratch.write("railweave-policy 1\nttl forever\nany -> policy static\n");
