@@ -253,7 +253,7 @@ pub(crate) fn check_port(key: &str, port: &str) -> Result<(), String> {
 }
 
 /// Returns true if a rule can name this text and nothing else with it.
-pub(crate) fn is_name(text: &str) -> bool {
+pub fn is_name(text: &str) -> bool {
     let is_plain = |letter: char| !letter.is_whitespace() && !letter.is_control() && !matches!(letter, ',' | '*' | '=');
     !text.is_empty() && text.chars().all(is_plain) && !text.contains("->")
 }

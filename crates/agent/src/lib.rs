@@ -32,7 +32,7 @@ mod weights;
 mod world;
 
 pub use agent::Agent;
-pub use config::{BalanceConfig, Config, CongestionConfig, DEFAULT_LISTEN, ScriptConfig, SickConfig};
+pub use config::{BalanceConfig, Config, CongestionConfig, DEFAULT_LISTEN, ScriptConfig, SickConfig, is_name};
 pub use drain::{DrainChange, Phase, Reason};
 pub use findings::{Finding, KINDS, Severity};
 pub use keeper::{Keeper, Keeping};

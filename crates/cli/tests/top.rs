@@ -94,7 +94,7 @@ impl Job {
 
 fn top(dir: &RunDir) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_railweave"));
-    command.args(["top", "--every", "20ms", "--run-dir"]).arg(dir.path());
+    command.args(["top", "--run-dir"]).arg(dir.path()).args(["--every", "20ms"]);
     command.env("TERM", "xterm-256color").env("LC_ALL", "C.UTF-8").env_remove("NO_COLOR");
     command
 }
@@ -142,7 +142,7 @@ fn without_a_terminal_it_writes_lines() {
         }
     });
     let has = |words: &str| lines.iter().any(|line| line.contains(words));
-    assert!(has("event rail-down of rank 1: connection 1: rail 1 is gone"), "{lines:?}");
+    assert!(has("event rail-down of rank 1 of job 4711: connection 1: rail 1 is gone"), "{lines:?}");
     assert!(lines.iter().all(|line| !line.contains('\u{1b}')));
     let limited = top(&dir).args(["--count", "2"]).output().unwrap();
     assert!(limited.status.success() && String::from_utf8(limited.stdout).unwrap().lines().count() >= 4);
@@ -316,6 +316,42 @@ fn the_screen_is_drawn_obeys_keys_and_leaves_the_terminal_as_it_was() {
     screen.press("q");
     assert_eq!(screen.ends(), Some(0));
     screen.is_given_back();
+}
+
+#[test]
+fn it_stops_and_goes_on_as_a_shell_wants() {
+    let scratch = Scratch::new("suspends");
+    let dir = scratch.run_dir();
+    let _job = Job::new(&dir, 1, "node8");
+    let mut screen = Screen::new(&mut top(&dir), 80, 24);
+    screen.until("node8 by eth0+eth1");
+    screen.press("\u{1a}");
+    screen.is_given_back();
+    let pid = rustix::process::Pid::from_child(&screen.child.0);
+    let stat = format!("/proc/{}/stat", screen.child.0.id());
+    let is_stopped = || fs::read_to_string(&stat).unwrap().contains(") T ");
+    railweave_patience::until("the stop of top", || is_stopped().then_some(()));
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    railweave_patience::until("the terminal's other screen", || screen.is_taken().then_some(()));
+    screen.until("node8 by eth0+eth1");
+    assert!(screen.is_raw());
+    screen.press("q");
+    assert_eq!(screen.ends(), Some(0));
+    screen.is_given_back();
+}
+
+#[test]
+fn an_order_is_carried_out_before_the_end() {
+    let scratch = Scratch::new("hurries");
+    let dir = scratch.run_dir();
+    let _job = Job::new(&dir, 1, "node8");
+    let mut screen = Screen::new(top(&dir).args(["--every", "60s"]), 120, 24);
+    screen.until("node8 by eth0+eth1");
+    // The last row, the order, and the end at once.
+    screen.press("\u{1b}[Fdq");
+    assert_eq!(screen.ends(), Some(0));
+    screen.until("drain eth1: ordered in");
+    assert!(fs::read_to_string(dir.policy_file()).unwrap().contains("# drained eth1"));
 }
 
 #[test]

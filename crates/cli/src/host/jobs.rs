@@ -2,13 +2,16 @@
 
 use super::rates::Rates;
 use super::sum::RailSum;
-use railweave_telemetry::{ConnectionState, Direction, Presence, SILENT, State};
+use railweave_telemetry::{ConnectionState, Direction, Latencies, Presence, SILENT, State};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
 
 /// The file of a process, and what it carried lately.
 pub(crate) struct Source<'a> {
-    /// The user whose run dir it is in, if several are shown.
+    /// The owner of its run dir.
     pub(crate) user: u32,
+    /// Its run dir: orders for a job go there.
+    pub(crate) run_dir: &'a Path,
     /// The path of the file.
     pub(crate) file: &'a str,
     pub(crate) state: &'a State,
@@ -16,19 +19,26 @@ pub(crate) struct Source<'a> {
     /// The age of its last write in seconds.
     pub(crate) written_s_ago: f64,
     pub(crate) rates: Rates<'a>,
+    /// The latencies of each rail that came since the last look, if somebody looks again and again.
+    pub(crate) fresh: Option<&'a HashMap<(u32, u8), Latencies>>,
 }
 
-impl Source<'_> {
+impl<'a> Source<'a> {
+    fn job_key(&self) -> JobKey<'a> {
+        (self.user, self.run_dir, &self.state.process.job)
+    }
+
     /// Returns true if it may run, but has not written for long.
     fn is_silent(&self) -> bool {
         self.presence != Presence::Gone && self.written_s_ago > SILENT.as_secs_f64()
     }
 }
 
-/// A job on this host.
+/// A job on this host, as far as its files are in one run dir.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     pub(crate) user: u32,
+    pub(crate) run_dir: PathBuf,
     /// Its id; `None` if it is not known.
     pub(crate) job: Option<String>,
     /// The variable with the id.
@@ -91,34 +101,40 @@ pub(crate) struct JobRail {
     /// The addresses of both ends, up to [`MOST_ENDS`].
     pub(crate) ends: BTreeSet<(String, String)>,
     pub(crate) sum: RailSum,
-    /// The part of the peer's data that is sent over it, 0 to 1: that of the bytes while any are sent, otherwise the
-    /// mean of the shares that its connections had last.
+    /// The part of the peer's data that is sent over it, 0 to 1: that of the bytes while any are sent, otherwise that
+    /// of the shares which the connections that send had last.
     pub(crate) share: Option<f64>,
+    /// The latencies that came since the last look.
+    pub(crate) fresh: Latencies,
 }
 
 /// The most pairs of addresses of a rail.
 const MOST_ENDS: usize = 8;
 
-/// The connections to one host by one device, while they are summed.
+/// The connections to one host by one device, while they are summed. The shares are those of connections that send.
 #[derive(Default)]
 struct PeerSum<'a> {
     peer: Peer,
-    rails: BTreeMap<(u8, &'a str), JobRail>,
+    rails: BTreeMap<(u8, &'a str), (JobRail, f64)>,
 }
 
-/// A user, a job, the peer's host and the device.
-type PeerKey<'a> = (u32, &'a str, &'a str, &'a str);
+/// A user, a run dir and a job.
+type JobKey<'a> = (u32, &'a Path, &'a str);
+
+/// A job, the peer's host and the device.
+type PeerKey<'a> = (JobKey<'a>, &'a str, &'a str);
 
 /// Returns the jobs to which the processes belong, sorted by user and id, each with its peers by name.
 pub(crate) fn jobs(sources: &[Source<'_>]) -> Vec<Job> {
-    let mut jobs: BTreeMap<(u32, &str), Job> = BTreeMap::new();
+    let mut jobs: BTreeMap<JobKey<'_>, Job> = BTreeMap::new();
     let mut peers: Vec<PeerSum<'_>> = Vec::new();
     let mut places: BTreeMap<PeerKey<'_>, usize> = BTreeMap::new();
     for source in sources {
         let process = &source.state.process;
         let named = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-        let job = jobs.entry((source.user, &process.job)).or_insert_with(|| Job {
+        let job = jobs.entry(source.job_key()).or_insert_with(|| Job {
             user: source.user,
+            run_dir: source.run_dir.to_owned(),
             job: named(&process.job),
             job_variable: named(&process.job_variable),
             processes: Vec::new(),
@@ -129,8 +145,8 @@ pub(crate) fn jobs(sources: &[Source<'_>]) -> Vec<Job> {
             add(source, &mut places, &mut peers);
         }
     }
-    for ((user, job, ..), place) in places {
-        if let Some(job) = jobs.get_mut(&(user, job)) {
+    for ((key, ..), place) in places {
+        if let Some(job) = jobs.get_mut(&key) {
             job.peers.push(finished(std::mem::take(&mut peers[place])));
         }
     }
@@ -154,17 +170,17 @@ fn facts(source: &Source<'_>) -> ProcessFacts {
 /// Adds the connections and rails of a process.
 fn add<'a>(source: &Source<'a>, places: &mut BTreeMap<PeerKey<'a>, usize>, peers: &mut Vec<PeerSum<'a>>) {
     let state = source.state;
-    let mut place_of = HashMap::with_capacity(state.connections.len());
+    let mut found = HashMap::with_capacity(state.connections.len());
     for connection in &state.connections {
         let device = connection.device.and_then(|device| state.devices.get(device as usize));
         let device = device.map_or("", |device| &device.name);
-        let key = (source.user, &*state.process.job, &*connection.peer_host, device);
+        let key = (source.job_key(), &*connection.peer_host, device);
         let place = *places.entry(key).or_insert_with(|| {
             let peer = Peer { host: connection.peer_host.clone(), device: device.to_owned(), ..Peer::default() };
             peers.push(PeerSum { peer, rails: BTreeMap::new() });
             peers.len() - 1
         });
-        place_of.insert(connection.number, place);
+        found.insert(connection.number, (place, connection.direction));
         let peer = &mut peers[place].peer;
         peer.ranks.extend(connection.peer_rank);
         peer.connections[connection.direction as usize][connection.state as usize] += 1;
@@ -176,14 +192,20 @@ fn add<'a>(source: &Source<'a>, places: &mut BTreeMap<PeerKey<'a>, usize>, peers
     let has_rates = !source.is_silent();
     for rail in &state.rails {
         // A rail whose connection had no room in the file belongs to nothing.
-        let Some(place) = place_of.get(&rail.connection) else { continue };
+        let Some((place, direction)) = found.get(&rail.connection) else { continue };
         let port = state.port_of(rail).map_or("", |port| &port.name);
-        let sum = peers[*place].rails.entry((rail.number, port)).or_insert_with(|| JobRail {
-            number: rail.number,
-            port: Some(port.to_owned()).filter(|port| !port.is_empty()),
-            ..JobRail::default()
+        let (sum, shares) = peers[*place].rails.entry((rail.number, port)).or_insert_with(|| {
+            let port = Some(port.to_owned()).filter(|port| !port.is_empty());
+            (JobRail { number: rail.number, port, ..JobRail::default() }, 0.0)
         });
         sum.sum.add(rail, source.rates.of(rail).filter(|_| has_rates));
+        // That of a connection that receives is a part of what it has received.
+        if *direction == Direction::Send {
+            *shares += f64::from(rail.share.unwrap_or(0));
+        }
+        if let Some(fresh) = source.fresh.and_then(|fresh| fresh.get(&(rail.connection, rail.number))) {
+            sum.fresh.merge(fresh);
+        }
         let is_known = sum.ends.iter().any(|(local, remote)| *local == rail.local && *remote == rail.remote);
         if !is_known && sum.ends.len() < MOST_ENDS {
             sum.ends.insert((rail.local.clone(), rail.remote.clone()));
@@ -194,12 +216,15 @@ fn add<'a>(source: &Source<'a>, places: &mut BTreeMap<PeerKey<'a>, usize>, peers
 /// Returns a peer whose rails are all there.
 fn finished(sum: PeerSum<'_>) -> Peer {
     let mut peer = sum.peer;
-    peer.rails = sum.rails.into_values().collect();
     let sent = |rail: &JobRail| rail.sum.rate.map_or(0.0, |rate| rate.sent);
-    let all: f64 = peer.rails.iter().map(sent).sum();
-    for rail in &mut peer.rails {
-        rail.share = if all > 0.0 { Some(sent(rail) / all) } else { rail.sum.mean_share() };
-    }
+    let all: f64 = sum.rails.values().map(|(rail, _)| sent(rail)).sum();
+    let all_shares: f64 = sum.rails.values().map(|(_, shares)| shares).sum();
+    let rails = sum.rails.into_values().map(|(mut rail, shares)| {
+        let of_bytes = (all > 0.0).then(|| sent(&rail) / all);
+        rail.share = of_bytes.or_else(|| (all_shares > 0.0).then(|| shares / all_shares));
+        rail
+    });
+    peer.rails = rails.collect();
     peer
 }
 
@@ -225,7 +250,12 @@ mod tests {
             number,
             state: if number == 1 { RailState::Down } else { RailState::Up },
             port: Some(number.into()),
-            share: Some(if number == 0 { 49_152 } else { 16_384 }),
+            // What it receives comes over the second rail alone.
+            share: Some(match (connection, number) {
+                (0, 0) => 49_152,
+                (0, _) => 16_384,
+                (_, number) => 65_536 * u32::from(number),
+            }),
             bytes_sent: if connection == 0 { bytes * (4 - 2 * u64::from(number)) } else { 0 },
             bytes_received: if connection == 1 { bytes } else { 0 },
             ..Rail::default()
@@ -242,7 +272,16 @@ mod tests {
 
     fn source<'a>(state: &'a State, before: Option<&'a Counts>, presence: Presence) -> Source<'a> {
         let rates = Rates::new(before, 1_000_000_000, 1_000_000_000);
-        Source { user: 0, file: "a", state, presence, written_s_ago: 0.0, rates }
+        Source {
+            user: 0,
+            run_dir: Path::new("/run"),
+            file: "a",
+            state,
+            presence,
+            written_s_ago: 0.0,
+            rates,
+            fresh: None,
+        }
     }
 
     #[test]
@@ -275,5 +314,28 @@ mod tests {
         let rail = &jobs[0].peers[0].rails[0];
         assert_eq!((jobs[0].processes[0].presence, rail.sum.rate, rail.share), ("silent", None, Some(0.75)));
         assert_eq!(jobs[0].job, None);
+    }
+
+    #[test]
+    fn one_job_in_two_run_dirs_is_two() {
+        let states = [state("7", 5), state("7", 5)];
+        let mut sources: Vec<_> = states.iter().map(|state| source(state, None, Presence::Running)).collect();
+        sources[1].run_dir = Path::new("/other");
+        let jobs = jobs(&sources);
+        let dirs: Vec<_> = jobs.iter().map(|job| (job.run_dir.to_str().unwrap(), job.processes.len())).collect();
+        assert_eq!(dirs, [("/other", 1), ("/run", 1)], "orders for them go to different places");
+    }
+
+    #[test]
+    fn fresh_latencies_are_summed_by_rail() {
+        let state = state("7", 5);
+        let mut fresh = HashMap::new();
+        fresh.insert((0, 1), Latencies([2; 16]));
+        fresh.insert((1, 1), Latencies([3; 16]));
+        let mut source = source(&state, None, Presence::Running);
+        source.fresh = Some(&fresh);
+        let jobs = jobs(&[source]);
+        let rails = &jobs[0].peers[0].rails;
+        assert_eq!((rails[0].fresh, rails[1].fresh), (Latencies::default(), Latencies([5; 16])));
     }
 }

@@ -3,8 +3,8 @@
 use super::followed::{Followed, Seen};
 use super::jobs::{Job, Source, jobs};
 use super::rates::{Counts, Rates, seconds_since};
-use railweave_telemetry::{Event, Files, Folder, Presence, Snapshot};
-use std::collections::{BTreeMap, VecDeque};
+use railweave_telemetry::{Event, Files, Folder, Latencies, Presence, Rail, Snapshot};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,13 @@ const RATE_NS: u64 = 400_000_000;
 /// The longest time for which a look reads files: those that are left come first in the next one.
 const LONGEST: Duration = Duration::from_millis(200);
 
+/// The most rails that are followed, and the most of one user; and as many connections. A file has up to 65,536.
+const MOST_RAILS: usize = 300_000;
+const MOST_OF_A_USER: usize = 100_000;
+
+/// The most rails of a file for which more counts than two are kept.
+const MANY_RAILS: usize = 4096;
+
 /// The most events of a file that are taken in at once: whoever begins to look wants the last ones.
 const MOST_EVENTS: usize = 256;
 
@@ -22,6 +29,10 @@ const MOST_EVENTS: usize = 256;
 pub(crate) struct Noted {
     /// The process: its rank, or its process id.
     pub(crate) process: String,
+    /// Its job; empty if it is not known.
+    pub(crate) job: String,
+    /// The path of its file, which no other process has.
+    pub(crate) file: String,
     pub(crate) event: Event,
 }
 
@@ -50,6 +61,8 @@ struct File {
     snapshot: Option<Snapshot>,
     /// The counts at its last writes, as many as rates need.
     counts: VecDeque<Counts>,
+    /// The latencies of each rail that came since the last look.
+    fresh: HashMap<(u32, u8), Latencies>,
     presence: Presence,
     /// The reason why it cannot be used: the end of a sentence that begins with it.
     trouble: Option<String>,
@@ -58,7 +71,9 @@ struct File {
 impl Live {
     /// Looks at all files of these folders. Returns the events that are new, the oldest first.
     pub(crate) fn look(&mut self, run_dirs: &[PathBuf]) -> Vec<Noted> {
-        self.folders.retain(|path, _| run_dirs.contains(path));
+        let wanted: BTreeSet<&PathBuf> = run_dirs.iter().collect();
+        self.folders.retain(|path, _| wanted.contains(path));
+        self.folders.values_mut().flat_map(|followed| followed.files.values_mut()).for_each(|file| file.fresh.clear());
         let mut names = Vec::new();
         for path in run_dirs {
             let followed = self.folders.entry(path.clone()).or_default();
@@ -81,24 +96,45 @@ impl Live {
             }
             self.last = Some((path, name));
         }
+        self.bound();
         noted.sort_by_key(|noted| noted.event.time_ns);
         noted
+    }
+
+    /// Drops what is too much: a user may write files of any size, and root looks at those of all users.
+    fn bound(&mut self) {
+        let (mut all, mut of_user) = (0, HashMap::new());
+        for followed in self.folders.values_mut() {
+            let user = followed.folder.as_ref().map_or(0, Folder::owner);
+            let of_user: &mut usize = of_user.entry(user).or_default();
+            for file in followed.files.values_mut() {
+                let Some(Snapshot { state, .. }) = &file.snapshot else { continue };
+                let count = state.rails.len().max(state.connections.len());
+                if all + count > MOST_RAILS || *of_user + count > MOST_OF_A_USER {
+                    file.drop_snapshot();
+                } else {
+                    (all, *of_user) = (all + count, *of_user + count);
+                }
+            }
+        }
     }
 
     /// Returns the jobs at the time `now_ns`.
     pub(crate) fn jobs(&self, now_ns: u64) -> Vec<Job> {
         let mut sources = Vec::new();
-        for followed in self.folders.values() {
+        for (run_dir, followed) in &self.folders {
             let user = followed.folder.as_ref().map_or(0, Folder::owner);
             for file in followed.files.values() {
                 let Some(snapshot) = &file.snapshot else { continue };
                 sources.push(Source {
                     user,
+                    run_dir,
                     file: &file.path,
                     state: &snapshot.state,
                     presence: file.presence,
                     written_s_ago: seconds_since(snapshot.written_ns, now_ns),
                     rates: Rates::new(file.counts.front(), snapshot.written_ns, now_ns),
+                    fresh: Some(&file.fresh),
                 });
             }
         }
@@ -158,6 +194,7 @@ impl File {
             followed: Followed::default(),
             snapshot: None,
             counts: VecDeque::new(),
+            fresh: HashMap::new(),
             presence: Presence::Unknown,
             trouble: None,
         }
@@ -179,32 +216,58 @@ impl File {
         }
     }
 
+    /// Forgets the file's content, because there is no room for it.
+    fn drop_snapshot(&mut self) {
+        (self.snapshot, self.counts) = (None, VecDeque::new());
+        self.trouble = Some(format!(
+            "is one too many: rails and connections that are shown are bounded; allowed: {MOST_OF_A_USER} of a user, \
+             {MOST_RAILS} of all; try fewer connections"
+        ));
+    }
+
     /// Takes in the file as it is now.
     fn take(&mut self, mut snapshot: Snapshot, noted: &mut Vec<Noted>) {
         self.trouble = None;
-        let process = &snapshot.state.process;
-        let is_same = self.snapshot.as_ref().is_some_and(|before| before.state.process == *process);
+        let is_same = self.snapshot.as_ref().is_some_and(|before| before.state.process == snapshot.state.process);
         if !is_same {
             self.counts.clear();
         }
+        if let Some(before) = self.snapshot.as_ref().filter(|_| is_same) {
+            self.fresh = fresh(before, &snapshot);
+        }
+        let process = &snapshot.state.process;
         let name = match process.rank {
             Some(rank) => format!("rank {rank}"),
             None => format!("pid {}", process.pid),
         };
         let skipped = snapshot.events.len().saturating_sub(MOST_EVENTS);
         let events = std::mem::take(&mut snapshot.events).into_iter().skip(skipped);
-        noted.extend(events.map(|event| Noted { process: name.clone(), event }));
+        let (job, file) = (snapshot.state.process.job.clone(), self.path.clone());
+        noted.extend(events.map(|event| Noted { process: name.clone(), job: job.clone(), file: file.clone(), event }));
         self.counts.push_back(Counts::of(&snapshot));
         // The oldest is the last one that is old enough.
         while self.counts.get(1).is_some_and(|next| snapshot.written_ns.saturating_sub(next.written_ns) >= RATE_NS) {
             self.counts.pop_front();
         }
         // A clock that is set back, or a file that lies, could make these any number.
-        while self.counts.len() > MOST_COUNTS {
+        let most = if snapshot.state.rails.len() > MANY_RAILS { 2 } else { MOST_COUNTS };
+        while self.counts.len() > most {
             self.counts.pop_front();
         }
         self.snapshot = Some(snapshot);
     }
+}
+
+/// Returns the latencies of each rail that came between two states of a process.
+fn fresh(before: &Snapshot, now: &Snapshot) -> HashMap<(u32, u8), Latencies> {
+    let id = |rail: &Rail| (rail.connection, rail.number);
+    let known: HashMap<_, _> = before.state.rails.iter().map(|rail| (id(rail), rail.latencies)).collect();
+    let more = now.state.rails.iter().filter_map(|rail| {
+        let before = known.get(&id(rail)).copied().unwrap_or_default();
+        let more = Latencies(std::array::from_fn(|place| rail.latencies.0[place].saturating_sub(before.0[place])));
+        (more.count() > 0).then(|| (id(rail), more))
+    });
+    more.collect()
 }
 
 /// The most counts that are kept of a file: it is written ten times a second.

@@ -176,11 +176,13 @@ impl View {
         let rates = |path, reading: &Reading| Rates::new(counts.get(path), reading.snapshot.written_ns, now_ns);
         let sources = readings.processes.iter().zip(&files).map(|((path, reading), file)| Source {
             user: 0,
+            run_dir: dir.path(),
             file,
             state: &reading.snapshot.state,
             presence: reading.presence,
             written_s_ago: seconds_since(reading.snapshot.written_ns, now_ns),
             rates: rates(path, reading),
+            fresh: None,
         });
         let jobs = jobs(&sources.collect::<Vec<_>>());
         let processes = readings.processes.iter().zip(&files).map(|((path, reading), file)| {
@@ -241,7 +243,7 @@ impl PeerView {
 
 impl JobRailView {
     fn new(rail: JobRail, now_ns: u64) -> Self {
-        let JobRail { number, port, ends, sum, share } = rail;
+        let JobRail { number, port, ends, sum, share, .. } = rail;
         let [states, policies] = sum.words();
         Self {
             number,

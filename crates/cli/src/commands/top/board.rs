@@ -1,13 +1,13 @@
 //! Everything that the screen shows: the jobs of the last look, their past, and what the user has chosen.
 
 use super::events::{Events, Shown, Weight};
-use super::hands::{Action, AllStanding, Answer, Order};
+use super::hands::{Action, AllStanding, Answer, Drained, Order};
 use super::history::Histories;
 use super::key::Key;
 use super::rows::{About, Row, Sort, View, rows};
 use crate::host::{Job, Noted};
 use std::cell::Cell;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 /// The findings of a look.
@@ -17,6 +17,8 @@ pub(super) struct Found {
     pub(super) noted: Vec<Noted>,
     /// Folders and files that cannot be used, a sentence each.
     pub(super) troubles: Vec<String>,
+    /// The folders that were looked at.
+    pub(super) run_dirs: Vec<PathBuf>,
     /// The time in nanoseconds since 1970.
     pub(super) now_ns: u64,
 }
@@ -41,8 +43,8 @@ const LONGEST_PROMPT: usize = 200;
 #[derive(Default)]
 pub(super) struct Board {
     pub(super) host: String,
-    /// The folders that are shown, as words.
-    pub(super) run_dirs: Vec<String>,
+    /// The folders that are shown.
+    pub(super) run_dirs: Vec<PathBuf>,
     pub(super) jobs: Vec<Job>,
     pub(super) histories: Histories,
     pub(super) events: Events,
@@ -65,30 +67,60 @@ pub(super) struct Board {
     /// True if jobs of several users are shown.
     pub(super) has_users: bool,
     is_begun: bool,
+    processes: Processes,
+}
+
+/// Processes by their files, each with its name and its presence.
+type Processes = BTreeMap<String, (String, &'static str)>;
+
+fn processes(jobs: &[Job]) -> Processes {
+    let mut processes = Processes::new();
+    for job in jobs {
+        let of_job = job.job.as_ref().map_or(String::new(), |job| format!(" of job {job}"));
+        for process in &job.processes {
+            let name = match process.rank {
+                Some(rank) => format!("rank {rank}{of_job} (pid {})", process.pid),
+                None => format!("pid {}{of_job}", process.pid),
+            };
+            processes.insert(process.file.clone(), (name, process.presence));
+        }
+    }
+    processes
 }
 
 impl Board {
     /// Returns a board on this host, which has not looked yet.
     pub(super) fn new(host: String) -> Self {
-        Self { host, ..Self::default() }
+        Self { host, events: Events::new(true), ..Self::default() }
+    }
+
+    /// Returns a board whose events are written as lines, so that none stands for others.
+    pub(super) fn of_lines() -> Self {
+        Self { events: Events::new(false), ..Self::default() }
     }
 
     /// Takes in a look.
     pub(super) fn take(&mut self, found: Found) {
-        let Found { jobs, noted, troubles, now_ns } = found;
+        let Found { jobs, noted, troubles, run_dirs, now_ns } = found;
         self.events.note(noted);
         self.note_processes(&jobs, now_ns);
         for change in self.histories.look(&jobs, now_ns) {
+            let job = if jobs.len() > 1 && !change.key.job.is_empty() {
+                format!(" of job {}", change.key.job)
+            } else {
+                String::new()
+            };
             let (host, device) = change.key.peer.clone().unwrap_or_default();
             let (number, port) = change.key.rail.clone().unwrap_or_default();
             let [before, now] = [change.before, change.now].map(|share| share * 100.0);
-            let text = format!("{before:.0} % → {now:.0} %: rail {number} {port} to {host} by {device}");
-            self.say(now_ns, Weight::Change, "share", text);
+            let text = format!("{before:.0} % → {now:.0} %: rail {number} {port} to {host} by {device}{job}");
+            self.say(now_ns, Weight::Change, "share", &format!("{:?}", change.key.parent()), text);
         }
         let known: BTreeSet<&String> = self.troubles.iter().collect();
         let new: Vec<String> = troubles.iter().filter(|trouble| !known.contains(trouble)).cloned().collect();
-        new.into_iter().for_each(|trouble| self.say(now_ns, Weight::Wrong, "file-refused", trouble));
-        (self.jobs, self.troubles, self.now_ns, self.is_begun) = (jobs, troubles, now_ns, true);
+        new.into_iter().for_each(|trouble| self.say(now_ns, Weight::Wrong, "file-refused", "", trouble));
+        (self.jobs, self.troubles, self.run_dirs) = (jobs, troubles, run_dirs);
+        (self.now_ns, self.is_begun) = (now_ns, true);
         let users: BTreeSet<u32> = self.jobs.iter().map(|job| job.user).collect();
         self.has_users = users.len() > 1;
     }
@@ -97,54 +129,41 @@ impl Board {
     pub(super) fn take_answers(&mut self, answers: Vec<Answer>, standing: AllStanding) {
         for answer in answers {
             let weight = if answer.is_done { Weight::Change } else { Weight::Wrong };
-            self.say(self.now_ns, weight, "order", answer.text.clone());
+            self.say(self.now_ns, weight, "order", "", answer.text.clone());
             self.answer = Some(answer);
         }
         self.standing = standing;
     }
 
-    fn say(&mut self, time_ns: u64, weight: Weight, kind: &str, text: String) {
-        let (from, kind) = ("top".to_owned(), kind.to_owned());
-        self.events.add(Shown { time_ns, weight, from, kind, text, others: 0, number: 0 });
+    fn say(&mut self, time_ns: u64, weight: Weight, kind: &str, topic: &str, text: String) {
+        let (from, kind, topic) = ("top".to_owned(), kind.to_owned(), topic.to_owned());
+        self.events.add(Shown { time_ns, weight, from, kind, text, topic, job: String::new(), others: 0, number: 0 });
     }
 
     /// Notes the processes that came, ended or fell silent since the last look.
     fn note_processes(&mut self, jobs: &[Job], now_ns: u64) {
-        let all = |jobs: &[Job]| -> Vec<(String, String, &'static str)> {
-            let name = |job: &Job| job.job.as_ref().map_or(String::new(), |job| format!(" of job {job}"));
-            let of_job = |job: &Job| {
-                let name = name(job);
-                let named = |rank: Option<u32>, pid| match rank {
-                    Some(rank) => format!("rank {rank}{name} (pid {pid})"),
-                    None => format!("pid {pid}{name}"),
-                };
-                let processes = job.processes.iter();
-                processes.map(|it| (it.file.clone(), named(it.rank, it.pid), it.presence)).collect::<Vec<_>>()
-            };
-            jobs.iter().flat_map(of_job).collect()
-        };
+        let before = std::mem::replace(&mut self.processes, processes(jobs));
         if !self.is_begun {
             return;
         }
-        let (before, now) = (all(&self.jobs), all(jobs));
-        let find = |list: &[(String, String, &'static str)], file: &str| {
-            list.iter().find(|(other, ..)| other == file).map(|(_, _, presence)| *presence)
-        };
-        for (file, name, presence) in &now {
-            let was = find(&before, file);
-            let (weight, text) = match (was, *presence) {
+        let mut said = Vec::new();
+        for (file, (name, presence)) in &self.processes {
+            let was = before.get(file).map(|(_, presence)| *presence);
+            said.push(match (was, *presence) {
                 (Some(was), presence) if was == presence => continue,
                 (None, "gone") => continue,
-                (None, _) => (Weight::Usual, format!("{name} has begun")),
-                (Some(_), "gone") => (Weight::Wrong, format!("{name} is gone, and has left its file")),
-                (Some(_), "silent") => (Weight::Wrong, format!("{name} is silent: it has not written for 10 s")),
-                (Some(_), presence) => (Weight::Well, format!("{name} is {presence}")),
-            };
-            self.say(now_ns, weight, "process", text);
+                (None, _) => (Weight::Usual, "begun", format!("{name} has begun")),
+                (Some(_), "gone") => (Weight::Wrong, "gone", format!("{name} is gone, and has left its file")),
+                (Some(_), "silent") => {
+                    (Weight::Wrong, "silent", format!("{name} is silent: it has not written for 10 s"))
+                }
+                (Some(_), presence) => (Weight::Well, "well", format!("{name} is {presence}")),
+            });
         }
-        for (_, name, _) in before.iter().filter(|(file, ..)| find(&now, file).is_none()) {
-            self.say(now_ns, Weight::Usual, "process", format!("{name} has ended"));
+        for (_, (name, _)) in before.iter().filter(|(file, _)| !self.processes.contains_key(*file)) {
+            said.push((Weight::Usual, "ended", format!("{name} has ended")));
         }
+        said.into_iter().for_each(|(weight, topic, text)| self.say(now_ns, weight, "process", topic, text));
     }
 
     /// Returns the rows of the table.
@@ -252,22 +271,15 @@ impl Board {
         self.answer = Some(Answer { text: text.into(), is_done: false });
     }
 
-    /// Returns the run dir of the job to which a row belongs.
-    pub(super) fn run_dir_of(&self, key: &Key) -> Option<PathBuf> {
-        let is_its = |job: &&Job| job.user == key.user && job.job.as_deref().unwrap_or("") == key.job;
-        let processes = &self.jobs.iter().find(is_its)?.processes;
-        let process = processes.iter().find(|process| process.presence != "gone").or(processes.first())?;
-        Path::new(&process.file).parent().map(Path::to_owned)
+    /// Returns the folders that are shown, as words.
+    pub(super) fn shown_dirs(&self) -> String {
+        self.run_dirs.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
     }
 
-    /// Returns the name and the progress of the drain of a port: that of its own name, or of one that stands for it
-    /// (docs/agent.md).
-    pub(super) fn drain_of(&self, run_dir: &Path, port: &str) -> Option<(&str, &str)> {
+    /// Returns the drain of a port: that of its own name, or of one that stands for it (docs/agent.md).
+    pub(super) fn drain_of(&self, run_dir: &Path, port: &str) -> Option<&Drained> {
         let Some(Ok(standing)) = self.standing.get(run_dir) else { return None };
-        let stands_for =
-            |name: &str| port == name || port.strip_prefix(name).is_some_and(|rest| rest.starts_with(['@', ':']));
-        let found = standing.drained.iter().find(|(name, _)| stands_for(name));
-        found.map(|(name, phase)| (&**name, &**phase))
+        standing.drained.iter().find(|drained| drained.covers(port))
     }
 
     /// Returns the weights that stand for these matchers.

@@ -1,10 +1,12 @@
 //! The hands: orders to whoever steers the jobs, given by a thread of their own, so that the screen never waits.
 
+use crate::orders::effect;
+use railweave_telemetry::Rules;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The time between two looks at what is ordered.
 const EVERY: Duration = Duration::from_secs(1);
@@ -30,14 +32,44 @@ pub(super) enum Action {
 }
 
 /// The orders that stand.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Standing {
     /// The one who takes orders: the beginning of a line.
     pub(super) who: String,
-    /// The ports that are to be empty, each with its progress, which may be empty.
-    pub(super) drained: Vec<(String, String)>,
+    /// The ports that are to be empty.
+    pub(super) drained: Vec<Drained>,
     /// Rules of the operator: matchers and actions.
     pub(super) rules: Vec<(String, String)>,
+}
+
+/// A port that is to be empty.
+#[derive(Clone, Debug)]
+pub(super) struct Drained {
+    pub(super) port: String,
+    /// The words for its progress; empty if that is not known.
+    pub(super) phase: String,
+    /// The reasons, with commas between, and true if an operator is among them.
+    pub(super) reasons: String,
+    pub(super) is_ordered: bool,
+    /// The rule that drains it, and all ports for which it stands.
+    rules: Option<Rules>,
+}
+
+impl Drained {
+    pub(super) fn new(port: &str, phase: String, reasons: &[String]) -> Self {
+        Self {
+            port: port.to_owned(),
+            phase,
+            reasons: reasons.join(", "),
+            is_ordered: reasons.iter().any(|reason| reason == "operator"),
+            rules: effect::drain(port),
+        }
+    }
+
+    /// Returns true if a port of this name is drained with it.
+    pub(super) fn covers(&self, port: &str) -> bool {
+        self.rules.as_ref().is_some_and(|rules| effect::covers(rules, port))
+    }
 }
 
 /// The result of an order: a sentence, and true if it was carried out.
@@ -73,6 +105,8 @@ struct Shared {
     run_dirs: Vec<PathBuf>,
     standing: AllStanding,
     answers: Vec<Answer>,
+    /// Orders that have no answer yet.
+    outstanding: usize,
 }
 
 /// The way to whoever carries out orders.
@@ -97,6 +131,7 @@ impl Hands {
 
     /// Gives an order, whose answer comes later.
     pub(super) fn give(&self, order: Order) {
+        locked(&self.shared).outstanding += 1;
         // It only fails if the thread has panicked, which has said so.
         let _ = self.orders.send(order);
     }
@@ -110,6 +145,19 @@ impl Hands {
         shared.standing.clone()
     }
 
+    /// Waits for the answers to all orders, this time at most. Returns those that have come, and the number of those
+    /// that have not.
+    pub(super) fn finish(&self, longest: Duration) -> (Vec<Answer>, usize) {
+        let begin = Instant::now();
+        loop {
+            let outstanding = locked(&self.shared).outstanding;
+            if outstanding == 0 || begin.elapsed() >= longest {
+                return (self.answers(), outstanding);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Returns the answers that have come.
     pub(super) fn answers(&self) -> Vec<Answer> {
         std::mem::take(&mut locked(&self.shared).answers)
@@ -119,24 +167,31 @@ impl Hands {
 fn work(mut steerer: impl Steerer, orders: &Receiver<Order>, shared: &Mutex<Shared>) {
     loop {
         let run_dirs: Vec<_> = locked(shared).run_dirs.iter().take(MOST_RUN_DIRS).cloned().collect();
-        let standing = run_dirs.into_iter().map(|run_dir| {
-            let standing = steerer.standing(&run_dir);
-            (run_dir, standing)
-        });
-        let standing = standing.collect();
-        locked(shared).standing = standing;
-        match orders.recv_timeout(EVERY) {
-            Ok(order) => {
-                let answer = match steerer.order(&order) {
-                    Ok(text) => Answer { text, is_done: true },
-                    Err(text) => Answer { text, is_done: false },
-                };
-                locked(shared).answers.push(answer);
+        locked(shared).standing.retain(|run_dir, _| run_dirs.contains(run_dir));
+        for run_dir in run_dirs {
+            // Whoever takes the orders of one folder may be slow; no order waits for those of all others.
+            while let Ok(order) = orders.try_recv() {
+                carry_out(&mut steerer, &order, shared);
             }
+            let standing = steerer.standing(&run_dir);
+            locked(shared).standing.insert(run_dir, standing);
+        }
+        match orders.recv_timeout(EVERY) {
+            Ok(order) => carry_out(&mut steerer, &order, shared),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
+}
+
+fn carry_out(steerer: &mut impl Steerer, order: &Order, shared: &Mutex<Shared>) {
+    let answer = match steerer.order(order) {
+        Ok(text) => Answer { text, is_done: true },
+        Err(text) => Answer { text, is_done: false },
+    };
+    let mut shared = locked(shared);
+    shared.answers.push(answer);
+    shared.outstanding = shared.outstanding.saturating_sub(1);
 }
 
 /// A thread that panicked has left the value as it was between two calls.

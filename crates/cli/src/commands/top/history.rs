@@ -8,14 +8,17 @@ use std::collections::{HashMap, VecDeque};
 /// The most looks that a sparkline shows.
 pub(super) const MOST_RATES: usize = 120;
 
-/// The time over which latencies are recent, and the time between two that are kept, in nanoseconds.
+/// The time over which latencies are recent, and the time whose latencies are kept as one, in nanoseconds.
 const RECENT_NS: u64 = 10_000_000_000;
 const KEPT_NS: u64 = 1_000_000_000;
+
+/// The time for which a share has to be another one until it is worth an event, in nanoseconds.
+const LASTING_NS: u64 = 2_000_000_000;
 
 /// The change of a share that is worth an event.
 const NOTED_SHARE: f64 = 0.1;
 
-/// The looks for which a share has to be that far from the one that was said.
+/// The looks for which it has to be, too.
 const LOOKS: u32 = 4;
 
 /// The pasts of all rails that are shown.
@@ -30,13 +33,12 @@ pub(super) struct Histories {
 pub(super) struct History {
     /// Bytes per second, sent and received, the oldest first.
     rates: VecDeque<f64>,
-    /// The counts of latencies at some times, the oldest first.
+    /// The latencies since some times, the oldest first.
     latencies: VecDeque<(u64, Latencies)>,
-    /// The latencies of the recent past.
-    recent: Latencies,
     said_share: Option<f64>,
-    /// The looks since the share is another one.
+    /// The looks since the share is another one, and the time of the first.
     other_looks: u32,
+    other_since_ns: u64,
     look: u64,
 }
 
@@ -63,7 +65,7 @@ impl Histories {
                     let history = self.rails.entry(key.clone()).or_default();
                     history.look = self.look;
                     history.take(rail, now_ns);
-                    let change = rail.share.filter(|_| moves).and_then(|share| history.share(share));
+                    let change = rail.share.filter(|_| moves).and_then(|share| history.share(share, now_ns));
                     changes.extend(change.map(|(before, now)| ShareChange { key, before, now }));
                 }
             }
@@ -90,27 +92,31 @@ impl History {
         if self.rates.len() > MOST_RATES {
             self.rates.pop_front();
         }
-        let now = rail.sum.latencies;
-        if self.latencies.back().is_none_or(|(at_ns, _)| now_ns.abs_diff(*at_ns) >= KEPT_NS) {
-            self.latencies.push_back((now_ns, now));
+        if rail.fresh.count() > 0 {
+            match self.latencies.back_mut() {
+                Some((since_ns, latencies)) if now_ns.saturating_sub(*since_ns) < KEPT_NS => {
+                    latencies.merge(&rail.fresh);
+                }
+                _ => self.latencies.push_back((now_ns, rail.fresh)),
+            }
         }
-        while self.latencies.len() > (RECENT_NS / KEPT_NS) as usize + 1 {
+        while self.latencies.front().is_some_and(|(since_ns, _)| now_ns.abs_diff(*since_ns) > RECENT_NS) {
             self.latencies.pop_front();
         }
-        let before = self.latencies.front().map(|(_, latencies)| *latencies).unwrap_or_default();
-        // Counts fall when a process ends.
-        self.recent = Latencies(std::array::from_fn(|place| now.0[place].saturating_sub(before.0[place])));
     }
 
     /// Returns the share that was said and the present one, if they differ for long enough.
-    fn share(&mut self, share: f64) -> Option<(f64, f64)> {
+    fn share(&mut self, share: f64, now_ns: u64) -> Option<(f64, f64)> {
         let before = *self.said_share.get_or_insert(share);
         if (share - before).abs() < NOTED_SHARE {
             self.other_looks = 0;
             return None;
         }
+        if self.other_looks == 0 {
+            self.other_since_ns = now_ns;
+        }
         self.other_looks += 1;
-        if self.other_looks < LOOKS {
+        if self.other_looks < LOOKS || now_ns.saturating_sub(self.other_since_ns) < LASTING_NS {
             return None;
         }
         (self.said_share, self.other_looks) = (Some(share), 0);
@@ -124,7 +130,9 @@ impl History {
 
     /// Returns the latency that this part of the recent writes did not exceed, in microseconds.
     pub(super) fn latency(&self, part: f64) -> Option<f64> {
-        self.recent.quantile(part)
+        let mut recent = Latencies::default();
+        self.latencies.iter().for_each(|(_, latencies)| recent.merge(latencies));
+        recent.quantile(part)
     }
 }
 
@@ -132,33 +140,42 @@ impl History {
 mod tests {
     use super::*;
 
+    const SECOND: u64 = 1_000_000_000;
+
     #[test]
-    fn a_share_is_said_once_it_has_been_another_one_for_some_looks() {
+    fn a_share_is_said_once_it_has_been_another_one_for_some_time() {
         let mut history = History::default();
-        let mut said = |share| history.share(share).map(|(before, now)| (before * 100.0, now * 100.0));
+        let mut now_ns = 0;
+        let mut said = |share, after_ns: u64| {
+            now_ns += after_ns;
+            history.share(share, now_ns).map(|(before, now)| (before * 100.0, now * 100.0))
+        };
         for share in [0.5, 0.55, 0.9, 0.9, 0.5, 0.7, 0.7, 0.7] {
-            assert_eq!(said(share), None, "{share}");
+            assert_eq!(said(share, SECOND), None, "{share}");
         }
-        assert_eq!(said(0.7), Some((50.0, 70.0)));
-        assert_eq!(said(0.7), None);
+        assert_eq!(said(0.7, SECOND), Some((50.0, 70.0)));
+        assert_eq!(said(0.7, SECOND), None);
+        // Many looks at what may be one write.
+        assert!((0..199).all(|_| said(0.2, SECOND / 100).is_none()));
+        assert_eq!((said(0.2, SECOND / 100), said(0.2, SECOND)), (None, Some((70.0, 20.0))));
     }
 
     #[test]
-    fn latencies_are_those_of_the_last_seconds() {
-        let mut history = History::default();
-        let mut rail = JobRail::default();
-        let second = 1_000_000_000;
-        for look in 0..30_u64 {
+    fn latencies_are_those_of_the_last_seconds_however_often_it_is_looked() {
+        for looks_per_s in [1, 10, 100] {
+            let mut history = History::default();
+            let mut look = |second: u64, bucket: usize, count: u32| {
+                let mut rail = JobRail::default();
+                rail.fresh.0[bucket] = count;
+                (0..looks_per_s).for_each(|look| history.take(&rail, second * SECOND + look * SECOND / looks_per_s));
+                history.latency(0.99)
+            };
             // Slow writes at first, fast ones later.
-            rail.sum.latencies.0[if look < 10 { 14 } else { 4 }] += 1;
-            history.take(&rail, look * second);
+            (0..10).for_each(|second| assert!(look(second, 14, 1).is_some_and(|latency| latency > 10_000.0)));
+            let last = (10..22).map(|second| look(second, 4, 1)).last();
+            assert!(last.flatten().is_some_and(|latency| latency <= 32.0), "{looks_per_s}: {last:?}");
+            assert_eq!(look(40, 4, 0), None, "nothing was written lately");
+            assert_eq!(history.last(3).collect::<Vec<_>>().len(), 3);
         }
-        assert!(history.latency(0.99).is_some_and(|latency| latency <= 32.0));
-        assert_eq!(history.latencies.len(), 11);
-        for look in 30..50 {
-            history.take(&rail, look * second);
-        }
-        assert_eq!(history.latency(0.5), None, "nothing was written lately");
-        assert_eq!(history.last(3).collect::<Vec<_>>(), [0.0; 3]);
     }
 }

@@ -1,11 +1,13 @@
 //! The names of rows, by which a selection or a fold outlives a look.
 
 use crate::host::{Job, JobRail, Peer};
+use std::path::PathBuf;
 
 /// A job, one of its peers, or a rail to it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) user: u32,
+    pub(super) run_dir: PathBuf,
     /// The job's id; empty if it is not known.
     pub(super) job: String,
     /// The peer's host and the device.
@@ -16,7 +18,8 @@ pub(super) struct Key {
 
 impl Key {
     pub(super) fn of_job(job: &Job) -> Self {
-        Self { user: job.user, job: job.job.clone().unwrap_or_default(), peer: None, rail: None }
+        let (run_dir, name) = (job.run_dir.clone(), job.job.clone().unwrap_or_default());
+        Self { user: job.user, run_dir, job: name, peer: None, rail: None }
     }
 
     pub(super) fn with_peer(&self, peer: &Peer) -> Self {

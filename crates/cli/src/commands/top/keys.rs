@@ -1,7 +1,7 @@
 //! The keys.
 
 use super::board::{Board, Prompt};
-use super::hands::{Action, Order};
+use super::hands::{Action, Answer, Order};
 use super::key::Key;
 use super::rows::About;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -37,7 +37,7 @@ pub(super) const HELP: [(&str, &str); 17] = [
     ("p or Space", "pause; + and - look more or less often"),
     ("?  q", "this help; quit, as Ctrl-C; Ctrl-Z suspends, Ctrl-L redraws"),
     ("", ""),
-    ("SENT, RECV", "bits per second over the last half second; BAR is their sum"),
+    ("SENT, RECV", "bits per second, over 0.4 s or more; BAR is their sum"),
     ("SHARE", "the part of the peer's sent data that takes this rail"),
     ("P50, P99", "the latency of 50 and 99 % of the last 10 s' sampled writes"),
     ("PAST", "the rate in the last looks; all rails have one scale"),
@@ -61,6 +61,10 @@ pub(super) fn press(board: &mut Board, key: KeyEvent) -> Effect {
             }
             _ => Effect::None,
         };
+    }
+    // Escape and a letter may come as one key.
+    if key.modifiers.intersects(KeyModifiers::ALT | KeyModifiers::META | KeyModifiers::SUPER) {
+        return Effect::None;
     }
     board.answer = None;
     if board.prompt.is_some() {
@@ -99,6 +103,13 @@ pub(super) fn press(board: &mut Board, key: KeyEvent) -> Effect {
     Effect::None
 }
 
+/// Takes in a text that was pasted: into a line that the user writes, and nowhere else.
+pub(super) fn paste(board: &mut Board, text: &str) {
+    if board.prompt.is_some() {
+        text.chars().for_each(|letter| board.write(letter));
+    }
+}
+
 /// Takes in a key of the line that the user writes.
 fn write(board: &mut Board, code: KeyCode) -> Effect {
     match code {
@@ -119,14 +130,14 @@ fn write(board: &mut Board, code: KeyCode) -> Effect {
 fn drain(board: &mut Board) -> Option<Order> {
     let rows = board.rows();
     let row = board.place(&rows).and_then(|place| rows.get(place));
-    let (key, port) = match row.map(|row| (row.about, row.key.clone())) {
-        Some((About::Rail(rail), key)) => (key, rail.port.clone()),
+    let (run_dir, port) = match row.map(|row| (row.about, row.key.run_dir.clone())) {
+        Some((About::Rail(rail), run_dir)) => (run_dir, rail.port.clone()),
         _ => {
             board.hint("drain: no rail is selected; select the rail whose port is to be empty");
             return None;
         }
     };
-    let Some((port, run_dir)) = port.zip(board.run_dir_of(&key)) else {
+    let Some(port) = port else {
         board.hint(
             "drain: the job's file does not name this rail's port; try `railweave topo` for its name, and `railweave \
              policy drain PORT`",
@@ -134,9 +145,16 @@ fn drain(board: &mut Board) -> Option<Order> {
         return None;
     };
     let action = match board.drain_of(&run_dir, &port) {
-        Some((name, _)) => Action::GiveBack(name.to_owned()),
+        Some(drained) if drained.is_ordered => Action::GiveBack(drained.port.clone()),
+        Some(drained) => {
+            let (port, reasons) = (&drained.port, &drained.reasons);
+            let text = format!("drain: {port} is drained by no order of an operator ({reasons}); see docs/agent.md");
+            board.hint(text);
+            return None;
+        }
         None => Action::Drain(port),
     };
+    board.answer = Some(Answer { text: "the order is given; its answer comes".to_owned(), is_done: true });
     Some(Order { run_dir, action })
 }
 
@@ -147,8 +165,9 @@ fn ask_weights(board: &mut Board) {
     let Some(key) = key.filter(|key| key.peer.is_some()) else {
         return board.hint("weights: no peer is selected; select the peer, or a rail to it");
     };
-    match matchers(&key).zip(board.run_dir_of(&key)) {
-        Some((matchers, run_dir)) => {
+    match matchers(&key) {
+        Some(matchers) => {
+            let run_dir = key.run_dir.clone();
             let text = board.weights_of(&run_dir, &matchers).unwrap_or_default();
             board.prompt = Some(Prompt::Weights { text, matchers, run_dir });
         }
@@ -162,12 +181,11 @@ fn ask_weights(board: &mut Board) {
 /// Returns the matchers of a peer; `None` if no rule can name it.
 fn matchers(key: &Key) -> Option<String> {
     let (host, device) = key.peer.as_ref()?;
-    let is_plain = |letter: char| !letter.is_whitespace() && !letter.is_control() && !matches!(letter, ',' | '*' | '=');
-    let is_name = |text: &str| !text.is_empty() && text.chars().all(is_plain) && !text.contains("->");
-    let named = |name: &str, value: &str| match value {
-        "" => String::new(),
-        value => format!("{name}={value} "),
-    };
-    let is_right = is_name(host) && [&key.job, device].into_iter().all(|text| text.is_empty() || is_name(text));
-    is_right.then(|| format!("{}peer={host} {}", named("job", &key.job), named("device", device)).trim_end().to_owned())
+    let named = [("job", &key.job), ("peer", host), ("device", device)];
+    let is_right = |(_, value): &(&str, &String)| value.is_empty() || railweave_agent::is_name(value);
+    if host.is_empty() || !named.iter().all(is_right) {
+        return None;
+    }
+    let matchers = named.iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("{name}={value}"));
+    Some(matchers.collect::<Vec<_>>().join(" "))
 }

@@ -8,6 +8,7 @@ use crate::host::{Live, USERS, Users};
 use railweave_telemetry::RunDir;
 use std::error::Error;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The time between two searches for run dirs of other users.
@@ -54,18 +55,8 @@ impl Looks {
         self.search();
         let noted = self.live.look(&self.run_dirs);
         let now_ns = now_ns();
-        Found { jobs: self.live.jobs(now_ns), noted, troubles: self.live.troubles(), now_ns }
-    }
-
-    /// Returns the folders that are looked at.
-    pub(super) fn run_dirs(&mut self) -> &[PathBuf] {
-        self.search();
-        &self.run_dirs
-    }
-
-    /// Returns the folders that are looked at, as words.
-    pub(super) fn shown(&mut self) -> Vec<String> {
-        self.run_dirs().iter().map(|path| path.display().to_string()).collect()
+        let (jobs, troubles, run_dirs) = (self.live.jobs(now_ns), self.live.troubles(), self.run_dirs.clone());
+        Found { jobs, noted, troubles, run_dirs, now_ns }
     }
 
     fn search(&mut self) {
@@ -84,6 +75,48 @@ impl Looks {
             self.run_dirs.sort();
             self.run_dirs.dedup();
         }
+    }
+}
+
+/// Looks by a thread of their own: a file system that hangs stops no keys.
+pub(super) struct Watcher {
+    ask: Sender<()>,
+    found: Receiver<Found>,
+    /// True if there was no answer yet.
+    pub(super) is_asked: bool,
+}
+
+impl Watcher {
+    /// Returns a watcher that looks when it is asked.
+    ///
+    /// # Errors
+    /// If there is no room for a thread.
+    pub(super) fn new(mut looks: Looks) -> std::io::Result<Self> {
+        let (ask, asked) = channel();
+        let (send, found) = channel();
+        let thread = std::thread::Builder::new().name("looks".to_owned());
+        thread.spawn(move || {
+            while asked.recv().is_ok() {
+                if send.send(looks.look()).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { ask, found, is_asked: false })
+    }
+
+    /// Asks for a look, unless one is awaited.
+    pub(super) fn ask(&mut self) {
+        if !self.is_asked {
+            self.is_asked = self.ask.send(()).is_ok();
+        }
+    }
+
+    /// Returns the look if it comes within this time.
+    pub(super) fn wait(&mut self, longest: Duration) -> Option<Found> {
+        let found = self.found.recv_timeout(longest).ok()?;
+        self.is_asked = false;
+        Some(found)
     }
 }
 

@@ -39,7 +39,7 @@ const EVERY_PLAIN: Duration = Duration::from_secs(1);
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
     /// The time between two looks, 10ms to 60s [default: 500ms; without a terminal 1s]
-    #[arg(long, value_name = "TIME", value_parser = span::period)]
+    #[arg(long, value_name = "TIME", value_parser = span::period, overrides_with = "every")]
     every: Option<Duration>,
     /// Ends after this number of looks
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

@@ -3,7 +3,7 @@
 use super::board::{Board, Found};
 use super::events::Shown;
 use super::key::Key;
-use super::looks::Looks;
+use super::looks::{Looks, now_ns};
 use super::rows::{About, Row};
 use crate::output::{print, printable};
 use crate::words::{duration, rate};
@@ -13,15 +13,14 @@ use std::time::Duration;
 
 /// Writes the rails and the new events after each look.
 pub(super) fn run(mut looks: Looks, every: Duration, count: Option<u64>) -> Result<(), Box<dyn Error>> {
-    let mut board = Board::default();
-    let mut lines = Lines::default();
+    let mut board = Board::of_lines();
+    let mut lines = Lines { begin_ns: now_ns(), ..Lines::default() };
     // Rates come from two looks.
     board.take(looks.look());
     let mut looks_so_far = 0;
     while count.is_none_or(|count| looks_so_far < count) {
         sleep(every);
         looks_so_far += 1;
-        board.run_dirs = looks.shown();
         for line in lines.look(&mut board, looks.look()) {
             print(line)?;
         }
@@ -32,6 +31,8 @@ pub(super) fn run(mut looks: Looks, every: Duration, count: Option<u64>) -> Resu
 /// The lines so far.
 #[derive(Default)]
 pub(super) struct Lines {
+    /// Earlier events are those of the past.
+    begin_ns: u64,
     /// The events that were written.
     events: u64,
     /// True if it was written that nothing runs.
@@ -44,16 +45,16 @@ impl Lines {
         board.take(found);
         let clock = clock(board.now_ns);
         let mut lines = Vec::new();
-        for event in board.events.after(self.events) {
-            lines.push(format!("{clock} {}", printable(&event_line(event))));
+        for event in board.events.after(self.events).filter(|event| event.time_ns >= self.begin_ns) {
+            lines.push(format!("{} {}", self::clock(event.time_ns), printable(&event_line(event))));
         }
         self.events = board.events.ever;
         let rows = board.rows();
-        let rails = rows.iter().filter_map(|row| rail_line(row));
+        let rails = rows.iter().filter_map(|row| rail_line(row, board.has_users));
         let rails: Vec<String> = rails.map(|line| format!("{clock} {}", printable(&line))).collect();
         let is_empty = rails.is_empty();
         if is_empty && !self.is_empty_said {
-            lines.push(format!("{clock} no connections in {}", printable(&board.run_dirs.join(", "))));
+            lines.push(format!("{clock} no connections in {}", printable(&board.shown_dirs())));
         }
         self.is_empty_said = is_empty;
         lines.extend(rails);
@@ -68,10 +69,11 @@ fn clock(now_ns: u64) -> String {
 }
 
 fn event_line(event: &Shown) -> String {
-    format!("event {} of {}: {}", event.kind, event.from, event.text)
+    let job = if event.job.is_empty() { String::new() } else { format!(" of job {}", event.job) };
+    format!("event {} of {}{job}: {}", event.kind, event.from, event.text)
 }
 
-fn rail_line(row: &Row<'_>) -> Option<String> {
+fn rail_line(row: &Row<'_>, has_users: bool) -> Option<String> {
     let About::Rail(rail) = row.about else { return None };
     let Key { job, peer, .. } = &row.key;
     let (host, device) = peer.clone().unwrap_or_default();
@@ -83,8 +85,9 @@ fn rail_line(row: &Row<'_>) -> Option<String> {
         Some((state, _)) if states.len() == 1 => (*state).to_owned(),
         _ => states.iter().map(|(state, count)| format!("{count} {state}")).collect::<Vec<_>>().join(" "),
     };
+    let user = if has_users { format!("user {} ", row.key.user) } else { String::new() };
     Some(format!(
-        "job {} peer {} device {} rail {} port {}: {states}, sent {}, received {}, share {}, p50 {}, p99 {}",
+        "{user}job {} peer {} device {} rail {} port {}: {states}, sent {}, received {}, share {}, p50 {}, p99 {}",
         known(job),
         known(&host),
         known(&device),

@@ -136,7 +136,11 @@ impl<'a> Tree<'a> {
 
     fn of_peer(peer: &'a Peer, key: Key, histories: &Histories, view: &View<'_>) -> Self {
         let below = peer.rails.iter().map(|rail| Self::of_rail(rail, key.with_rail(rail), histories, view)).collect();
-        let texts = view.texts(|| format!("{} {}", peer.host, peer.device));
+        let texts = view.texts(|| {
+            let states = [Direction::Send, Direction::Receive].map(|direction| peer.by_state(direction));
+            let states = states.iter().flat_map(|states| states.keys().copied()).collect::<Vec<_>>().join(" ");
+            format!("{} {} {states}", peer.host, peer.device)
+        });
         let mut tree = Self::above(key, About::Peer(peer), texts, below, view);
         if failed(peer) > 0 {
             tree.row.urgency = URGENT.len();
@@ -151,7 +155,8 @@ impl<'a> Tree<'a> {
         };
         let most = |of: fn(&Row<'_>) -> Option<f64>| below.iter().filter_map(|tree| of(&tree.row)).reduce(f64::max);
         let row = Row {
-            is_folded: view.folded.contains(&key),
+            // A filter looks below folded rows too.
+            is_folded: view.filter.is_empty() && view.folded.contains(&key),
             key,
             about,
             sent: sum(|row| row.sent),

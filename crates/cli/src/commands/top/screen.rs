@@ -4,6 +4,7 @@ use super::board::{Board, Prompt};
 use super::columns::{Column, Placed, columns};
 use super::describe::{counted, job_detail, job_name, peer_detail, peer_name, rail_detail};
 use super::events::Shown;
+use super::hands::Drained;
 use super::keys::HELP;
 use super::rows::{About, Row, counts, failed, worst};
 use super::style::Look;
@@ -158,7 +159,7 @@ impl Canvas<'_> {
                     format!("orders: {error}")
                 }
                 Ok(standing) => {
-                    let drained = standing.drained.iter().map(|(port, phase)| {
+                    let drained = standing.drained.iter().map(|Drained { port, phase, .. }| {
                         if phase.is_empty() { format!("{port} drained") } else { format!("{port} {phase}") }
                     });
                     let rules = standing.rules.len();
@@ -241,7 +242,7 @@ impl Canvas<'_> {
             format!(
                 "no process of Railweave has a file in {}; start a job with telemetry, or name another folder with \
                  --run-dir or RAILWEAVE_RUN_DIR; a container shows its jobs outside only in a mounted folder",
-                board.run_dirs.join(", ")
+                board.shown_dirs()
             )
         } else {
             format!("nothing here has \"{}\"; Esc shows everything", board.filter)
@@ -302,7 +303,7 @@ impl Canvas<'_> {
                 self.right(x, y, width, &text, plain);
             }
             Column::InFlight => {
-                let text = rail.and_then(|rail| rail.sum.in_flight).map(|bytes| short(bytes as f64));
+                let text = rail.and_then(|rail| rail.sum.in_flight).map(short_size);
                 self.right(x, y, width, &text.unwrap_or_default(), plain);
             }
             Column::Again => {
@@ -368,12 +369,10 @@ impl Canvas<'_> {
                 let state = worst(&rail.sum);
                 let all: u32 = rail.sum.states.iter().sum();
                 let count = rail.sum.in_state(state);
-                let run_dir = board.run_dir_of(&row.key);
-                let drain = rail.port.as_deref().zip(run_dir.as_deref());
-                let drain = drain.and_then(|(port, run_dir)| board.drain_of(run_dir, port));
+                let drain = rail.port.as_deref().and_then(|port| board.drain_of(&row.key.run_dir, port));
                 let (word, style) = match drain {
-                    Some((_, phase)) if state == RailState::Up => {
-                        (if phase.is_empty() { "emptying" } else { phase }, self.look.ordered())
+                    Some(Drained { phase, .. }) if state == RailState::Up => {
+                        (if phase.is_empty() { "emptying" } else { &**phase }, self.look.ordered())
                     }
                     _ => (state.word(), self.look.of_state(state)),
                 };
@@ -417,7 +416,12 @@ impl Canvas<'_> {
             self.right(area.x, y, 7, &age, self.look.faint());
             self.text(area.x + 8, y, 9, &event.from, Style::new());
             self.text(area.x + 18, y, 13, &event.kind, style);
-            let text = format!("{}{others}", event.text);
+            let job = if board.jobs.len() > 1 && !event.job.is_empty() {
+                format!("job {}: ", event.job)
+            } else {
+                String::new()
+            };
+            let text = format!("{job}{}{others}", event.text);
             let lines = MOST_LINES.min(area.bottom() - y);
             let room = Rect { x: area.x + 32, y, width: area.width.saturating_sub(32), height: lines };
             y = self.lines(room, &text, Style::new()).max(y + 1);
@@ -480,6 +484,19 @@ fn line_end(text: &str, width: usize) -> usize {
 fn largest(rows: &[Row<'_>]) -> f64 {
     let rails = rows.iter().filter(|row| matches!(row.about, About::Rail(_)));
     rails.map(|row| row.sent.unwrap_or(0.0) + row.received.unwrap_or(0.0)).fold(0.0, f64::max)
+}
+
+/// Returns a size in bytes with three digits and a letter for its powers of 1024.
+fn short_size(bytes: u64) -> String {
+    let mut number = bytes as f64;
+    for unit in ["", "Ki", "Mi", "Gi"] {
+        if number < 999.5 {
+            let digits = usize::from(!unit.is_empty() && number < 99.95);
+            return format!("{number:.digits$}{unit}");
+        }
+        number /= 1024.0;
+    }
+    format!("{number:.0}Ti")
 }
 
 /// Returns a number with three digits and a letter for its thousands.

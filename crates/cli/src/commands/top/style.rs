@@ -1,7 +1,7 @@
 //! Colours and signs.
 //!
-//! The colours are those of Okabe and Ito, which people tell apart whatever their sight; and nothing is said by a
-//! colour alone.
+//! The colours are those of Okabe and Ito, which people tell apart whatever their sight, or where a terminal has few
+//! colours, yellow, blue and magenta; and nothing is said by a colour alone.
 
 use super::events::Weight;
 use railweave_telemetry::RailState;
@@ -54,7 +54,7 @@ impl Look {
 
     /// Something that is wrong: vermillion.
     pub(super) fn wrong(self) -> Style {
-        self.pick(202, Color::LightRed, Modifier::REVERSED).add_modifier(Modifier::BOLD)
+        self.pick(202, Color::LightYellow, Modifier::REVERSED).add_modifier(Modifier::BOLD)
     }
 
     /// Something to look at: orange.
@@ -74,7 +74,7 @@ impl Look {
 
     /// Something that goes well: bluish green.
     pub(super) fn well(self) -> Style {
-        self.pick(36, Color::LightGreen, Modifier::empty())
+        self.pick(36, Color::LightBlue, Modifier::empty())
     }
 
     /// Something that matters less.

@@ -2,12 +2,13 @@
 
 use super::board::Board;
 use super::hands::Hands;
-use super::keys::{Effect, press};
-use super::looks::{Looks, host};
+use super::keys::{Effect, paste, press};
+use super::looks::{Looks, Watcher, host};
 use super::screen::draw;
 use super::style::Look;
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event};
+use ratatui::crossterm::event::{self, DisableBracketedPaste, EnableBracketedPaste, Event};
+use ratatui::crossterm::execute;
 use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::error::Error;
@@ -20,80 +21,143 @@ use std::time::{Duration, Instant};
 const FASTEST: Duration = Duration::from_millis(100);
 const SLOWEST: Duration = Duration::from_secs(10);
 
+/// The longest time for which the screen stays as it is: answers to orders, signals and ages come meanwhile.
+const LONGEST: Duration = Duration::from_millis(500);
+
+/// The time in which a look usually comes, and the one after which it is looked for again.
+const SOON: Duration = Duration::from_millis(20);
+const LATER: Duration = Duration::from_millis(50);
+
+/// The time for which the end waits for answers to orders.
+const ANSWERS: Duration = Duration::from_secs(3);
+
 /// A terminal that is as it was before at the end, however that comes.
 struct Taken(DefaultTerminal);
 
 impl Taken {
     fn take() -> Result<Self, String> {
-        let failed = |error: io::Error| {
-            format!("the terminal cannot be used: {error}; try another one, or --plain, which writes lines")
-        };
-        ratatui::try_init().map(Self).map_err(failed)
+        Ok(Self(taken()?))
     }
 
     /// Gives the terminal back, and stops until the user comes again.
     fn suspend(&mut self) -> Result<(), String> {
-        ratatui::restore();
+        give_back();
         // The shell sees it stopped; from here on it goes on.
         let _ = kill_process(getpid(), Signal::TSTP);
-        *self = Self::take()?;
+        self.0 = taken()?;
         Ok(())
     }
 }
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        ratatui::restore();
+        give_back();
     }
 }
 
+fn taken() -> Result<DefaultTerminal, String> {
+    let failed = |error: io::Error| {
+        format!("the terminal cannot be used: {error}; allowed: one with cursor keys; try --plain, which writes lines")
+    };
+    let terminal = ratatui::try_init().map_err(failed)?;
+    // Otherwise a text that is pasted would be keys.
+    execute!(io::stdout(), EnableBracketedPaste).map_err(failed)?;
+    Ok(terminal)
+}
+
+fn give_back() {
+    // Whoever has taken the terminal away has its say.
+    let _ = execute!(io::stdout(), DisableBracketedPaste);
+    ratatui::restore();
+}
+
 /// Shows the screen.
-pub(super) fn run(mut looks: Looks, every: Duration, count: Option<u64>, look: Look) -> Result<(), Box<dyn Error>> {
+pub(super) fn run(looks: Looks, every: Duration, count: Option<u64>, look: Look) -> Result<(), Box<dyn Error>> {
     let is_told = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
-        signal_hook::flag::register(signal, Arc::clone(&is_told))
-            .map_err(|error| format!("signals cannot be waited for: {error}"))?;
+        let failed = |error| format!("signals cannot be waited for: {error}; try --plain, which does not");
+        // The second one ends it wherever it is.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&is_told)).map_err(failed)?;
+        signal_hook::flag::register(signal, Arc::clone(&is_told)).map_err(failed)?;
     }
     let hands = Looks::hands()?;
-    let mut board = Board::new(host());
-    let mut terminal = Taken::take()?;
-    let lost = |error: io::Error| format!("the terminal is lost: {error}");
-    let (mut every, mut looked, mut looks_so_far) = (every, Instant::now(), 0);
-    refresh(&mut board, &mut looks, &hands);
-    while !is_told.load(Ordering::Relaxed) {
-        terminal.0.draw(|frame| draw(frame, &board, look)).map_err(lost)?;
-        let mut wait = every.saturating_sub(looked.elapsed());
-        // All keys that have come are taken before anything is drawn.
-        while event::poll(wait).map_err(lost)? {
-            wait = Duration::ZERO;
-            let Event::Key(key) = event::read().map_err(lost)? else { continue };
-            match press(&mut board, key) {
-                Effect::None => {}
-                Effect::Quit => return Ok(()),
-                Effect::Suspend => terminal.suspend()?,
-                Effect::Redraw => terminal.0.clear().map_err(lost)?,
-                Effect::Faster => every = (every / 2).max(FASTEST.min(every)),
-                Effect::Slower => every = (every * 2).min(SLOWEST.max(every)),
-                Effect::Order(order) => hands.give(order),
-            }
-        }
-        if looked.elapsed() >= every {
-            looked = Instant::now();
-            looks_so_far += 1;
-            if count.is_some_and(|count| looks_so_far >= count) {
-                return Ok(());
-            }
-            refresh(&mut board, &mut looks, &hands);
-        }
+    let watcher = Watcher::new(looks);
+    let watcher = watcher.map_err(|error| format!("no thread can be started: {error}; try a higher `ulimit -u`"))?;
+    let mut session = Session { board: Board::new(host()), watcher, every, count, looks_so_far: 0 };
+    let terminal = Taken::take()?;
+    session.run(terminal, &hands, &is_told, look)?;
+    // The terminal is as it was.
+    let (answers, outstanding) = hands.finish(ANSWERS);
+    for answer in answers {
+        eprintln!("railweave: {}", crate::output::printable(&answer.text));
+    }
+    if outstanding > 0 {
+        let reason = "orders have no answer yet, so nobody knows if they hold; try `railweave policy show`";
+        return Err(format!("{outstanding} {reason}").into());
     }
     Ok(())
 }
 
-/// Takes in a look; while the board pauses, only the answers to orders.
-fn refresh(board: &mut Board, looks: &mut Looks, hands: &Hands) {
-    board.take_answers(hands.answers(), hands.standing(looks.run_dirs()));
-    if !board.is_paused {
-        board.run_dirs = looks.shown();
-        board.take(looks.look());
+/// The screen while it is shown.
+struct Session {
+    board: Board,
+    watcher: Watcher,
+    every: Duration,
+    count: Option<u64>,
+    looks_so_far: u64,
+}
+
+impl Session {
+    fn run(
+        &mut self,
+        mut terminal: Taken,
+        hands: &Hands,
+        is_told: &AtomicBool,
+        look: Look,
+    ) -> Result<(), Box<dyn Error>> {
+        let lost = |error: io::Error| format!("the terminal is lost: {error}; try another one");
+        self.watcher.ask();
+        let mut looked = Instant::now();
+        while !is_told.load(Ordering::Relaxed) {
+            if let Some(found) = self.watcher.wait(if self.watcher.is_asked { SOON } else { Duration::ZERO }) {
+                self.looks_so_far += 1;
+                if self.count.is_some_and(|count| self.looks_so_far > count) {
+                    return Ok(());
+                }
+                if !self.board.is_paused {
+                    self.board.take(found);
+                }
+            }
+            self.board.take_answers(hands.answers(), hands.standing(&self.board.run_dirs));
+            terminal.0.draw(|frame| draw(frame, &self.board, look)).map_err(lost)?;
+            let longest = if self.watcher.is_asked { LATER } else { LONGEST };
+            let mut wait = self.every.saturating_sub(looked.elapsed()).min(longest);
+            // All keys that have come are taken before anything is drawn.
+            while event::poll(wait).map_err(lost)? {
+                wait = Duration::ZERO;
+                let key = match event::read().map_err(lost)? {
+                    Event::Key(key) => key,
+                    Event::Paste(text) => {
+                        paste(&mut self.board, &text);
+                        continue;
+                    }
+                    _ => continue,
+                };
+                match press(&mut self.board, key) {
+                    Effect::None => {}
+                    Effect::Quit => return Ok(()),
+                    Effect::Suspend => terminal.suspend()?,
+                    Effect::Redraw => terminal.0.clear().map_err(lost)?,
+                    Effect::Faster => self.every = (self.every / 2).max(FASTEST.min(self.every)),
+                    Effect::Slower => self.every = (self.every * 2).min(SLOWEST.max(self.every)),
+                    Effect::Order(order) => hands.give(order),
+                }
+            }
+            if looked.elapsed() >= self.every {
+                looked = Instant::now();
+                self.watcher.ask();
+            }
+        }
+        Ok(())
     }
 }

@@ -3,8 +3,8 @@
 //! `RAILWEAVE_DRAW_SCREENS=1` draws the pictures again: look at each before it is committed.
 
 use super::board::{Board, Found};
-use super::hands::{Action, AllStanding, Answer, Order, Standing};
-use super::keys::{Effect, HELP, press};
+use super::hands::{Action, AllStanding, Answer, Drained, Order, Standing};
+use super::keys::{Effect, HELP, paste, press};
 use super::plain::Lines;
 use super::screen::draw;
 use super::style::{Colours, Look};
@@ -18,6 +18,7 @@ use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::style::Color;
+use std::collections::HashMap;
 use std::path::Path;
 
 const SECOND: u64 = 1_000_000_000;
@@ -36,6 +37,7 @@ struct Member {
     presence: Presence,
     before: Option<Counts>,
     written_ns: u64,
+    fresh: HashMap<(u32, u8), Latencies>,
 }
 
 /// Returns a process with connections to each of these peers, half of them in each direction, over eth0 and eth1.
@@ -88,21 +90,22 @@ fn member(job: &str, rank: u32, peers: &[&str], connections: u32) -> Member {
         ports: vec![port("eth0"), port("eth1")],
     };
     let file = format!("/run/{job}-{rank}");
-    Member { file, state, presence: Presence::Running, before: None, written_ns: 0 }
+    Member { file, state, presence: Presence::Running, before: None, written_ns: 0, fresh: HashMap::new() }
 }
 
 impl Story {
     fn new(processes: Vec<Member>) -> Self {
         let mut story = Self { board: Board::new("node7".into()), now_ns: 60 * SECOND, processes };
-        story.board.run_dirs = vec!["/dev/shm/railweave-1000".into()];
         story.stand("no agent", &[], &[]);
         story.look([0; 2], Vec::new());
         story
     }
 
     fn stand(&mut self, who: &str, drained: &[(&str, &str)], rules: &[(&str, &str)]) {
-        let pairs = |all: &[(&str, &str)]| all.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
-        let standing = Standing { who: who.into(), drained: pairs(drained), rules: pairs(rules) };
+        let rules = rules.iter().map(|(matchers, actions)| ((*matchers).to_owned(), (*actions).to_owned()));
+        let ordered = ["operator".to_owned()];
+        let drained = drained.iter().map(|(port, phase)| Drained::new(port, (*phase).to_owned(), &ordered));
+        let standing = Standing { who: who.into(), drained: drained.collect(), rules: rules.collect() };
         self.board.take_answers(Vec::new(), AllStanding::from([("/run".into(), Ok(standing))]));
     }
 
@@ -119,9 +122,9 @@ impl Story {
                 let counter =
                     if rail.connection.is_multiple_of(2) { &mut rail.bytes_sent } else { &mut rail.bytes_received };
                 *counter += more;
-                let mut latencies = rail.latencies.0;
-                latencies[if rail.number == 0 { 5 } else { 8 }] += u32::from(more > 0);
-                rail.latencies = Latencies(latencies);
+                let mut fresh = Latencies::default();
+                fresh.0[if rail.number == 0 { 5 } else { 8 }] = u32::from(more > 0);
+                member.fresh.insert((rail.connection, rail.number), fresh);
             }
         }
         let found = self.found(noted);
@@ -131,14 +134,17 @@ impl Story {
     fn found(&self, noted: Vec<Noted>) -> Found {
         let sources = self.processes.iter().map(|member| Source {
             user: 1000,
+            run_dir: Path::new("/run"),
             file: &member.file,
             state: &member.state,
             presence: member.presence,
             written_s_ago: 0.0,
             rates: Rates::new(member.before.as_ref(), member.written_ns, self.now_ns),
+            fresh: Some(&member.fresh),
         });
         let jobs = jobs(&sources.collect::<Vec<_>>());
-        Found { jobs, noted, troubles: Vec::new(), now_ns: self.now_ns }
+        let run_dirs = vec!["/dev/shm/railweave-1000".into()];
+        Found { jobs, noted, troubles: Vec::new(), run_dirs, now_ns: self.now_ns }
     }
 
     fn looks(&mut self, count: usize, bytes: [u64; 2]) {
@@ -156,7 +162,7 @@ impl Story {
 
     fn noted(&self, kind: EventKind, text: &str) -> Noted {
         let event = Event { time_ns: self.now_ns, kind, connection: Some(0), text: text.into(), ..Event::default() };
-        Noted { process: "rank 0".into(), event }
+        Noted { process: "rank 0".into(), job: "4711".into(), file: "/run/4711-0".into(), event }
     }
 
     fn press(&mut self, code: KeyCode) -> Effect {
@@ -287,6 +293,32 @@ fn a_port_is_drained_and_given_back_by_one_key() {
 }
 
 #[test]
+fn a_port_that_nobody_ordered_empty_is_not_given_back() {
+    let mut story = Story::new(vec![member("4711", 0, &["node8"], 8)]);
+    story.looks(2, [3_000_000, 1_000_000]);
+    story.press(KeyCode::End);
+    let drained = Drained::new("eth1", "empty".into(), &["sick".into()]);
+    let standing = Standing { who: "agent".into(), drained: vec![drained], rules: Vec::new() };
+    story.board.take_answers(Vec::new(), AllStanding::from([("/run".into(), Ok(standing))]));
+    assert_eq!(story.press(KeyCode::Char('d')), Effect::None);
+    assert!(story.text(120, 24, LOOK).contains("eth1 is drained by no order of an operator (sick)"));
+}
+
+#[test]
+fn neither_escape_sequences_nor_pasted_texts_are_orders() {
+    let mut story = Story::new(vec![member("4711", 0, &["node8"], 8)]);
+    story.looks(2, [3_000_000, 1_000_000]);
+    story.press(KeyCode::End);
+    let alt = KeyEvent::new(KeyCode::Char('d'), KeyModifiers::ALT);
+    assert_eq!(press(&mut story.board, alt), Effect::None);
+    paste(&mut story.board, "d");
+    assert!(story.board.answer.is_none());
+    story.press(KeyCode::Char('w'));
+    paste(&mut story.board, "7,\n3");
+    assert!(story.text(120, 24, LOOK).contains("device=eth0+eth1: 7,3_"));
+}
+
+#[test]
 fn weights_are_written_for_the_selected_peer() {
     let mut story = Story::new(vec![member("4711", 0, &["node8"], 8)]);
     story.looks(8, [3_000_000, 1_000_000]);
@@ -343,6 +375,9 @@ fn rows_are_sorted_filtered_and_folded() {
     story.press(KeyCode::Esc);
     story.press(KeyCode::Char('f'));
     assert_eq!(lines(&mut story).len(), 6);
+    story.type_in("/down");
+    assert_eq!(lines(&mut story), ["▾ job 4712", "▾ node8 by eth0+eth1", "1 eth1"], "a filter looks below folded rows");
+    story.press(KeyCode::Esc);
     story.press(KeyCode::Char('f'));
     story.press(KeyCode::End);
     story.press(KeyCode::Left);
@@ -443,8 +478,11 @@ fn processes_that_come_end_and_fall_silent_are_events() {
     let texts: Vec<_> = story.board.events.newest().map(|event| (&*event.text, event.others)).collect();
     assert_eq!(
         texts,
-        [("rank 0 of job 4711 (pid 4000) has ended", 0), ("rank 1 of job 4711 (pid 4001) has begun", 1)],
-        "events of one second are one"
+        [
+            ("rank 0 of job 4711 (pid 4000) has ended", 0),
+            ("rank 0 of job 4711 (pid 4000) is gone, and has left its file", 0),
+            ("rank 1 of job 4711 (pid 4001) has begun", 0),
+        ]
     );
 }
 
@@ -459,7 +497,7 @@ fn lines_have_every_rail_and_each_event_once() {
     assert_eq!(
         first,
         [
-            "00:01:01Z event rail-down of rank 0: connection 0: rail 1 failed",
+            "00:01:01Z event rail-down of rank 0 of job 4711: connection 0: rail 1 failed",
             "00:01:01Z job 4711 peer node8 device eth0+eth1 rail 0 port eth0: up, sent 48.0 Mbit/s, received 48.0 \
              Mbit/s, share 75 %, p50 48 µs, p99 64 µs",
             "00:01:01Z job 4711 peer node8 device eth0+eth1 rail 1 port eth1: up, sent 16.0 Mbit/s, received 16.0 \
