@@ -250,7 +250,7 @@ mod tests {
             number,
             state: if number == 1 { RailState::Down } else { RailState::Up },
             port: Some(number.into()),
-            // What it receives comes over the second rail alone.
+            // Received data comes over the second rail alone.
             share: Some(match (connection, number) {
                 (0, 0) => 49_152,
                 (0, _) => 16_384,
