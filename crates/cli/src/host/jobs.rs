@@ -1,6 +1,6 @@
 //! Jobs, their peers, and the rails to these: the sums over all processes of a job on this host.
 
-use super::rates::Rates;
+use super::rates::{ByRail, Rates, id};
 use super::sum::RailSum;
 use railweave_telemetry::{ConnectionState, Direction, Latencies, Presence, SILENT, State};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -20,7 +20,7 @@ pub(crate) struct Source<'a> {
     pub(crate) written_s_ago: f64,
     pub(crate) rates: Rates<'a>,
     /// The latencies of each rail that came since the last look, if somebody looks again and again.
-    pub(crate) fresh: Option<&'a HashMap<(u32, u8), Latencies>>,
+    pub(crate) fresh: Option<&'a ByRail<Latencies>>,
 }
 
 impl<'a> Source<'a> {
@@ -201,9 +201,9 @@ fn add<'a>(source: &Source<'a>, places: &mut BTreeMap<PeerKey<'a>, usize>, peers
         sum.sum.add(rail, source.rates.of(rail).filter(|_| has_rates));
         // That of a connection that receives is a part of what it has received.
         if *direction == Direction::Send {
-            *shares += f64::from(rail.share.unwrap_or(0));
+            *shares += f64::from(rail.share.unwrap_or(0).min(65_536));
         }
-        if let Some(fresh) = source.fresh.and_then(|fresh| fresh.get(&(rail.connection, rail.number))) {
+        if let Some(fresh) = source.fresh.and_then(|fresh| fresh.get(id(rail))) {
             sum.fresh.merge(fresh);
         }
         let is_known = sum.ends.iter().any(|(local, remote)| *local == rail.local && *remote == rail.remote);
@@ -329,9 +329,8 @@ mod tests {
     #[test]
     fn fresh_latencies_are_summed_by_rail() {
         let state = state("7", 5);
-        let mut fresh = HashMap::new();
-        fresh.insert((0, 1), Latencies([2; 16]));
-        fresh.insert((1, 1), Latencies([3; 16]));
+        // Not in the order of files.
+        let fresh = [((1, 1), Latencies([3; 16])), ((0, 1), Latencies([2; 16]))].into_iter().collect();
         let mut source = source(&state, None, Presence::Running);
         source.fresh = Some(&fresh);
         let jobs = jobs(&[source]);

@@ -2,8 +2,8 @@
 
 use super::followed::{Followed, Seen};
 use super::jobs::{Job, Source, jobs};
-use super::rates::{Counts, Rates, seconds_since};
-use railweave_telemetry::{Event, Files, Folder, Latencies, Presence, Rail, Snapshot};
+use super::rates::{ByRail, Counts, Rates, id, seconds_since};
+use railweave_telemetry::{Event, Files, Folder, Latencies, Presence, Snapshot};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -62,7 +62,7 @@ struct File {
     /// The counts at its last writes, as many as rates need.
     counts: VecDeque<Counts>,
     /// The latencies of each rail that came since the last look.
-    fresh: HashMap<(u32, u8), Latencies>,
+    fresh: ByRail<Latencies>,
     presence: Presence,
     /// The reason why it cannot be used: the end of a sentence that begins with it.
     trouble: Option<String>,
@@ -194,7 +194,7 @@ impl File {
             followed: Followed::default(),
             snapshot: None,
             counts: VecDeque::new(),
-            fresh: HashMap::new(),
+            fresh: ByRail::default(),
             presence: Presence::Unknown,
             trouble: None,
         }
@@ -259,11 +259,10 @@ impl File {
 }
 
 /// Returns the latencies of each rail that came between two states of a process.
-fn fresh(before: &Snapshot, now: &Snapshot) -> HashMap<(u32, u8), Latencies> {
-    let id = |rail: &Rail| (rail.connection, rail.number);
-    let known: HashMap<_, _> = before.state.rails.iter().map(|rail| (id(rail), rail.latencies)).collect();
+fn fresh(before: &Snapshot, now: &Snapshot) -> ByRail<Latencies> {
+    let known: ByRail<_> = before.state.rails.iter().map(|rail| (id(rail), rail.latencies)).collect();
     let more = now.state.rails.iter().filter_map(|rail| {
-        let before = known.get(&id(rail)).copied().unwrap_or_default();
+        let before = known.get(id(rail)).copied().unwrap_or_default();
         let more = Latencies(std::array::from_fn(|place| rail.latencies.0[place].saturating_sub(before.0[place])));
         (more.count() > 0).then(|| (id(rail), more))
     });
@@ -272,3 +271,106 @@ fn fresh(before: &Snapshot, now: &Snapshot) -> HashMap<(u32, u8), Latencies> {
 
 /// The most counts that are kept of a file: it is written ten times a second.
 const MOST_COUNTS: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::agent::scratch::Scratch;
+    use railweave_telemetry::{Connection, EventKind, Process, Publisher, Rail, RunDir, State};
+
+    const MS: u64 = 1_000_000;
+
+    /// A process that writes its file at times of its own.
+    struct Writer {
+        publisher: Publisher,
+        state: State,
+    }
+
+    impl Writer {
+        fn new(dir: &RunDir, id: u8, rails: u32) -> Self {
+            let process = Process::of_this_process([id; 16], None, None, |_| None);
+            let connection = |number| Connection { number, ..Connection::default() };
+            let rail = |connection| Rail { connection, ..Rail::default() };
+            let state = State {
+                process,
+                connections: (0..rails).map(connection).collect(),
+                rails: (0..rails).map(rail).collect(),
+                ..State::default()
+            };
+            Self { publisher: Publisher::new(dir.clone(), [id; 16]), state }
+        }
+
+        fn write(&mut self, at_ns: u64) {
+            assert!(self.publisher.publish(&self.state, at_ns).is_none());
+        }
+
+        fn send(&mut self, at_ns: u64, bytes: u64) {
+            self.state.rails[0].bytes_sent += bytes;
+            self.state.rails[0].latencies.0[3] += 1;
+            self.write(at_ns);
+        }
+    }
+
+    fn first(live: &Live, now_ns: u64) -> (Option<f64>, u64) {
+        let rail = &live.jobs(now_ns)[0].peers[0].rails[0];
+        (rail.sum.rate.map(|rate| rate.sent), rail.fresh.count())
+    }
+
+    #[test]
+    fn rates_are_over_some_writes_and_latencies_since_the_last_look() {
+        let scratch = Scratch::new("live-rates");
+        let dir = RunDir::named(Some(&scratch.path().join("run")));
+        let run_dirs = [dir.path().to_owned()];
+        let mut live = Live::default();
+        assert!(live.look(&run_dirs).is_empty() && live.troubles().is_empty() && live.jobs(0).is_empty());
+        dir.make().unwrap();
+        let mut writer = Writer::new(&dir, 1, 1);
+        writer.send(1000 * MS, 7);
+        live.look(&run_dirs);
+        assert_eq!(first(&live, 1000 * MS), (None, 0), "nothing is known of the time before");
+        // Ten writes a second, in turn with much and with nothing.
+        for write in 1..=20 {
+            writer.send((1000 + 100 * write) * MS, 1000 * (write % 2));
+            live.look(&run_dirs);
+            let (rate, fresh) = first(&live, (1000 + 100 * write) * MS);
+            assert_eq!(fresh, 1);
+            assert!(write < 4 || rate.is_some_and(|rate| (4000.0..6000.0).contains(&rate)), "{write}: {rate:?}");
+        }
+        live.look(&run_dirs);
+        assert_eq!(first(&live, 3000 * MS).1, 0, "no write came since");
+        assert_eq!(first(&live, 6000 * MS).0, Some(0.0), "it is quiet");
+    }
+
+    #[test]
+    fn events_come_once_and_of_the_past_only_the_last() {
+        let scratch = Scratch::new("live-events");
+        let dir = RunDir::named(Some(&scratch.path().join("run")));
+        dir.make().unwrap();
+        let mut writer = Writer::new(&dir, 1, 1);
+        let event = |number| Event { time_ns: number, kind: EventKind::PORT, ..Event::default() };
+        (0..1000).for_each(|number| writer.publisher.add(&event(number)));
+        writer.write(MS);
+        let (mut live, run_dirs) = (Live::default(), [dir.path().to_owned()]);
+        let times = |noted: Vec<Noted>| noted.iter().map(|noted| noted.event.time_ns).collect::<Vec<_>>();
+        assert_eq!(times(live.look(&run_dirs)), (744..1000).collect::<Vec<_>>());
+        assert!(live.look(&run_dirs).is_empty());
+        writer.publisher.add(&event(2000));
+        writer.write(2 * MS);
+        assert_eq!(times(live.look(&run_dirs)), [2000]);
+    }
+
+    #[test]
+    fn files_beyond_what_is_followed_are_named() {
+        let scratch = Scratch::new("live-bounds");
+        let dir = RunDir::named(Some(&scratch.path().join("run")));
+        dir.make().unwrap();
+        let mut writers = [1, 2, 3].map(|id| Writer::new(&dir, id, 40_000));
+        writers.iter_mut().for_each(|writer| writer.write(MS));
+        let (mut live, run_dirs) = (Live::default(), [dir.path().to_owned()]);
+        // Files may wait for the next look.
+        (0..3).for_each(|_| assert!(live.look(&run_dirs).is_empty()));
+        let troubles = live.troubles();
+        assert!(troubles.len() == 1 && troubles[0].contains("is one too many"), "{troubles:?}");
+        assert_eq!(live.jobs(MS)[0].processes.len(), 2);
+    }
+}

@@ -14,6 +14,8 @@ mod users;
 pub(crate) use followed::{Followed, Seen};
 pub(crate) use jobs::{Job, JobRail, Peer, Source, jobs};
 pub(crate) use live::{Live, Noted};
+#[cfg(test)]
+pub(crate) use rates::{ByRail, RailId};
 pub(crate) use rates::{Counts, Rates, seconds_since};
 pub(crate) use readings::{Reading, Readings};
 pub(crate) use sum::{RailSum, counted};

@@ -36,7 +36,7 @@ impl RailSum {
         self.since_ns = self.since_ns.max(Some(rail.since_ns).filter(|since_ns| *since_ns > 0));
         self.speed_mbps = self.speed_mbps.or(rail.speed_mbps);
         if let Some(share) = rail.share {
-            self.shares = (self.shares.0 + f64::from(share) / 65_536.0, self.shares.1 + 1);
+            self.shares = (self.shares.0 + f64::from(share.min(65_536)) / 65_536.0, self.shares.1 + 1);
         }
         if let Some(Rate { sent, received }) = rate {
             let sum = self.rate.get_or_insert_default();

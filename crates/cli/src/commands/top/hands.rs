@@ -55,10 +55,13 @@ pub(super) struct Drained {
     rules: Option<Rules>,
 }
 
+/// The longest name that is shown: a folder's user may have made it up.
+const LONGEST_NAME: usize = 64;
+
 impl Drained {
     pub(super) fn new(port: &str, phase: String, reasons: &[String]) -> Self {
         Self {
-            port: port.to_owned(),
+            port: port.chars().take(LONGEST_NAME).collect(),
             phase,
             reasons: reasons.join(", "),
             is_ordered: reasons.iter().any(|reason| reason == "operator"),

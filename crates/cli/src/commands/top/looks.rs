@@ -36,7 +36,15 @@ impl Looks {
             Some(first) => RunDir::named(Some(first)),
             None => RunDir::named(environment::options()?.run_dir.value.path()),
         };
-        let named = named.iter().map(|path| RunDir::named(Some(path)).path().to_owned()).collect();
+        let mut folders: Vec<PathBuf> = Vec::new();
+        for path in named {
+            let path = RunDir::named(Some(path)).path().to_owned();
+            // One that is named twice counts once.
+            if !folders.iter().any(|other| is_same(other, &path)) {
+                folders.push(path);
+            }
+        }
+        let named = folders;
         let live = Live::default();
         Ok(Self { named, own, users: Users::default(), run_dirs: Vec::new(), searched: None, live })
     }
@@ -118,6 +126,12 @@ impl Watcher {
         self.is_asked = false;
         Some(found)
     }
+}
+
+/// Returns true if both paths lead to one folder.
+fn is_same(one: &Path, other: &Path) -> bool {
+    one == other
+        || std::fs::canonicalize(one).is_ok_and(|one| std::fs::canonicalize(other).is_ok_and(|other| one == other))
 }
 
 /// Returns the name of this host.

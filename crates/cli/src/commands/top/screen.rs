@@ -20,6 +20,9 @@ use ratatui::text::Span;
 /// The smallest screen that shows anything.
 const LEAST: (u16, u16) = (30, 8);
 
+/// The most drained ports that the second line names.
+const MOST_NAMED: usize = 8;
+
 /// The most lines of an event.
 const MOST_LINES: u16 = 2;
 
@@ -164,7 +167,9 @@ impl Canvas<'_> {
                     });
                     let rules = standing.rules.len();
                     let rules = (rules > 0).then(|| counted(rules, "rule"));
-                    let all: Vec<String> = drained.chain(rules).collect();
+                    let more = standing.drained.len().saturating_sub(MOST_NAMED);
+                    let more = (more > 0).then(|| format!("{more} more drained"));
+                    let all: Vec<String> = drained.take(MOST_NAMED).chain(more).chain(rules).collect();
                     is_any |= !all.is_empty();
                     let all = if all.is_empty() { "no orders".to_owned() } else { all.join(", ") };
                     format!("{}: {all}", standing.who)

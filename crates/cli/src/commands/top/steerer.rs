@@ -67,12 +67,14 @@ impl Steerer for AtRunDirs {
                 orders.set(&[rule], false, |outcome| outcomes.push(outcome))?;
             }
         }
+        let gives = matches!(order.action, Action::Drain(_) | Action::Set(..));
         let by = match orders.by() {
-            By::Agent { .. } => "by the agent".to_owned(),
-            By::File { path } => format!("in \"{}\", until it is taken back", path.display()),
+            By::Agent { .. } => "ordered by the agent".to_owned(),
+            By::File { path } if gives => format!("ordered in \"{}\", until it is taken back", path.display()),
+            By::File { path } => format!("taken out of \"{}\"", path.display()),
         };
         let texts = outcomes.into_iter().map(|Outcome { order, is_changed, notes, .. }| {
-            let done = if is_changed { format!("{order}: ordered {by}") } else { format!("{order}: unchanged") };
+            let done = if is_changed { format!("{order}: {by}") } else { format!("{order}: unchanged") };
             std::iter::once(done).chain(notes).collect::<Vec<_>>().join("; ")
         });
         Ok(texts.collect::<Vec<_>>().join("; "))

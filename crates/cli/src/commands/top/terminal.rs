@@ -9,10 +9,11 @@ use super::style::Look;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, DisableBracketedPaste, EnableBracketedPaste, Event};
 use ratatui::crossterm::execute;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::error::Error;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -63,6 +64,15 @@ fn taken() -> Result<DefaultTerminal, String> {
     // Otherwise a text that is pasted would be keys.
     execute!(io::stdout(), EnableBracketedPaste).map_err(failed)?;
     Ok(terminal)
+}
+
+/// Returns true if the terminal was closed: crossterm would read its end again and again.
+fn is_gone() -> bool {
+    let stdin = io::stdin();
+    let mut fds = [PollFd::new(&stdin, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    stdin.is_terminal() && poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::HUP)
+        || rustix::termios::tcgetattr(io::stdout()).is_err()
 }
 
 fn give_back() {
@@ -119,6 +129,9 @@ impl Session {
         self.watcher.ask();
         let mut looked = Instant::now();
         while !is_told.load(Ordering::Relaxed) {
+            if is_gone() {
+                return Err("the terminal is gone; try another one".into());
+            }
             if let Some(found) = self.watcher.wait(if self.watcher.is_asked { SOON } else { Duration::ZERO }) {
                 self.looks_so_far += 1;
                 if self.count.is_some_and(|count| self.looks_so_far > count) {

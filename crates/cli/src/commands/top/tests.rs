@@ -6,9 +6,10 @@ use super::board::{Board, Found};
 use super::hands::{Action, AllStanding, Answer, Drained, Order, Standing};
 use super::keys::{Effect, HELP, paste, press};
 use super::plain::Lines;
+use super::rows::Sort;
 use super::screen::draw;
 use super::style::{Colours, Look};
-use crate::host::{Counts, Noted, Rates, Source, jobs};
+use crate::host::{ByRail, Counts, Noted, RailId, Rates, Source, jobs};
 use railweave_telemetry::{
     Connection, ConnectionState, Device, Direction, Event, EventKind, Latencies, Policy, Port, Presence, Process, Rail,
     RailState, Snapshot, State,
@@ -16,9 +17,9 @@ use railweave_telemetry::{
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::style::Color;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 const SECOND: u64 = 1_000_000_000;
@@ -37,7 +38,7 @@ struct Member {
     presence: Presence,
     before: Option<Counts>,
     written_ns: u64,
-    fresh: HashMap<(u32, u8), Latencies>,
+    fresh: BTreeMap<RailId, Latencies>,
 }
 
 /// Returns a process with connections to each of these peers, half of them in each direction, over eth0 and eth1.
@@ -90,7 +91,7 @@ fn member(job: &str, rank: u32, peers: &[&str], connections: u32) -> Member {
         ports: vec![port("eth0"), port("eth1")],
     };
     let file = format!("/run/{job}-{rank}");
-    Member { file, state, presence: Presence::Running, before: None, written_ns: 0, fresh: HashMap::new() }
+    Member { file, state, presence: Presence::Running, before: None, written_ns: 0, fresh: BTreeMap::new() }
 }
 
 impl Story {
@@ -132,7 +133,9 @@ impl Story {
     }
 
     fn found(&self, noted: Vec<Noted>) -> Found {
-        let sources = self.processes.iter().map(|member| Source {
+        let fresh: Vec<ByRail<_>> =
+            self.processes.iter().map(|member| member.fresh.clone().into_iter().collect()).collect();
+        let sources = self.processes.iter().zip(&fresh).map(|(member, fresh)| Source {
             user: 1000,
             run_dir: Path::new("/run"),
             file: &member.file,
@@ -140,7 +143,7 @@ impl Story {
             presence: member.presence,
             written_s_ago: 0.0,
             rates: Rates::new(member.before.as_ref(), member.written_ns, self.now_ns),
-            fresh: Some(&member.fresh),
+            fresh: Some(fresh),
         });
         let jobs = jobs(&sources.collect::<Vec<_>>());
         let run_dirs = vec!["/dev/shm/railweave-1000".into()];
@@ -316,6 +319,54 @@ fn neither_escape_sequences_nor_pasted_texts_are_orders() {
     story.press(KeyCode::Char('w'));
     paste(&mut story.board, "7,\n3");
     assert!(story.text(120, 24, LOOK).contains("device=eth0+eth1: 7,3_"));
+}
+
+#[test]
+fn keys_do_what_the_help_says_and_nothing_else() {
+    let mut story = busy();
+    story.looks(2, [3_000_000, 1_000_000]);
+    let control = |letter| KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL);
+    for (letter, effect) in [('c', Effect::Quit), ('d', Effect::Quit), ('z', Effect::Suspend), ('l', Effect::Redraw)] {
+        assert_eq!(press(&mut story.board, control(letter)), effect);
+    }
+    let release = KeyEvent { kind: KeyEventKind::Release, ..KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE) };
+    assert_eq!(press(&mut story.board, release), Effect::None);
+    assert_eq!(story.press(KeyCode::Char('x')), Effect::None);
+    assert!(story.board.answer.take().is_some_and(|answer| answer.text.contains("no key x")));
+    story.press(KeyCode::Char('x'));
+    story.press(KeyCode::Down);
+    assert!(story.board.answer.is_none(), "the next key ends an answer");
+    story.type_in("/4712");
+    story.press(KeyCode::Enter);
+    assert_eq!(story.board.rows().len(), 7, "all below a row that fits");
+    story.press(KeyCode::End);
+    story.press(KeyCode::Char('w'));
+    story.press(KeyCode::Esc);
+    assert_eq!((story.board.prompt.as_ref(), &*story.board.filter), (None, "4712"));
+    assert_eq!([story.press(KeyCode::Char('+')), story.press(KeyCode::Char('-'))], [Effect::Faster, Effect::Slower]);
+    // A name that would stand for others.
+    story.press(KeyCode::Esc);
+    story.processes = vec![member("4711", 0, &["node*"], 8)];
+    story.look([0; 2], Vec::new());
+    story.press(KeyCode::End);
+    story.press(KeyCode::Char('w'));
+    assert!(story.board.prompt.is_none());
+}
+
+#[test]
+fn connections_that_failed_are_the_most_urgent() {
+    let mut story = Story::new(vec![member("4711", 0, &["node8", "node9"], 4)]);
+    story.set(0, RailState::Down);
+    for rail in story.processes[0].state.rails.iter_mut().filter(|rail| rail.connection >= 4) {
+        rail.state = RailState::Up;
+    }
+    story.processes[0].state.connections[5].state = ConnectionState::Failed;
+    story.look([0; 2], Vec::new());
+    while story.board.sort != Sort::State {
+        story.press(KeyCode::Char('s'));
+    }
+    let text = story.text(80, 24, LOOK);
+    assert!(text.find("node9").unwrap() < text.find("node8").unwrap() && text.contains("1 failed"), "{text}");
 }
 
 #[test]
