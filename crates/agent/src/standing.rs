@@ -48,6 +48,11 @@ impl Standing {
         self.operator.give_back(port) || was_sick
     }
 
+    /// Forgets which ports are sick: without an agent, nobody sees when they are well.
+    pub fn forget_sick(&mut self) {
+        self.sick.clear();
+    }
+
     /// Sets a rule, such as `peer=node3 -> weights 80,20`. It comes first, in place of one with the same matchers in
     /// whatever order. Returns false if that changes nothing.
     ///

@@ -85,6 +85,11 @@ fn an_agents_file_leaves_its_orders_and_its_sick_ports() {
     assert!(standing.orders().contains("mlx5_0,") && standing.orders().contains("mlx5_1,"));
     assert!(standing.give_back("mlx5_1") && !standing.give_back("mlx5_1"));
     assert!(!standing.orders().contains("mlx5_1") && standing.sick().count() == 0);
+    let mut both = Standing::of(&host.policy(7).replace("# drained mlx5_0", "# drained mlx5_1")).unwrap();
+    assert!(both.give_back("mlx5_1") && both.drained().count() == 0, "whatever the reasons were");
+    let mut standing = Standing::of(&host.policy(7)).unwrap();
+    standing.forget_sick();
+    assert!(standing.orders().contains("mlx5_0,") && !standing.orders().contains("mlx5_1,"));
 }
 
 #[test]

@@ -197,7 +197,10 @@ impl Direct {
     /// Returns the orders that stand in a file, and a sentence if they are those of an agent that is gone.
     fn before(found: Option<&Found>) -> Result<(Standing, Option<String>), String> {
         let Some(found) = found else { return Ok((Standing::default(), None)) };
-        let standing = found.standing()?;
+        let mut standing = found.standing()?;
+        if found.by_agent() {
+            standing.forget_sick();
+        }
         let note =
             "the file is that of an agent that is gone: its operator's orders stay, and those of its policies end";
         Ok((standing, found.by_agent().then(|| note.to_owned())))

@@ -185,8 +185,8 @@ fn the_orders_of_an_agent_that_is_gone_stay_and_its_policies_end() {
     let scratch = Scratch::new("gone");
     let text = format!(
         "railweave-policy 1\n# railweave agent 0.1.0 on here, process 1 wrote this\n# drained eth1\n\
-         # ordered peer=node3 -> weights 80,20\nwritten {}\nttl 30\njob=a peer=b device=c -> weights 1,2\n\
-         rail=eth1 -> drain\n",
+         # ordered peer=node3 -> weights 80,20\n# sick eth7 is ill\nwritten {}\nttl 30\n\
+         job=a peer=b device=c -> weights 1,2\nrail=eth1 -> drain\n",
         now_s() - 100
     );
     scratch.write(&text);
@@ -200,7 +200,7 @@ fn the_orders_of_an_agent_that_is_gone_stay_and_its_policies_end() {
     for words in ["# drained eth1\n", "# drained eth2\n", "# ordered peer=node3 -> weights 80,20\n", "ttl forever\n"] {
         assert!(file.contains(words), "{words}: {file}");
     }
-    assert!(!file.contains("job=a"), "{file}");
+    assert!(!file.contains("job=a") && !file.contains("eth7"), "nobody would see that it is well: {file}");
 }
 
 #[test]

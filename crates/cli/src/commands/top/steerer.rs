@@ -31,6 +31,7 @@ struct Found {
 impl Found {
     fn new(orders: Orders) -> Self {
         let who = match (orders.by(), orders.version()) {
+            _ if orders.trouble().is_some() => "another user's agent".to_owned(),
             (By::Agent { .. }, Some(version)) => format!("agent {version}"),
             (By::Agent { .. }, None) => "agent".to_owned(),
             (By::File { .. }, _) => "no agent".to_owned(),
