@@ -28,6 +28,7 @@ mod watch;
 mod words;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Weaves every network path between two hosts into one NCCL device.
@@ -89,7 +90,8 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("railweave: {error}");
+            // Standard error may be gone, with the terminal.
+            let _ = writeln!(std::io::stderr(), "railweave: {error}");
             ExitCode::FAILURE
         }
     }

@@ -218,6 +218,17 @@ fn files_of_other_layouts_and_rubbish_are_shown_or_named() {
     }
 }
 
+/// Opens the other side of a terminal.
+fn side_of(terminal: &File) -> File {
+    grantpt(terminal).unwrap();
+    unlockpt(terminal).unwrap();
+    let name = ptsname(terminal, Vec::new()).unwrap();
+    let name = Path::new(std::ffi::OsStr::from_bytes(name.to_bytes())).to_owned();
+    let side = OpenOptions::new().read(true).write(true).open(name).unwrap();
+    tcsetwinsize(&side, Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+    side
+}
+
 /// A terminal of our own, with `top` on it.
 struct Screen {
     terminal: File,
@@ -230,13 +241,8 @@ struct Screen {
 
 impl Screen {
     fn new(command: &mut Command, columns: u16, rows: u16) -> Self {
-        let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-        grantpt(&terminal).unwrap();
-        unlockpt(&terminal).unwrap();
-        let name = ptsname(&terminal, Vec::new()).unwrap();
-        let name = Path::new(std::ffi::OsStr::from_bytes(name.to_bytes())).to_owned();
-        let side = OpenOptions::new().read(true).write(true).open(name).unwrap();
-        let terminal = File::from(terminal);
+        let terminal = File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap());
+        let side = side_of(&terminal);
         let seen = Arc::new(Mutex::new(vt100::Parser::new(rows, columns, 0)));
         let (mut reader, theirs) = (terminal.try_clone().unwrap(), Arc::clone(&seen));
         std::thread::spawn(move || {
@@ -352,6 +358,28 @@ fn an_order_is_carried_out_before_the_end() {
     assert_eq!(screen.ends(), Some(0));
     screen.until("drain eth1: ordered in");
     assert!(fs::read_to_string(dir.policy_file()).unwrap().contains("# drained eth1"));
+}
+
+#[test]
+fn it_ends_with_its_terminal() {
+    let scratch = Scratch::new("gone");
+    let dir = scratch.run_dir();
+    let mut terminal = File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap());
+    let side = side_of(&terminal);
+    let stream = || Stdio::from(side.try_clone().unwrap());
+    let mut child = Started(top(&dir).stdin(stream()).stdout(stream()).stderr(stream()).spawn().unwrap());
+    drop(side);
+    // It waits for keys once it has drawn.
+    let mut seen = vt100::Parser::new(24, 80, 0);
+    while !seen.screen().contents().contains("q quit") {
+        let mut bytes = [0; 4096];
+        let count = terminal.read(&mut bytes).unwrap();
+        seen.process(&bytes[..count]);
+    }
+    // Nobody else has it open. A terminal that controls nobody sends no signal.
+    drop(terminal);
+    let status = railweave_patience::until("the end of top", || child.0.try_wait().unwrap());
+    assert_eq!(status.code(), Some(1), "{status:?}");
 }
 
 #[test]

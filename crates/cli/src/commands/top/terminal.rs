@@ -7,13 +7,18 @@ use super::looks::{Looks, Watcher, host};
 use super::screen::draw;
 use super::style::Look;
 use ratatui::DefaultTerminal;
+use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, DisableBracketedPaste, EnableBracketedPaste, Event};
 use ratatui::crossterm::execute;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::error::Error;
-use std::io::{self, IsTerminal};
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -32,12 +37,13 @@ const LATER: Duration = Duration::from_millis(50);
 /// The time for which the end waits for answers to orders.
 const ANSWERS: Duration = Duration::from_secs(3);
 
-/// A terminal that is as it was before at the end, however that comes.
-struct Taken(DefaultTerminal);
+/// A terminal that is as it was before at the end, however that comes. ratatui's own end would panic if the terminal is
+/// gone, because it says so there.
+struct Taken(ManuallyDrop<DefaultTerminal>);
 
 impl Taken {
     fn take() -> Result<Self, String> {
-        Ok(Self(taken()?))
+        Ok(Self(ManuallyDrop::new(taken()?)))
     }
 
     /// Gives the terminal back, and stops until the user comes again.
@@ -45,7 +51,7 @@ impl Taken {
         give_back();
         // The shell sees it stopped; from here on it goes on.
         let _ = kill_process(getpid(), Signal::TSTP);
-        self.0 = taken()?;
+        self.0 = ManuallyDrop::new(taken()?);
         Ok(())
     }
 }
@@ -66,19 +72,39 @@ fn taken() -> Result<DefaultTerminal, String> {
     Ok(terminal)
 }
 
-/// Returns true if the terminal was closed: crossterm would read its end again and again.
-fn is_gone() -> bool {
-    let stdin = io::stdin();
-    let mut fds = [PollFd::new(&stdin, PollFlags::empty())];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    stdin.is_terminal() && poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::HUP)
-        || rustix::termios::tcgetattr(io::stdout()).is_err()
+/// The terminal's keys, as crossterm finds them: standard input, or /dev/tty if that is something else.
+struct Keys(OwnedFd);
+
+impl Keys {
+    fn new() -> io::Result<Self> {
+        let stdin = io::stdin();
+        let tty =
+            if stdin.is_terminal() { stdin.as_fd().try_clone_to_owned()? } else { File::open("/dev/tty")?.into() };
+        Ok(Self(tty))
+    }
+
+    /// Waits for keys, this time at most. Returns true if there are some. Signals end it early.
+    ///
+    /// # Errors
+    /// If the terminal is gone. crossterm, asked then, would read the end of its input again and again.
+    fn wait(&self, longest: Duration) -> io::Result<bool> {
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        let longest = Timespec { tv_sec: longest.as_secs().cast_signed(), tv_nsec: longest.subsec_nanos().into() };
+        match poll(&mut fds, Some(&longest)) {
+            Ok(_) if fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) => {
+                Err(io::Error::from(io::ErrorKind::BrokenPipe))
+            }
+            Ok(count) => Ok(count > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
 fn give_back() {
-    // Whoever has taken the terminal away has its say.
-    let _ = execute!(io::stdout(), DisableBracketedPaste);
-    ratatui::restore();
+    // A terminal that is gone needs nothing back.
+    let _ = execute!(io::stdout(), DisableBracketedPaste, Show);
+    let _ = ratatui::try_restore();
 }
 
 /// Shows the screen.
@@ -99,7 +125,7 @@ pub(super) fn run(looks: Looks, every: Duration, count: Option<u64>, look: Look)
     // The terminal is as it was.
     let (answers, outstanding) = hands.finish(ANSWERS);
     for answer in answers {
-        eprintln!("railweave: {}", crate::output::printable(&answer.text));
+        let _ = writeln!(io::stderr(), "railweave: {}", crate::output::printable(&answer.text));
     }
     if outstanding > 0 {
         let reason = "orders have no answer yet, so nobody knows if they hold; try `railweave policy show`";
@@ -126,12 +152,10 @@ impl Session {
         look: Look,
     ) -> Result<(), Box<dyn Error>> {
         let lost = |error: io::Error| format!("the terminal is lost: {error}; try another one");
+        let keys = Keys::new().map_err(lost)?;
         self.watcher.ask();
         let mut looked = Instant::now();
         while !is_told.load(Ordering::Relaxed) {
-            if is_gone() {
-                return Err("the terminal is gone; try another one".into());
-            }
             if let Some(found) = self.watcher.wait(if self.watcher.is_asked { SOON } else { Duration::ZERO }) {
                 self.looks_so_far += 1;
                 if self.count.is_some_and(|count| self.looks_so_far > count) {
@@ -144,10 +168,10 @@ impl Session {
             self.board.take_answers(hands.answers(), hands.standing(&self.board.run_dirs));
             terminal.0.draw(|frame| draw(frame, &self.board, look)).map_err(lost)?;
             let longest = if self.watcher.is_asked { LATER } else { LONGEST };
-            let mut wait = self.every.saturating_sub(looked.elapsed()).min(longest);
+            let wait = self.every.saturating_sub(looked.elapsed()).min(longest);
             // All keys that have come are taken before anything is drawn.
-            while event::poll(wait).map_err(lost)? {
-                wait = Duration::ZERO;
+            let has_keys = keys.wait(wait).map_err(lost)?;
+            while has_keys && event::poll(Duration::ZERO).map_err(lost)? {
                 let key = match event::read().map_err(lost)? {
                     Event::Key(key) => key,
                     Event::Paste(text) => {
