@@ -9,6 +9,8 @@ use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -224,7 +226,9 @@ fn side_of(terminal: &File) -> File {
     unlockpt(terminal).unwrap();
     let name = ptsname(terminal, Vec::new()).unwrap();
     let name = Path::new(std::ffi::OsStr::from_bytes(name.to_bytes())).to_owned();
-    let side = OpenOptions::new().read(true).write(true).open(name).unwrap();
+    // It controls nobody.
+    let flags = rustix::fs::OFlags::NOCTTY.bits().cast_signed();
+    let side = OpenOptions::new().read(true).write(true).custom_flags(flags).open(name).unwrap();
     tcsetwinsize(&side, Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
     side
 }
@@ -329,7 +333,8 @@ fn it_stops_and_goes_on_as_a_shell_wants() {
     let scratch = Scratch::new("suspends");
     let dir = scratch.run_dir();
     let _job = Job::new(&dir, 1, "node8");
-    let mut screen = Screen::new(&mut top(&dir), 80, 24);
+    // Of its own group: one whose members have no parent in another one of the session is never stopped (setpgid(2)).
+    let mut screen = Screen::new(top(&dir).process_group(0), 80, 24);
     screen.until("node8 by eth0+eth1");
     screen.press("\u{1a}");
     screen.is_given_back();
@@ -344,6 +349,25 @@ fn it_stops_and_goes_on_as_a_shell_wants() {
     screen.press("q");
     assert_eq!(screen.ends(), Some(0));
     screen.is_given_back();
+}
+
+#[test]
+fn whatever_happens_in_a_pause_is_found_after_it() {
+    let scratch = Scratch::new("pauses");
+    let dir = scratch.run_dir();
+    let mut job = Job::new(&dir, 1, "node8");
+    let mut screen = Screen::new(&mut top(&dir), 80, 24);
+    screen.until("node8 by eth0+eth1");
+    screen.press("p");
+    screen.until("PAUSED");
+    job.note(EventKind::RAIL_DOWN, "rail 1 is gone");
+    job.write(1);
+    // Many looks would have found it.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    screen.press("p");
+    screen.until("rail 1 is gone");
+    screen.press("q");
+    assert_eq!(screen.ends(), Some(0));
 }
 
 #[test]

@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_millis(200);
 const MOST_RAILS: usize = 300_000;
 const MOST_OF_A_USER: usize = 100_000;
 
-/// The most rails of a file for which more counts than two are kept.
+/// The most rails of a file for which more counts than three are kept.
 const MANY_RAILS: usize = 4096;
 
 /// The most events of a file that are taken in at once: whoever begins to look wants the last ones.
@@ -249,10 +249,11 @@ impl File {
         while self.counts.get(1).is_some_and(|next| snapshot.written_ns.saturating_sub(next.written_ns) >= RATE_NS) {
             self.counts.pop_front();
         }
-        // A clock that is set back, or a file that lies, could make these any number.
-        let most = if snapshot.state.rails.len() > MANY_RAILS { 2 } else { MOST_COUNTS };
+        // A clock that is set back, or a file that lies, could make these any number. The oldest stays, and the one that
+        // follows it.
+        let most = if snapshot.state.rails.len() > MANY_RAILS { 3 } else { MOST_COUNTS };
         while self.counts.len() > most {
-            self.counts.pop_front();
+            self.counts.remove(self.counts.len() - 2);
         }
         self.snapshot = Some(snapshot);
     }

@@ -198,7 +198,8 @@ impl Direct {
     fn before(found: Option<&Found>) -> Result<(Standing, Option<String>), String> {
         let Some(found) = found else { return Ok((Standing::default(), None)) };
         let mut standing = found.standing()?;
-        if found.by_agent() {
+        // Those of a file that has ended are in use again.
+        if found.by_agent() && !found.is_in_force() {
             standing.forget_sick();
         }
         let note =

@@ -201,6 +201,16 @@ fn the_orders_of_an_agent_that_is_gone_stay_and_its_policies_end() {
         assert!(file.contains(words), "{words}: {file}");
     }
     assert!(!file.contains("job=a") && !file.contains("eth7"), "nobody would see that it is well: {file}");
+    // While the file still holds, it is kept empty, and can be given back.
+    let text = format!(
+        "railweave-policy 1\n# railweave agent 0.1.0 on here, process 1 wrote this\n# sick eth7 is ill\nwritten {}\n\
+         ttl 3600\nrail=eth7 -> drain\n",
+        now_s()
+    );
+    scratch.write(&text);
+    assert_eq!(scratch.json(&["show"])["drains"][0]["reasons"], json!(["sick"]));
+    assert_eq!(scratch.json(&["clear", "eth7"])["orders"][0]["changed"], json!(true));
+    assert!(scratch.file().is_none_or(|file| !file.contains("eth7")));
 }
 
 #[test]
@@ -241,7 +251,7 @@ fn a_port_is_waited_for_until_nothing_uses_it() {
 fn a_wait_that_fails_leaves_the_report_of_the_orders() {
     let scratch = Scratch::new("wait-fails");
     let _process = scratch.publish(1, Policy::Adaptive, RailState::Up);
-    let mut command = scratch.command(&["drain", "eth1", "--json", "--wait=2s"]);
+    let mut command = scratch.command(&["drain", "eth1", "--json", "--wait=60s"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     until("the order", || scratch.file());
     fs::set_permissions(scratch.run_dir().path(), fs::Permissions::from_mode(0o777)).unwrap();

@@ -1,6 +1,6 @@
 //! Everything that the screen shows: the jobs of the last look, their past, and what the user has chosen.
 
-use super::events::{Events, Shown, Weight};
+use super::events::{Events, Shown, TOP, Weight};
 use super::hands::{Action, AllStanding, Answer, Drained, Order};
 use super::history::Histories;
 use super::key::Key;
@@ -136,7 +136,7 @@ impl Board {
     }
 
     fn say(&mut self, time_ns: u64, weight: Weight, kind: &str, topic: &str, text: String) {
-        let (from, kind, topic) = ("top".to_owned(), kind.to_owned(), topic.to_owned());
+        let (from, kind, topic) = (TOP.to_owned(), kind.to_owned(), topic.to_owned());
         self.events.add(Shown { time_ns, weight, from, kind, text, topic, job: String::new(), others: 0, number: 0 });
     }
 
@@ -279,7 +279,9 @@ impl Board {
     /// Returns the drain of a port: that of its own name, or of one that stands for it (docs/agent.md).
     pub(super) fn drain_of(&self, run_dir: &Path, port: &str) -> Option<&Drained> {
         let Some(Ok(standing)) = self.standing.get(run_dir) else { return None };
-        standing.drained.iter().find(|drained| drained.covers(port))
+        // One that can be given back comes first.
+        let mut found = standing.drained.iter().filter(|drained| drained.covers(port));
+        found.clone().find(|drained| drained.is_ordered).or_else(|| found.next())
     }
 
     /// Returns the weights that stand for these matchers.

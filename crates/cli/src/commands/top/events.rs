@@ -14,6 +14,9 @@ const ONE_NS: u64 = 1_000_000_000;
 /// The kinds of such events. Of others, each is shown.
 const MANY: [&str; 6] = ["opened", "closed", "failed", "truncated", "process", "share"];
 
+/// The one who notes what is seen from outside.
+pub(super) const TOP: &str = "top";
+
 /// The importance of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Weight {

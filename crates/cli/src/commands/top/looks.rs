@@ -8,7 +8,7 @@ use crate::host::{Live, USERS, Users};
 use railweave_telemetry::RunDir;
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The time between two searches for run dirs of other users.
@@ -116,15 +116,28 @@ impl Watcher {
     /// Asks for a look, unless one is awaited.
     pub(super) fn ask(&mut self) {
         if !self.is_asked {
-            self.is_asked = self.ask.send(()).is_ok();
+            // If nobody looks any more, waiting says so.
+            let _ = self.ask.send(());
+            self.is_asked = true;
         }
     }
 
-    /// Returns the look if it comes within this time.
-    pub(super) fn wait(&mut self, longest: Duration) -> Option<Found> {
-        let found = self.found.recv_timeout(longest).ok()?;
-        self.is_asked = false;
-        Some(found)
+    /// Returns the look that was asked for, if it comes within this time.
+    ///
+    /// # Errors
+    /// If nobody looks any more: a sentence.
+    pub(super) fn wait(&mut self, longest: Duration) -> Result<Option<Found>, String> {
+        if !self.is_asked {
+            return Ok(None);
+        }
+        match self.found.recv_timeout(longest) {
+            Ok(found) => {
+                self.is_asked = false;
+                Ok(Some(found))
+            }
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err("a look has failed; this is a bug of railweave".to_owned()),
+        }
     }
 }
 

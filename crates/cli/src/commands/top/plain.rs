@@ -1,9 +1,9 @@
 //! The jobs as lines, for pipes and logs.
 
 use super::board::{Board, Found};
-use super::events::Shown;
+use super::events::{Shown, TOP};
 use super::key::Key;
-use super::looks::{Looks, now_ns};
+use super::looks::Looks;
 use super::rows::{About, Row};
 use crate::output::{print, printable};
 use crate::words::{duration, rate};
@@ -14,9 +14,10 @@ use std::time::Duration;
 /// Writes the rails and the new events after each look.
 pub(super) fn run(mut looks: Looks, every: Duration, count: Option<u64>) -> Result<(), Box<dyn Error>> {
     let mut board = Board::of_lines();
-    let mut lines = Lines { begin_ns: now_ns(), ..Lines::default() };
+    let mut lines = Lines::default();
     // Rates come from two looks.
     board.take(looks.look());
+    lines.past = board.events.ever;
     let mut looks_so_far = 0;
     while count.is_none_or(|count| looks_so_far < count) {
         sleep(every);
@@ -31,8 +32,8 @@ pub(super) fn run(mut looks: Looks, every: Duration, count: Option<u64>) -> Resu
 /// The lines so far.
 #[derive(Default)]
 pub(super) struct Lines {
-    /// Earlier events are those of the past.
-    begin_ns: u64,
+    /// The events of the first look: of these, only what `top` itself has seen is written, because others are old.
+    past: u64,
     /// The events that were written.
     events: u64,
     /// True if it was written that nothing runs.
@@ -45,7 +46,8 @@ impl Lines {
         board.take(found);
         let clock = clock(board.now_ns);
         let mut lines = Vec::new();
-        for event in board.events.after(self.events).filter(|event| event.time_ns >= self.begin_ns) {
+        let is_new = |event: &&Shown| event.number >= self.past || event.from == TOP;
+        for event in board.events.after(self.events).filter(is_new) {
             lines.push(format!("{} {}", self::clock(event.time_ns), printable(&event_line(event))));
         }
         self.events = board.events.ever;

@@ -35,7 +35,7 @@ const SOON: Duration = Duration::from_millis(20);
 const LATER: Duration = Duration::from_millis(50);
 
 /// The time for which the end waits for answers to orders.
-const ANSWERS: Duration = Duration::from_secs(3);
+const ANSWERS: Duration = Duration::from_secs(10);
 
 /// A terminal that is as it was before at the end, however that comes. ratatui's own end would panic if the terminal is
 /// gone, because it says so there.
@@ -121,7 +121,7 @@ pub(super) fn run(looks: Looks, every: Duration, count: Option<u64>, look: Look)
     let watcher = watcher.map_err(|error| format!("no thread can be started: {error}; try a higher `ulimit -u`"))?;
     let mut session = Session { board: Board::new(host()), watcher, every, count, looks_so_far: 0 };
     let terminal = Taken::take()?;
-    session.run(terminal, &hands, &is_told, look)?;
+    let result = session.run(terminal, &hands, &is_told, look);
     // The terminal is as it was.
     let (answers, outstanding) = hands.finish(ANSWERS);
     for answer in answers {
@@ -131,7 +131,7 @@ pub(super) fn run(looks: Looks, every: Duration, count: Option<u64>, look: Look)
         let reason = "orders have no answer yet, so nobody knows if they hold; try `railweave policy show`";
         return Err(format!("{outstanding} {reason}").into());
     }
-    Ok(())
+    result
 }
 
 /// The screen while it is shown.
@@ -156,31 +156,34 @@ impl Session {
         self.watcher.ask();
         let mut looked = Instant::now();
         while !is_told.load(Ordering::Relaxed) {
-            if let Some(found) = self.watcher.wait(if self.watcher.is_asked { SOON } else { Duration::ZERO }) {
+            if let Some(found) = self.watcher.wait(SOON)? {
                 self.looks_so_far += 1;
                 if self.count.is_some_and(|count| self.looks_so_far > count) {
                     return Ok(());
                 }
-                if !self.board.is_paused {
-                    self.board.take(found);
-                }
+                self.board.take(found);
             }
             self.board.take_answers(hands.answers(), hands.standing(&self.board.run_dirs));
             terminal.0.draw(|frame| draw(frame, &self.board, look)).map_err(lost)?;
             let longest = if self.watcher.is_asked { LATER } else { LONGEST };
             let wait = self.every.saturating_sub(looked.elapsed()).min(longest);
             // All keys that have come are taken before anything is drawn.
-            let has_keys = keys.wait(wait).map_err(lost)?;
-            while has_keys && event::poll(Duration::ZERO).map_err(lost)? {
+            let is_there = keys.wait(wait).map_err(lost)?;
+            let mut has_keys = is_there && event::poll(Duration::ZERO).map_err(lost)?;
+            if is_there && !has_keys {
+                // More has come at once than crossterm reads at once; it sees the rest with the next key.
+                has_keys = event::poll(LATER).map_err(lost)?;
+            }
+            while has_keys {
                 let key = match event::read().map_err(lost)? {
-                    Event::Key(key) => key,
+                    Event::Key(key) => Some(key),
                     Event::Paste(text) => {
                         paste(&mut self.board, &text);
-                        continue;
+                        None
                     }
-                    _ => continue,
+                    _ => None,
                 };
-                match press(&mut self.board, key) {
+                match key.map_or(Effect::None, |key| press(&mut self.board, key)) {
                     Effect::None => {}
                     Effect::Quit => return Ok(()),
                     Effect::Suspend => terminal.suspend()?,
@@ -189,8 +192,10 @@ impl Session {
                     Effect::Slower => self.every = (self.every * 2).min(SLOWEST.max(self.every)),
                     Effect::Order(order) => hands.give(order),
                 }
+                has_keys = event::poll(Duration::ZERO).map_err(lost)?;
             }
-            if looked.elapsed() >= self.every {
+            // Whatever happens in a pause is found after it.
+            if looked.elapsed() >= self.every && !self.board.is_paused {
                 looked = Instant::now();
                 self.watcher.ask();
             }
