@@ -251,7 +251,7 @@ fn a_port_is_waited_for_until_nothing_uses_it() {
 fn a_wait_that_fails_leaves_the_report_of_the_orders() {
     let scratch = Scratch::new("wait-fails");
     let _process = scratch.publish(1, Policy::Adaptive, RailState::Up);
-    let mut command = scratch.command(&["drain", "eth1", "--json", "--wait=60s"]);
+    let mut command = scratch.command(&["drain", "eth1", "--json", "--wait=10s"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     until("the order", || scratch.file());
     fs::set_permissions(scratch.run_dir().path(), fs::Permissions::from_mode(0o777)).unwrap();
