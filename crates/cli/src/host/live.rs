@@ -249,8 +249,8 @@ impl File {
         while self.counts.get(1).is_some_and(|next| snapshot.written_ns.saturating_sub(next.written_ns) >= RATE_NS) {
             self.counts.pop_front();
         }
-        // A clock that is set back, or a file that lies, could make these any number. The oldest stays, and the one that
-        // follows it.
+        // A clock that is set back, or a file that lies, could make these any number. The oldest stays, and the next
+        // ones.
         let most = if snapshot.state.rails.len() > MANY_RAILS { 3 } else { MOST_COUNTS };
         while self.counts.len() > most {
             self.counts.remove(self.counts.len() - 2);
