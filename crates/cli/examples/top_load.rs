@@ -22,9 +22,6 @@ const PEERS: u32 = 4;
 const TICK: Duration = Duration::from_millis(100);
 const MEASURED: Duration = Duration::from_secs(30);
 
-/// Clock ticks per second in /proc/PID/stat: Linux shows 100 on every architecture that matters here.
-const TICKS_PER_S: f64 = 100.0;
-
 fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }
@@ -101,12 +98,15 @@ impl Drop for Ends {
     }
 }
 
-/// Returns the processor time of a process so far, in seconds: of the user and of the kernel.
-fn processor_time(pid: u32) -> Result<[f64; 2], Box<dyn Error>> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let fields: Vec<&str> = stat.rsplit_once(") ").ok_or("no name")?.1.split(' ').collect();
-    // Fields 14 and 15 of proc_pid_stat(5); the first one here is field 3.
-    Ok([fields[11].parse::<f64>()? / TICKS_PER_S, fields[12].parse::<f64>()? / TICKS_PER_S])
+/// Returns the processor time of the threads of a process so far, in seconds, from the scheduler's own counters: the
+/// ticks of /proc/PID/stat miss or overstate a process that runs for a millisecond ten times a second.
+fn processor_time(pid: u32) -> Result<f64, Box<dyn Error>> {
+    let mut sum_ns = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let counters = fs::read_to_string(task?.path().join("schedstat"))?;
+        sum_ns += counters.split(' ').next().ok_or("no counters")?.parse::<u64>()?;
+    }
+    Ok(sum_ns as f64 / 1e9)
 }
 
 /// Returns the process that a process has started.
@@ -147,10 +147,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let before = processor_time(pid)?;
         let begin = Instant::now();
         sleep(MEASURED);
-        let [user, system] = processor_time(pid)?;
-        let percent = |seconds: f64| seconds * 100.0 / begin.elapsed().as_secs_f64();
-        let [user, system] = [percent(user - before[0]), percent(system - before[1])];
-        println!("{columns} x {rows}: {:.2} % of a core ({user:.2} % user, {system:.2} % system)", user + system);
+        let percent = (processor_time(pid)? - before) * 100.0 / begin.elapsed().as_secs_f64();
+        println!("{columns} x {rows}: {percent:.2} % of a core");
         let mut child = ends.0.remove(1);
         let killed = child.kill();
         child.wait()?;

@@ -2,11 +2,12 @@
 
 use std::fs::{File, Metadata, TryLockError};
 use std::io::{self, BufRead, Read, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
 use crate::policy_file::LARGEST_POLICY;
@@ -148,10 +149,16 @@ impl Folder {
     /// If the folder cannot be read.
     pub fn files(&self) -> io::Result<Files> {
         let (mut names, mut more) = (Vec::new(), None);
-        // The folder itself and the one above it come too.
-        for (count, entry) in Dir::read_from(&self.handle)?.enumerate() {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // A name has 255 bytes at most (readdir(3)), so some always have room.
+        let mut room = [MaybeUninit::uninit(); 8192];
+        let mut entries = RawDir::new(rustix::fs::openat(&self.handle, ".", flags, Mode::empty())?, &mut room);
+        let mut count = 0;
+        while let Some(entry) = entries.next() {
             let entry = entry?;
-            if count == MOST_ENTRIES + 2 {
+            count += 1;
+            // The folder itself and the one above it come too.
+            if count > MOST_ENTRIES + 2 {
                 more = Some(format!("has more than {MOST_ENTRIES} entries; allowed: fewer; try removing others"));
                 break;
             }

@@ -51,6 +51,8 @@ pub struct Follower {
     /// The file that was refused for its content, and why: it is not read again until it changes.
     refused: Option<(Stamp, String)>,
     events: Events,
+    /// A snapshot that nobody needs any more.
+    room: Snapshot,
 }
 
 /// The facts by which a file that has changed is known: its size, the time of its last change, and the generation and
@@ -108,6 +110,11 @@ impl From<Damage> for Failure {
 }
 
 impl Follower {
+    /// Takes back a snapshot of this file that nobody needs any more: the next one uses its room, and its texts.
+    pub fn reuse(&mut self, old: Snapshot) {
+        self.room = old;
+    }
+
     /// Looks at the file of this name. `buffer` is room that looks share.
     pub fn look(&mut self, folder: &Folder, name: &str, buffer: &mut Vec<u8>) -> Look {
         let (file, facts) = match folder.read_file(name, LARGEST_FILE) {
@@ -126,6 +133,7 @@ impl Follower {
         }
         let size = facts.len() as usize;
         let (mut image, mut known) = (None, None);
+        let mut room = std::mem::take(&mut self.room);
         let found = header(&file, size, buffer).and_then(|preamble| {
             image = Some((preamble.generation, preamble.checksum));
             let stamp = Stamp::new(&facts, image);
@@ -136,8 +144,9 @@ impl Follower {
             if buffer.len() < size {
                 buffer.resize(size, 0);
             }
-            self.read(&file, &preamble, &mut buffer[..size]).map(Some)
+            self.read(&file, &preamble, &mut buffer[..size], &mut room).map(Some)
         });
+        self.room = room;
         if let Some(reason) = known {
             return Look::Refused(reason);
         }
@@ -165,7 +174,13 @@ impl Follower {
     }
 
     /// Reads the rest of a file whose header has this first part, and has changed.
-    fn read(&self, file: &File, preamble: &Preamble, bytes: &mut [u8]) -> Result<(Events, Snapshot), Failure> {
+    fn read(
+        &self,
+        file: &File,
+        preamble: &Preamble,
+        bytes: &mut [u8],
+        room: &mut Snapshot,
+    ) -> Result<(Events, Snapshot), Failure> {
         let size = bytes.len();
         let header_size = preamble.header_size as usize;
         fill(file, bytes, HEADER..header_size)?;
@@ -192,7 +207,7 @@ impl Follower {
             return Err(Damage::Checksum.into());
         }
         let new = new.into_iter().map(|(_, event)| event).collect();
-        Ok((events, snapshot(preamble, header, &sections, new)))
+        Ok((events, snapshot(preamble, header, &sections, new, std::mem::take(room))))
     }
 
     /// Notes an image that is wrong: it is being written, unless it stays the same.

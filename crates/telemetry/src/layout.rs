@@ -49,6 +49,13 @@ pub(crate) trait Field {
     fn put(&self, out: &mut [u8]);
     /// Reads the value. Every content of the place gives one.
     fn get(bytes: &[u8]) -> Self;
+    /// Reads the value over another one, whose room it uses.
+    fn update(&mut self, bytes: &[u8])
+    where
+        Self: Sized,
+    {
+        *self = Self::get(bytes);
+    }
 }
 
 /// A structure whose fields have places.
@@ -60,6 +67,8 @@ pub(crate) trait Places: Sized {
     fn put_all(&self, out: &mut [u8]);
     /// Reads the fields. `bytes` holds all places.
     fn get_all(bytes: &[u8]) -> Self;
+    /// Reads the fields over others, whose room they use.
+    fn update_all(&mut self, bytes: &[u8]);
 }
 
 /// Implements [`Places`] by a list of places.
@@ -75,6 +84,10 @@ macro_rules! places {
 
             fn get_all(bytes: &[u8]) -> Self {
                 Self { $($field: $crate::layout::Field::get(&bytes[$from..$to])),* }
+            }
+
+            fn update_all(&mut self, bytes: &[u8]) {
+                $($crate::layout::Field::update(&mut self.$field, &bytes[$from..$to]);)*
             }
         }
     };
@@ -188,9 +201,26 @@ impl Field for String {
     }
 
     fn get(bytes: &[u8]) -> Self {
-        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-        String::from_utf8_lossy(&bytes[..end]).into_owned()
+        let text = text(bytes);
+        // Nearly all are text, of which this check is the faster one.
+        match std::str::from_utf8(text) {
+            Ok(text) => text.to_owned(),
+            Err(_) => String::from_utf8_lossy(text).into_owned(),
+        }
     }
+
+    fn update(&mut self, bytes: &[u8]) {
+        // Names and addresses stay the same for the life of a rail.
+        if text(bytes) != self.as_bytes() {
+            *self = Self::get(bytes);
+        }
+    }
+}
+
+/// Returns the bytes of a text at its place.
+fn text(place: &[u8]) -> &[u8] {
+    let end = place.iter().position(|byte| *byte == 0).unwrap_or(place.len());
+    &place[..end]
 }
 
 /// Returns a record's part of the checksum: the CRC-32 (that of zlib and Ethernet) of its place in the file, as 8

@@ -6,6 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::slice::ChunksExact;
 use std::thread;
 use std::time::Duration;
 
@@ -210,13 +211,14 @@ pub fn decode(bytes: &[u8]) -> Result<Snapshot, Damage> {
     if sum != preamble.checksum || sections.iter().any(is_newer) {
         return Err(Damage::Checksum);
     }
-    let mut events = all(&sections, EVENTS);
+    let mut events = Vec::new();
+    read_over(&mut events, &sections, EVENTS);
     if preamble.events_ever > events.len() as u64 && !events.is_empty() {
         // The ring is full: the oldest event is the next to be overwritten.
         let oldest = (preamble.events_ever % events.len() as u64) as usize;
         events.rotate_left(oldest);
     }
-    Ok(snapshot(&preamble, header, &sections, events))
+    Ok(snapshot(&preamble, header, &sections, events, Snapshot::default()))
 }
 
 /// Returns the generation of a record.
@@ -283,18 +285,24 @@ pub(crate) fn place(entry: &Entry, size: usize) -> Result<Range<usize>, Damage> 
     }
 }
 
-/// Returns what a file says that has these sections.
-pub(crate) fn snapshot(preamble: &Preamble, header: &[u8], sections: &[Section], events: Vec<Event>) -> Snapshot {
+/// Returns the content of a file that has these sections, in the room of another one.
+pub(crate) fn snapshot(
+    preamble: &Preamble,
+    header: &[u8],
+    sections: &[Section],
+    events: Vec<Event>,
+    mut room: Snapshot,
+) -> Snapshot {
     let left_out =
         |kind| sections.iter().find(|section| section.entry.kind == kind).map_or(0, |section| section.entry.left_out);
+    let State { process, devices, connections, rails, ports } = &mut room.state;
+    process.update_all(header);
+    read_over(devices, sections, DEVICES);
+    read_over(connections, sections, CONNECTIONS);
+    read_over(rails, sections, RAILS);
+    read_over(ports, sections, PORTS);
     Snapshot {
-        state: State {
-            process: Places::get_all(header),
-            devices: all(sections, DEVICES),
-            connections: all(sections, CONNECTIONS),
-            rails: all(sections, RAILS),
-            ports: all(sections, PORTS),
-        },
+        state: room.state,
         events,
         events_ever: preamble.events_ever,
         left_out: [DEVICES, CONNECTIONS, RAILS].map(left_out),
@@ -315,7 +323,7 @@ impl<'a> Section<'a> {
         Ok(Self { bytes: &bytes[place(&entry, bytes.len())?], entry })
     }
 
-    pub(crate) fn records(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    pub(crate) fn records(&self) -> ChunksExact<'a, u8> {
         self.bytes.chunks_exact(self.entry.record_size as usize)
     }
 
@@ -330,8 +338,11 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Returns the records of a kind.
-fn all<T: Places>(sections: &[Section], kind: u32) -> Vec<T> {
+/// Reads the records of a kind over others.
+fn read_over<T: Places>(values: &mut Vec<T>, sections: &[Section], kind: u32) {
     let section = sections.iter().find(|section| section.entry.kind == kind);
-    section.into_iter().flat_map(Section::records).map(T::get_all).collect()
+    let mut records = section.map_or_else(|| [].chunks_exact(RECORD), Section::records);
+    values.truncate(records.len());
+    values.iter_mut().zip(&mut records).for_each(|(value, record)| value.update_all(record));
+    values.extend(records.map(T::get_all));
 }

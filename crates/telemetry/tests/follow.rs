@@ -54,15 +54,22 @@ fn a_follower_finds_what_a_reader_finds() {
     let mut followed = Followed::new(&publisher);
     assert_eq!(followed.changed(), read(publisher.path()).unwrap());
     assert!(matches!(followed.look(), Look::Unchanged));
-    for (round, connections) in [(1, 3), (2, 200), (3, 1), (4, 3)] {
+    for (round, connections, name) in
+        [(1, 3, "eth0"), (2, 200, "eth0:7"), (3, 1, ""), (4, 3, "eth"), (5, 2, "\u{fffd}")]
+    {
         state = common::state(connections);
         state.rails[0].bytes_sent += round;
+        state.rails[0].remote = name.to_owned();
+        state.process.job = name.to_owned();
         publisher.add(&event(round));
         assert!(publisher.publish(&state, NOW + round).is_none());
         let found = followed.changed();
         assert_eq!(times(&found), [round], "only the new event");
         let events = read(publisher.path()).unwrap().events;
-        assert_eq!(Snapshot { events, ..found }, read(publisher.path()).unwrap());
+        let found = Snapshot { events, ..found };
+        assert_eq!(found, read(publisher.path()).unwrap());
+        // The next one, of more or fewer rails and with other texts, uses its room.
+        followed.follower.reuse(found);
         assert!(matches!(followed.look(), Look::Unchanged));
     }
 }

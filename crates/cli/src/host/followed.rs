@@ -50,6 +50,11 @@ impl Followed {
         self.presence().map(Seen::Kept)
     }
 
+    /// Takes back a snapshot of the file that nobody needs any more: the next one uses its room.
+    pub(crate) fn reuse(&mut self, old: Snapshot) {
+        self.follower.reuse(old);
+    }
+
     /// Notes a write of this process. Returns its presence.
     fn wrote(&mut self, process: &Process) -> Presence {
         self.checked = Some(Instant::now());

@@ -2,7 +2,7 @@
 
 use super::rates::{ByRail, Rates, id};
 use super::sum::RailSum;
-use railweave_telemetry::{ConnectionState, Direction, Latencies, Presence, SILENT, State};
+use railweave_telemetry::{ConnectionState, Direction, Latencies, Presence, Rail, SILENT, State};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
@@ -111,6 +111,17 @@ pub(crate) struct JobRail {
 /// The most pairs of addresses of a rail.
 const MOST_ENDS: usize = 8;
 
+impl JobRail {
+    /// Adds the addresses of a rail, unless they are there or there is no room.
+    fn add_ends(&mut self, rail: &Rail) {
+        let is_same = |(local, remote): &(String, String)| *local == rail.local && *remote == rail.remote;
+        // All but the first rails end here: a comparison of texts for each would cost more than all sums.
+        if self.ends.len() < MOST_ENDS && !self.ends.iter().any(is_same) {
+            self.ends.insert((rail.local.clone(), rail.remote.clone()));
+        }
+    }
+}
+
 /// The connections to one host by one device, while they are summed. The shares are those of connections that send.
 #[derive(Default)]
 struct PeerSum<'a> {
@@ -121,38 +132,25 @@ struct PeerSum<'a> {
 /// A user, a run dir and a job.
 type JobKey<'a> = (u32, &'a Path, &'a str);
 
-/// A job, the peer's host and the device.
-type PeerKey<'a> = (JobKey<'a>, &'a str, &'a str);
+/// A job, while it is summed.
+struct JobSum<'a> {
+    job: Job,
+    peers: Vec<PeerSum<'a>>,
+    /// The places of peers, by the host and the device.
+    places: BTreeMap<(&'a str, &'a str), usize>,
+}
 
 /// Returns the jobs to which the processes belong, sorted by user and id, each with its peers by name.
 pub(crate) fn jobs(sources: &[Source<'_>]) -> Vec<Job> {
-    let mut jobs: BTreeMap<JobKey<'_>, Job> = BTreeMap::new();
-    let mut peers: Vec<PeerSum<'_>> = Vec::new();
-    let mut places: BTreeMap<PeerKey<'_>, usize> = BTreeMap::new();
+    let mut sums: BTreeMap<JobKey<'_>, JobSum<'_>> = BTreeMap::new();
     for source in sources {
-        let process = &source.state.process;
-        let named = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-        let job = jobs.entry(source.job_key()).or_insert_with(|| Job {
-            user: source.user,
-            run_dir: source.run_dir.to_owned(),
-            job: named(&process.job),
-            job_variable: named(&process.job_variable),
-            processes: Vec::new(),
-            peers: Vec::new(),
-        });
-        job.processes.push(facts(source));
+        let sum = sums.entry(source.job_key()).or_insert_with(|| JobSum::new(source));
+        sum.job.processes.push(facts(source));
         if source.presence != Presence::Gone {
-            add(source, &mut places, &mut peers);
+            sum.add(source);
         }
     }
-    for ((key, ..), place) in places {
-        if let Some(job) = jobs.get_mut(&key) {
-            job.peers.push(finished(std::mem::take(&mut peers[place])));
-        }
-    }
-    let mut jobs: Vec<Job> = jobs.into_values().collect();
-    jobs.iter_mut().for_each(|job| job.processes.sort());
-    jobs
+    sums.into_values().map(JobSum::finished).collect()
 }
 
 fn facts(source: &Source<'_>) -> ProcessFacts {
@@ -167,49 +165,74 @@ fn facts(source: &Source<'_>) -> ProcessFacts {
     ProcessFacts { rank: process.rank, host, pid: process.pid, file, presence }
 }
 
-/// Adds the connections and rails of a process.
-fn add<'a>(source: &Source<'a>, places: &mut BTreeMap<PeerKey<'a>, usize>, peers: &mut Vec<PeerSum<'a>>) {
-    let state = source.state;
-    let mut found = HashMap::with_capacity(state.connections.len());
-    for connection in &state.connections {
-        let device = connection.device.and_then(|device| state.devices.get(device as usize));
-        let device = device.map_or("", |device| &device.name);
-        let key = (source.job_key(), &*connection.peer_host, device);
-        let place = *places.entry(key).or_insert_with(|| {
-            let peer = Peer { host: connection.peer_host.clone(), device: device.to_owned(), ..Peer::default() };
-            peers.push(PeerSum { peer, rails: BTreeMap::new() });
-            peers.len() - 1
-        });
-        found.insert(connection.number, (place, connection.direction));
-        let peer = &mut peers[place].peer;
-        peer.ranks.extend(connection.peer_rank);
-        peer.connections[connection.direction as usize][connection.state as usize] += 1;
-        if let Some(messages) = connection.messages {
-            peer.messages = Some(peer.messages.unwrap_or(0).saturating_add(messages));
-        }
-        peer.waited_for_cts = peer.waited_for_cts.saturating_add(connection.waited_for_cts);
+impl<'a> JobSum<'a> {
+    /// Returns the job of a process, without any.
+    fn new(source: &Source<'_>) -> Self {
+        let process = &source.state.process;
+        let named = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        let job = Job {
+            user: source.user,
+            run_dir: source.run_dir.to_owned(),
+            job: named(&process.job),
+            job_variable: named(&process.job_variable),
+            processes: Vec::new(),
+            peers: Vec::new(),
+        };
+        Self { job, peers: Vec::new(), places: BTreeMap::new() }
     }
-    let has_rates = !source.is_silent();
-    for rail in &state.rails {
-        // A rail whose connection had no room in the file belongs to nothing.
-        let Some((place, direction)) = found.get(&rail.connection) else { continue };
-        let port = state.port_of(rail).map_or("", |port| &port.name);
-        let (sum, shares) = peers[*place].rails.entry((rail.number, port)).or_insert_with(|| {
-            let port = Some(port.to_owned()).filter(|port| !port.is_empty());
-            (JobRail { number: rail.number, port, ..JobRail::default() }, 0.0)
-        });
-        sum.sum.add(rail, source.rates.of(rail).filter(|_| has_rates));
-        // That of a connection that receives is a part of what it has received.
-        if *direction == Direction::Send {
-            *shares += f64::from(rail.share.unwrap_or(0).min(65_536));
+
+    /// Adds the connections and rails of a process.
+    fn add(&mut self, source: &Source<'a>) {
+        let state = source.state;
+        let mut found = HashMap::with_capacity(state.connections.len());
+        for connection in &state.connections {
+            let device = connection.device.and_then(|device| state.devices.get(device as usize));
+            let device = device.map_or("", |device| &device.name);
+            let key = (&*connection.peer_host, device);
+            let place = *self.places.entry(key).or_insert_with(|| {
+                let peer = Peer { host: connection.peer_host.clone(), device: device.to_owned(), ..Peer::default() };
+                self.peers.push(PeerSum { peer, rails: BTreeMap::new() });
+                self.peers.len() - 1
+            });
+            found.insert(connection.number, (place, connection.direction));
+            let peer = &mut self.peers[place].peer;
+            peer.ranks.extend(connection.peer_rank);
+            peer.connections[connection.direction as usize][connection.state as usize] += 1;
+            if let Some(messages) = connection.messages {
+                peer.messages = Some(peer.messages.unwrap_or(0).saturating_add(messages));
+            }
+            peer.waited_for_cts = peer.waited_for_cts.saturating_add(connection.waited_for_cts);
         }
-        if let Some(fresh) = source.fresh.and_then(|fresh| fresh.get(id(rail))) {
-            sum.fresh.merge(fresh);
+        let has_rates = !source.is_silent();
+        for rails in state.rails.chunk_by(|one, other| one.connection == other.connection) {
+            // A rail whose connection had no room in the file belongs to nothing.
+            let Some((place, direction)) = found.get(&rails[0].connection) else { continue };
+            for rail in rails {
+                let port = state.port_of(rail).map_or("", |port| &port.name);
+                let (sum, shares) = self.peers[*place].rails.entry((rail.number, port)).or_insert_with(|| {
+                    let port = Some(port.to_owned()).filter(|port| !port.is_empty());
+                    (JobRail { number: rail.number, port, ..JobRail::default() }, 0.0)
+                });
+                sum.sum.add(rail, source.rates.of(rail).filter(|_| has_rates));
+                // That of a connection that receives is a part of what it has received.
+                if *direction == Direction::Send {
+                    *shares += f64::from(rail.share.unwrap_or(0).min(65_536));
+                }
+                if let Some(fresh) = source.fresh.and_then(|fresh| fresh.get(id(rail))) {
+                    sum.fresh.merge(fresh);
+                }
+                sum.add_ends(rail);
+            }
         }
-        let is_known = sum.ends.iter().any(|(local, remote)| *local == rail.local && *remote == rail.remote);
-        if !is_known && sum.ends.len() < MOST_ENDS {
-            sum.ends.insert((rail.local.clone(), rail.remote.clone()));
-        }
+    }
+
+    /// Returns the job, with its processes by rank and its peers by name.
+    fn finished(mut self) -> Job {
+        self.job.processes.sort();
+        let mut peers = self.peers;
+        let places = self.places.into_values();
+        self.job.peers = places.map(|place| finished(std::mem::take(&mut peers[place]))).collect();
+        self.job
     }
 }
 
@@ -232,7 +255,7 @@ fn finished(sum: PeerSum<'_>) -> Peer {
 mod tests {
     use super::super::rates::Counts;
     use super::*;
-    use railweave_telemetry::{Connection, Device, Port, Process, Rail, RailState, Snapshot};
+    use railweave_telemetry::{Connection, Device, Port, Process, RailState, Snapshot};
 
     /// A process of a job with two connections to node8, each of two rails that have carried `bytes`.
     fn state(job: &str, bytes: u64) -> State {

@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_millis(200);
 const MOST_RAILS: usize = 300_000;
 const MOST_OF_A_USER: usize = 100_000;
 
-/// The most rails of a file for which more counts than three are kept.
+/// The most rails of a file for which more counts than three are kept, and the room of its last content.
 const MANY_RAILS: usize = 4096;
 
 /// The most events of a file that are taken in at once: whoever begins to look wants the last ones.
@@ -255,7 +255,11 @@ impl File {
         while self.counts.len() > most {
             self.counts.remove(self.counts.len() - 2);
         }
-        self.snapshot = Some(snapshot);
+        // Twice the room for many rails would be much.
+        let old = self.snapshot.replace(snapshot).filter(|old| old.state.rails.len() <= MANY_RAILS);
+        if let Some(old) = old {
+            self.followed.reuse(old);
+        }
     }
 }
 

@@ -85,7 +85,9 @@ impl<T> Default for ByRail<T> {
 
 impl<T> FromIterator<(RailId, T)> for ByRail<T> {
     fn from_iter<I: IntoIterator<Item = (RailId, T)>>(values: I) -> Self {
-        let mut values: Vec<_> = values.into_iter().collect();
+        let more = values.into_iter();
+        let mut values = Vec::with_capacity(more.size_hint().1.unwrap_or(0));
+        values.extend(more);
         if !values.is_sorted_by_key(|(id, _)| *id) {
             values.sort_by_key(|(id, _)| *id);
         }

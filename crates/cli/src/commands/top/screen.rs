@@ -16,6 +16,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::Span;
+use std::borrow::Cow;
 
 /// The smallest screen that shows anything.
 const LEAST: (u16, u16) = (30, 8);
@@ -89,35 +90,55 @@ impl Canvas<'_> {
         if width == 0 {
             return;
         }
-        let text = self.plain(&printable(text));
-        let is_long = Span::raw(&*text).width() > width.into();
+        let text = self.shown(text);
+        let is_long = columns_of(&text) > width.into();
         let shown = if is_long { width - 1 } else { width };
-        let (end, _) = self.buffer.set_stringn(x, y, &text, shown.into(), style);
+        let end = if is_plain(&text) {
+            self.signs(x, y, shown, text.chars(), style);
+            x + shown
+        } else {
+            self.buffer.set_stringn(x, y, &text, shown.into(), style).0
+        };
         if is_long {
             self.buffer.set_stringn(end, y, self.look.either("…", "~"), 1, style);
         }
     }
 
-    /// Returns a text of this program as the terminal can show it.
-    fn plain(&self, text: &str) -> String {
+    /// Returns a text that may come from a file as the terminal can show it.
+    fn shown<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        if is_plain(text) {
+            return Cow::Borrowed(text);
+        }
+        let text = printable(text);
         if !self.look.is_ascii {
-            return text.to_owned();
+            return Cow::Owned(text);
         }
         let shown = text.replace('→', "->").replace('←', "<-").replace('µ', "u").replace('▾', "-").replace('▸', "+");
         let is_bar = |letter: char| ('▁'..='█').contains(&letter);
-        shown.chars().map(|letter| if letter.is_ascii() || is_bar(letter) { letter } else { '?' }).collect()
+        let shown = shown.chars().map(|letter| if letter.is_ascii() || is_bar(letter) { letter } else { '?' });
+        Cow::Owned(shown.collect())
     }
 
     fn right(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) {
-        let text = self.plain(text);
-        let room = usize::from(width).saturating_sub(Span::raw(&*text).width());
+        let text = self.shown(text);
+        let room = usize::from(width).saturating_sub(columns_of(&text));
         self.text(x + room as u16, y, width - room as u16, &text, style);
     }
 
+    /// Writes signs that take a column each, as many as there is room for: without a search for their widths, which is
+    /// most of the cost of other texts.
+    fn signs(&mut self, x: u16, y: u16, width: u16, signs: impl Iterator<Item = char>, style: Style) {
+        for (x, sign) in (x..x + width).zip(signs) {
+            if let Some(cell) = self.buffer.cell_mut((x, y)) {
+                cell.set_char(sign).set_style(style);
+            }
+        }
+    }
+
     fn rule(&mut self, area: Rect, title: &str) {
-        let line = self.look.either("─", "-").repeat(area.width.into());
+        let sign = self.look.either('─', '-');
         let style = self.look.faint();
-        self.buffer.set_stringn(area.x, area.y, line, area.width.into(), style);
+        self.signs(area.x, area.y, area.width, std::iter::repeat(sign), style);
         self.text(area.x + 2, area.y, area.width.saturating_sub(2), &format!(" {title} "), self.look.heading());
     }
 
@@ -258,8 +279,8 @@ impl Canvas<'_> {
     /// Writes a text of several lines, broken between words; the last ends in a sign if there is no room for the rest.
     /// Returns the row below.
     fn lines(&mut self, area: Rect, text: &str, style: Style) -> u16 {
-        let text = self.plain(&printable(text));
-        let mut rest = text.as_str();
+        let text = self.shown(text);
+        let mut rest = &*text;
         for y in area.top()..area.bottom() {
             let end = if y + 1 == area.bottom() { rest.len() } else { line_end(rest, area.width.into()) };
             self.text(area.x, y, area.width, &rest[..end], style);
@@ -289,7 +310,7 @@ impl Canvas<'_> {
                 let sum = row.sent.unwrap_or(0.0) + row.received.unwrap_or(0.0);
                 if rail.is_some() && scale.bar > 0.0 {
                     let bar = self.look.bar(sum / scale.bar, width.into());
-                    self.buffer.set_stringn(x, y, bar, width.into(), self.look.traffic());
+                    self.signs(x, y, width, bar.chars(), self.look.traffic());
                 }
             }
             Column::Sent | Column::Received => {
@@ -321,7 +342,7 @@ impl Canvas<'_> {
                 if let Some(history) = history {
                     let values = history.last(width.into()).map(|rate| rate / scale.past);
                     let line = self.look.sparkline(values, width.into());
-                    self.buffer.set_stringn(x, y, line, width.into(), self.look.traffic());
+                    self.signs(x, y, width, line.chars(), self.look.traffic());
                 }
             }
         }
@@ -338,11 +359,7 @@ impl Canvas<'_> {
                 let text = match (port, ends) {
                     (Some(port), Some(ends)) => {
                         let long = format!("{} {port}  {ends}", rail.number);
-                        if Span::raw(&*long).width() + 4 <= width.into() {
-                            long
-                        } else {
-                            format!("{} {port}", rail.number)
-                        }
+                        if columns_of(&long) + 4 <= width.into() { long } else { format!("{} {port}", rail.number) }
                     }
                     (port, ends) => format!("{} {}", rail.number, port.or(ends).unwrap_or_default()),
                 };
@@ -476,13 +493,24 @@ struct Scale {
     past: f64,
 }
 
+/// Returns true if a text has letters alone that every terminal shows in a column each. Most have; the others cost a
+/// search in tables for each letter.
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|letter| (b' '..=b'~').contains(&letter))
+}
+
+/// Returns the columns of the screen that a text takes.
+fn columns_of(text: &str) -> usize {
+    if is_plain(text) { text.len() } else { Span::raw(text).width() }
+}
+
 /// Returns the place in a text after which a line of this width ends: between words, if a word is no longer than it.
 fn line_end(text: &str, width: usize) -> usize {
-    if Span::raw(text).width() <= width {
+    if columns_of(text) <= width {
         return text.len();
     }
     let spaces = text.match_indices(' ').map(|(place, _)| place);
-    spaces.take_while(|place| Span::raw(&text[..*place]).width() <= width).last().unwrap_or(text.len())
+    spaces.take_while(|place| columns_of(&text[..*place]) <= width).last().unwrap_or(text.len())
 }
 
 /// Returns the largest rate of a rail.

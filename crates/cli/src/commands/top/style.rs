@@ -110,7 +110,7 @@ impl Look {
     }
 
     /// Returns one of two texts: for a terminal with Unicode, or without.
-    pub(super) fn either(self, unicode: &'static str, ascii: &'static str) -> &'static str {
+    pub(super) fn either<T>(self, unicode: T, ascii: T) -> T {
         if self.is_ascii { ascii } else { unicode }
     }
 
