@@ -132,6 +132,15 @@ impl Agent {
         self.users.entry(user).or_default().run_dirs.insert(run_dir.to_owned(), steers);
     }
 
+    /// Returns the run dirs whose policy files could not be written the last time, each with the reason: a sentence.
+    pub fn write_failures(&self) -> impl Iterator<Item = (&str, &str)> {
+        let run_dirs = self.users.values().flat_map(|user| &user.run_dirs);
+        run_dirs.filter_map(|(run_dir, steers)| match steers {
+            Steers::Failing(reason) => Some((run_dir.as_str(), reason.as_str())),
+            Steers::Yes | Steers::No(_) | Steers::Unknown => None,
+        })
+    }
+
     /// Forgets a run dir that is gone. Its files are forgotten one by one ([`Self::forget`]).
     pub fn remove_run_dir(&mut self, user: u32, run_dir: &str) {
         let Some(entry) = self.users.get_mut(&user) else { return };

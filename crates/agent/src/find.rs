@@ -143,7 +143,7 @@ impl Seen<'_> {
                 found.add("file-refused", &format!("{number}/{MORE}"), Severity::Warning, text);
             }
             for (run_dir, steers) in &user.run_dirs {
-                if let Steers::No(reason) = steers {
+                if let Steers::No(reason) | Steers::Failing(reason) = steers {
                     found.add("not-steering", run_dir, Severity::Warning, reason.clone());
                 }
             }

@@ -9,6 +9,8 @@ pub enum Steers {
     Yes,
     /// It does not, for this reason: a sentence.
     No(String),
+    /// It has the right to, and the last attempt has failed, for this reason: a sentence. Each look retries it.
+    Failing(String),
     /// Not yet known.
     #[default]
     Unknown,

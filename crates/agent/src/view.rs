@@ -60,6 +60,8 @@ pub struct RunDirView {
     pub run_dir: String,
     /// True if the agent writes the policy file there when anything is ordered.
     pub steers: bool,
+    /// True if it would, and its last attempt has failed: it takes orders, and each look retries it.
+    pub write_failed: bool,
     /// The reason why it does not.
     pub reason: Option<String>,
 }
@@ -293,8 +295,9 @@ impl Agent {
                 .map(|(run_dir, steers)| RunDirView {
                     run_dir: run_dir.clone(),
                     steers: *steers == Steers::Yes,
+                    write_failed: matches!(steers, Steers::Failing(_)),
                     reason: match steers {
-                        Steers::No(reason) => Some(reason.clone()),
+                        Steers::No(reason) | Steers::Failing(reason) => Some(reason.clone()),
                         Steers::Yes | Steers::Unknown => None,
                     },
                 })

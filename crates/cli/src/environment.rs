@@ -1,6 +1,7 @@
 //! The settings in this program's environment.
 
 use railweave_options::{Options, Warning};
+use railweave_telemetry::RunDir;
 use std::ffi::OsString;
 
 /// Reads the settings; warnings go to standard error.
@@ -13,6 +14,20 @@ pub(crate) fn options() -> Result<Options, String> {
         eprintln!("railweave: {warning}");
     }
     Ok(options)
+}
+
+/// Returns the run dir of this user's jobs, and prints warnings about it. Other settings may be wrong: they matter to
+/// jobs, and not to those who look at jobs or steer them.
+///
+/// # Errors
+/// If the setting has a wrong value: a sentence.
+pub(crate) fn run_dir() -> Result<RunDir, String> {
+    let is_meant = |name: &OsString| name.to_string_lossy().starts_with("RAILWEAVE_RUN");
+    let (options, warnings) = read(std::env::vars_os().filter(|(name, _)| is_meant(name)))?;
+    for warning in &warnings {
+        eprintln!("railweave: {warning}");
+    }
+    Ok(RunDir::named(options.run_dir.value.path()))
 }
 
 /// Reads the settings with these variables added, as ranks read them; the ranks print the warnings themselves.

@@ -12,15 +12,17 @@ pub(crate) fn print(text: impl Display) -> io::Result<()> {
     written.map_err(|error| io::Error::new(error.kind(), format!("standard output cannot be written: {error}")))
 }
 
-/// Replaces control characters, which a file may hold and a terminal would obey, and those that break lines or change
-/// the direction of writing.
+/// Returns true for control characters, which a file may hold and a terminal would obey, and for those that break lines
+/// or change the direction of writing.
+pub(crate) fn is_obeyed(letter: char) -> bool {
+    let changes_lines = matches!(letter, '\u{2028}' | '\u{2029}');
+    let changes_direction =
+        matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    letter.is_control() || changes_lines || changes_direction
+}
+
+/// Replaces the characters that a terminal would obey.
 pub(crate) fn printable(text: &str) -> String {
-    let is_obeyed = |letter: char| {
-        let changes_lines = matches!(letter, '\u{2028}' | '\u{2029}');
-        let changes_direction =
-            matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        letter.is_control() || changes_lines || changes_direction
-    };
     text.chars().map(|letter| if is_obeyed(letter) { char::REPLACEMENT_CHARACTER } else { letter }).collect()
 }
 

@@ -3,7 +3,7 @@
 use super::followed::{Followed, Seen};
 use super::jobs::{Job, Source, jobs};
 use super::rates::{ByRail, Counts, Rates, id, seconds_since};
-use railweave_telemetry::{Event, Files, Folder, Latencies, Presence, Snapshot};
+use railweave_telemetry::{Event, Files, Folder, Latencies, Presence, Snapshot, State};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -216,9 +216,12 @@ impl File {
         }
     }
 
-    /// Forgets the file's content, because there is no room for it.
+    /// Forgets the file's content but for the process, because there is no room for it.
     fn drop_snapshot(&mut self) {
-        (self.snapshot, self.counts) = (None, VecDeque::new());
+        if let Some(Snapshot { state, .. }) = &mut self.snapshot {
+            *state = State { process: std::mem::take(&mut state.process), ..State::default() };
+        }
+        (self.counts, self.fresh) = (VecDeque::new(), ByRail::default());
         self.trouble = Some(format!(
             "is one too many: rails and connections that are shown are bounded; allowed: {MOST_OF_A_USER} of a user, \
              {MOST_RAILS} of all; try fewer connections"
@@ -232,7 +235,8 @@ impl File {
         if !is_same {
             self.counts.clear();
         }
-        if let Some(before) = self.snapshot.as_ref().filter(|_| is_same) {
+        // Without counts, the rails before are not known.
+        if let Some(before) = self.snapshot.as_ref().filter(|_| is_same && !self.counts.is_empty()) {
             self.fresh = fresh(before, &snapshot);
         }
         let process = &snapshot.state.process;
@@ -281,7 +285,7 @@ const MOST_COUNTS: usize = 16;
 mod tests {
     use super::*;
     use crate::commands::agent::scratch::Scratch;
-    use railweave_telemetry::{Connection, EventKind, Process, Publisher, Rail, RunDir, State};
+    use railweave_telemetry::{Connection, EventKind, Process, Publisher, Rail, RunDir};
 
     const MS: u64 = 1_000_000;
 
@@ -376,6 +380,8 @@ mod tests {
         (0..3).for_each(|_| assert!(live.look(&run_dirs).is_empty()));
         let troubles = live.troubles();
         assert!(troubles.len() == 1 && troubles[0].contains("is one too many"), "{troubles:?}");
-        assert_eq!(live.jobs(MS)[0].processes.len(), 2);
+        let job = &live.jobs(MS)[0];
+        assert_eq!(job.processes.len(), 3, "the third one has not ended");
+        assert_eq!(job.peers[0].rails[0].sum.states.iter().sum::<u32>(), 80_000);
     }
 }

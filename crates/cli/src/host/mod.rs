@@ -20,3 +20,11 @@ pub(crate) use rates::{Counts, Rates, seconds_since};
 pub(crate) use readings::{Reading, Readings};
 pub(crate) use sum::{RailSum, counted};
 pub(crate) use users::{USERS, Users};
+
+use std::path::Path;
+
+/// Returns true if both paths lead to one folder.
+pub(crate) fn is_same_folder(one: &Path, other: &Path) -> bool {
+    let canonical = |path: &Path| std::fs::canonicalize(path).ok();
+    one == other || canonical(one).is_some_and(|one| Some(one) == canonical(other))
+}

@@ -4,13 +4,14 @@ use super::client::{Client, Failure, encoded};
 use super::effect::{covers, drain};
 use super::outcome::{By, Drained, InForce, Order, OrderedRule, Outcome, Preview};
 use super::sentences::{drained_before, no_drain, no_rule, set_before};
+use crate::host::is_same_folder;
 use hyper::Method;
 use railweave_agent::matchers_key as key;
-use railweave_telemetry::{LARGEST_POLICY, Rules};
+use railweave_telemetry::{Folder, LARGEST_POLICY, Rules};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The most entries of a list that are looked at: an agent has fewer.
 const MOST: usize = 4096;
@@ -34,7 +35,35 @@ struct User {
 struct RunDir {
     run_dir: String,
     steers: bool,
+    /// Agents before this release did not say so.
+    #[serde(default)]
+    write_failed: bool,
     reason: Option<String>,
+}
+
+/// The answer to an order that was given. Agents before this release answered before anything was carried out.
+#[derive(Deserialize)]
+struct Given {
+    #[serde(default)]
+    carried_out: Option<bool>,
+    #[serde(default)]
+    failed: Vec<FailedRunDir>,
+}
+
+#[derive(Deserialize)]
+struct FailedRunDir {
+    run_dir: String,
+    reason: String,
+}
+
+/// An order that the agent has, or was asked about.
+#[derive(Default)]
+struct Sent {
+    /// The reason why it is not carried out yet: a sentence.
+    trouble: Option<String>,
+    /// Sentences about other run dirs.
+    notes: Vec<String>,
+    preview: Option<Preview>,
 }
 
 /// The answer to an order that was only asked about.
@@ -87,34 +116,43 @@ pub(super) enum Say {
 #[derive(Clone, Debug)]
 pub(super) struct Agent {
     client: Client,
+    run_dir: PathBuf,
     /// The owner of the run dir.
     user: u32,
 }
 
 impl Agent {
-    pub(super) fn new(client: Client, user: u32) -> Self {
-        Self { client, user }
+    /// Returns the agent of a client as the one for a run dir.
+    pub(super) fn new(client: Client, folder: &Folder) -> Self {
+        Self { client, run_dir: folder.path().to_owned(), user: folder.owner() }
     }
 
     pub(super) fn by(&self) -> By {
         By::Agent { socket: self.client.socket().to_owned() }
     }
 
-    /// Returns the agent's say in a run dir.
-    pub(super) fn say(&self, run_dir: &Path) -> Result<Say, Failure> {
+    /// Returns the agent's say in the run dir.
+    pub(super) fn say(&self) -> Result<Say, Failure> {
         let users: Vec<User> = self.client.get("/api/v1/users")?;
         let mut all = users.iter().flat_map(|user| &user.run_dirs).take(MOST);
-        // Paths that another user has made up are not followed.
-        let is_own = self.client.owner() == rustix::process::geteuid().as_raw();
-        let is_same = |path: &Path| path == run_dir || (is_own && is_same(path, run_dir));
-        let Some(found) = all.find(|found| is_same(Path::new(&found.run_dir))) else {
+        let Some(found) = all.find(|found| self.is_run_dir(&found.run_dir)) else {
             return Ok(Say::Unknown);
         };
         Ok(match &found.reason {
-            Some(reason) if !found.steers => Say::Watches(reason.chars().take(LONGEST_REASON).collect()),
+            Some(reason) if !found.steers && !found.write_failed => {
+                Say::Watches(reason.chars().take(LONGEST_REASON).collect())
+            }
             // One that has not looked yet refuses orders itself.
             _ => Say::Steers,
         })
+    }
+
+    /// Returns true if a path that the agent has named leads to the run dir.
+    fn is_run_dir(&self, path: &str) -> bool {
+        let path = Path::new(path);
+        // Paths that another user has made up are not followed.
+        let is_own = self.client.owner() == rustix::process::geteuid().as_raw();
+        path == self.run_dir || (is_own && is_same_folder(path, &self.run_dir))
     }
 
     /// Returns the version of the agent.
@@ -194,8 +232,7 @@ impl Agent {
         if !is_changed {
             return self.unchanged(order, drained_before(port), is_trial);
         }
-        let preview = self.send(&Method::PUT, "drains", port, None, is_trial)?;
-        Ok(Outcome { order, is_changed, notes: Vec::new(), preview })
+        Ok(self.send(&Method::PUT, "drains", port, None, is_trial)?.outcome(order, Vec::new()))
     }
 
     pub(super) fn give_back(&self, port: &str, is_trial: bool) -> Result<Outcome, Failure> {
@@ -222,7 +259,7 @@ impl Agent {
         match self.send(&Method::DELETE, "drains", port, None, is_trial) {
             // Somebody else has given it back meanwhile.
             Err(Failure::Refused(404, _)) => self.unchanged(order, no_drain(port), is_trial),
-            preview => Ok(Outcome { order, is_changed: true, notes, preview: preview? }),
+            sent => Ok(sent?.outcome(order, notes)),
         }
     }
 
@@ -266,8 +303,7 @@ impl Agent {
             notes.push(format!("it replaces {matchers} -> {}", before.actions));
         }
         let body = json!({ "actions": actions });
-        let preview = self.send(&Method::PUT, "rules", matchers, Some(&body), is_trial)?;
-        Ok(Outcome { order, is_changed: true, notes, preview })
+        Ok(self.send(&Method::PUT, "rules", matchers, Some(&body), is_trial)?.outcome(order, notes))
     }
 
     pub(super) fn clear(&self, matchers: &str, is_trial: bool) -> Result<Outcome, Failure> {
@@ -278,7 +314,7 @@ impl Agent {
         };
         match self.send(&Method::DELETE, "rules", &rule.matchers, None, is_trial) {
             Err(Failure::Refused(404, _)) => self.unchanged(order, no_rule(matchers), is_trial),
-            preview => Ok(Outcome { order, is_changed: true, notes: Vec::new(), preview: preview? }),
+            sent => Ok(sent?.outcome(order, Vec::new())),
         }
     }
 
@@ -290,11 +326,11 @@ impl Agent {
         name: &str,
         body: Option<&Value>,
         is_trial: bool,
-    ) -> Result<Option<Preview>, Failure> {
+    ) -> Result<Sent, Failure> {
         let path = format!("/api/v1/{kind}/{}", encoded(name));
         if !is_trial {
-            self.client.order(method, &path, body)?;
-            return Ok(None);
+            let answer = self.client.order(method, &path, body)?;
+            return Ok(self.sent(self.client.read(&answer)?));
         }
         // One that does not know `dry_run` would carry out the order.
         if self.rules()?.is_none() {
@@ -304,7 +340,38 @@ impl Agent {
         let Trial { users } = self.client.read(&answer)?;
         let before = users.iter().map(|user| (user.user, user.before.clone()));
         let after = users.iter().map(|user| (user.user, user.rules.clone()));
-        Ok(Some(Preview { before: self.lines(before)?, after: self.lines(after)? }))
+        let preview = Preview { before: self.lines(before)?, after: self.lines(after)? };
+        Ok(Sent { preview: Some(preview), ..Sent::default() })
+    }
+
+    /// Returns the say of an answer for the run dir, and for others.
+    fn sent(&self, Given { carried_out, failed }: Given) -> Sent {
+        let mut sent = Sent::default();
+        let mut others = 0;
+        for FailedRunDir { run_dir, reason } in failed.iter().take(MOST) {
+            if self.is_run_dir(run_dir) {
+                let reason: String = reason.chars().take(LONGEST_REASON).collect();
+                sent.trouble = Some(format!(
+                    "{} has the order, and cannot carry it out yet: {reason}; each look retries it",
+                    self.by()
+                ));
+            } else {
+                others += 1;
+            }
+        }
+        if others > 0 {
+            sent.notes.push(format!(
+                "the policy files of {others} other folders could not be written; see the findings of the agent"
+            ));
+        }
+        if carried_out == Some(false) && failed.is_empty() {
+            sent.trouble = Some(format!(
+                "{} has the order, and has not carried it out within 2 s, because its files take long; allowed: some \
+                 time more; try `railweave policy show`",
+                self.by()
+            ));
+        }
+        sent
     }
 
     /// Returns the rules of the run dir's user, of those of all users.
@@ -326,7 +393,7 @@ impl Agent {
         } else {
             None
         };
-        Ok(Outcome { order, is_changed: false, notes: vec![note], preview })
+        Ok(Outcome { order, is_changed: false, notes: vec![note], trouble: None, preview })
     }
 
     fn too_old(&self) -> Failure {
@@ -334,8 +401,9 @@ impl Agent {
     }
 }
 
-/// Returns true if both paths lead to one folder.
-fn is_same(one: &Path, other: &Path) -> bool {
-    let canonical = |path: &Path| std::fs::canonicalize(path).ok();
-    canonical(one).is_some_and(|one| Some(one) == canonical(other))
+impl Sent {
+    fn outcome(self, order: Order, mut notes: Vec<String>) -> Outcome {
+        notes.extend(self.notes);
+        Outcome { order, is_changed: true, notes, trouble: self.trouble, preview: self.preview }
+    }
 }

@@ -21,8 +21,10 @@ use tokio::net::UnixStream;
 /// The longest time that a request and its answer may take.
 const LONGEST: Duration = Duration::from_secs(5);
 
-/// The largest answer, in bytes.
+/// The largest answer of an agent of this user, and of another user's, in bytes: that one may be made up, and reading
+/// it takes ten times its size.
 const LARGEST_ANSWER: usize = 64 << 20;
+const LARGEST_OF_OTHERS: usize = 8 << 20;
 
 /// The most letters of a sentence of an agent that are repeated.
 const LONGEST_SENTENCE: usize = 1000;
@@ -52,7 +54,7 @@ impl From<Failure> for String {
 }
 
 /// The socket of an agent, `agent.sock` in a run dir. Each request makes a connection of its own and takes 5 s at most,
-/// and its answer has 64 MiB at most: a user may have put anything there.
+/// and its answer has a bound: a user may have put anything there.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     socket: PathBuf,
@@ -150,7 +152,9 @@ impl Client {
         let request = request.body(Full::new(bytes)).map_err(|error| failed(&error))?;
         let answer = sender.send_request(request).await.map_err(|error| failed(&error))?;
         let status = answer.status();
-        let body = Limited::new(answer.into_body(), LARGEST_ANSWER).collect().await.map_err(|error| failed(&error))?;
+        let is_own = self.owner == rustix::process::geteuid().as_raw();
+        let largest = if is_own { LARGEST_ANSWER } else { LARGEST_OF_OTHERS };
+        let body = Limited::new(answer.into_body(), largest).collect().await.map_err(|error| failed(&error))?;
         Ok((status, body.to_bytes().into()))
     }
 

@@ -300,7 +300,7 @@ fn apply(
     for change in changes {
         let is_changed = (change.apply)(standing)?;
         let preview = look(change, is_changed, standing);
-        outcomes.push(Outcome { order: change.order.clone(), is_changed, notes: Vec::new(), preview });
+        outcomes.push(Outcome { order: change.order.clone(), is_changed, notes: Vec::new(), trouble: None, preview });
     }
     if standing.is_like(&first) {
         *standing = first;

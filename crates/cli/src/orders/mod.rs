@@ -298,8 +298,8 @@ fn find_agent(folder: &Folder) -> Result<Agent, Option<String>> {
     let shown = folder.path().display().to_string();
     let mut reason = None;
     for client in clients {
-        let agent = Agent::new(client, folder.owner());
-        match agent.say(folder.path()) {
+        let agent = Agent::new(client, folder);
+        match agent.say() {
             Ok(Say::Steers) => return Ok(agent),
             Ok(Say::Watches(why)) => {
                 let advice = if why.contains("; try ") { String::new() } else { format!("; {ELSEWHERE}") };

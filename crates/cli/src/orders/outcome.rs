@@ -65,6 +65,8 @@ pub(crate) struct Outcome {
     pub(crate) is_changed: bool,
     /// Sentences about it that an operator should read.
     pub(crate) notes: Vec<String>,
+    /// The reason why it is not carried out yet, although it is taken: a sentence.
+    pub(crate) trouble: Option<String>,
     /// The rules, if it was only asked about.
     pub(crate) preview: Option<Preview>,
 }

@@ -34,7 +34,10 @@ fn every_field_of_a_busy_host_is_as_the_file_says() {
         "drain = [\"eth9\"]\nfixed = [\"peer=node3 -> policy speed\"]\n\
          [avoid_congestion]\nmarks_per_s = 1.0\nenter_s = 1\nleave_s = 3600\n",
     );
+    // One that cannot be written, so that its answer has every field too.
+    fs::create_dir(host.path("run/policy.new")).unwrap();
     order(&api, &agent, "PUT", "mlx5_1");
+    fs::remove_dir(host.path("run/policy.new")).unwrap();
     order(&api, &agent, "DELETE", "mlx5_1");
     rules::set(&api, &agent, "peer=node8", "policy speed");
     rules::clear(&api, &agent, "peer=node8");

@@ -248,3 +248,41 @@ fn an_agent_that_only_watches_takes_no_orders() {
     until("an agent that steers", || scratch.policy(&["drain", "eth1"]).status.success().then_some(()));
     drop(agent);
 }
+
+#[test]
+fn an_order_that_ended_well_survives_an_agent_that_is_killed() {
+    let scratch = Scratch::new("agent-killed");
+    for port in ["eth1", "eth2", "eth3", "eth4", "eth5"] {
+        let agent = Agent::start(&scratch, "");
+        scratch.said(&["drain", port]);
+        // It is killed at once.
+        drop(agent);
+        let file = scratch.file().unwrap_or_default();
+        assert!(file.contains(&format!("# drained {port}\n")), "{port}: {file}");
+    }
+    assert_eq!(scratch.json(&["show"])["drains"].as_array().map(Vec::len), Some(5));
+}
+
+#[test]
+fn an_agent_that_cannot_write_says_so_and_takes_orders_back() {
+    let scratch = Scratch::new("agent-full");
+    let _agent = Agent::start(&scratch, "");
+    // The new file cannot be made, as on a full disk.
+    let unfinished = scratch.run_dir().path().join("policy.new");
+    fs::create_dir(&unfinished).unwrap();
+    let text = scratch.error(&["drain", "eth1"]);
+    assert!(text.contains(" has the order, and cannot carry it out yet: \"") && text.contains("policy\""), "{text}");
+    let json: Value = serde_json::from_str(&said(&scratch.policy(&["drain", "eth2", "--json", "--wait"]), 1)).unwrap();
+    assert_eq!((&json["by"]["kind"], &json["orders"][0]["changed"]), (&json!("agent"), &json!(true)), "{json}");
+    assert!(json["error"].as_str().is_some_and(|error| error.contains("each look retries it")), "{json}");
+    assert_eq!(json["waited"], json!([]));
+    assert_eq!(drained(&scratch).len(), 2);
+    // One more is left, which has no room either.
+    scratch.error(&["clear", "eth1"]);
+    scratch.said(&["clear", "eth2"]);
+    assert_eq!(drained(&scratch), []);
+    scratch.error(&["drain", "eth3"]);
+    fs::remove_dir(&unfinished).unwrap();
+    until("the order in the file", || scratch.file().filter(|text| text.contains("# drained eth3\n")));
+    assert!(scratch.said(&["clear", "--all"]).contains("port eth3 is given back"));
+}

@@ -293,6 +293,10 @@ fn folders_that_cannot_be_used_are_named() {
     fs::write(&path, "").unwrap();
     let all = [&["show"][..], &["drain", "eth1"], &["history"]];
     all.iter().for_each(|words| assert!(scratch.error(words).contains("is not a folder")));
+    let json: serde_json::Value =
+        serde_json::from_str(&said(&scratch.policy(&["drain", "eth1", "--json"]), 1)).unwrap();
+    assert!(json["error"].as_str().is_some_and(|reason| reason.contains("is not a folder")), "{json}");
+    assert_eq!((&json["by"], &json["orders"]), (&serde_json::Value::Null, &serde_json::json!([])), "{json}");
     fs::remove_file(&path).unwrap();
     scratch.made();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
@@ -303,4 +307,10 @@ fn folders_that_cannot_be_used_are_named() {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_railweave"));
     command.args(["policy", "drain", "eth1"]).env("RAILWEAVE_RUN_DIR", path.join("not/there"));
     assert!(error(&command.output().unwrap()).contains("cannot be made"));
+    assert!(error(&command.env("RAILWEAVE_RUN_DIR", "not/absolute").output().unwrap()).contains("RAILWEAVE_RUN_DIR"));
+    // A job would refuse this one.
+    let mut command = scratch.command(&["show"]);
+    command.env("RAILWEAVE_POLICY", "foo");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+    said(&command.output().unwrap(), 0);
 }

@@ -86,6 +86,8 @@ fn wrong_arguments_change_nothing() {
         &["clear", "foo=bar"],
         &["clear", "peer=a", "any x"],
         &["history", "-n", "some"],
+        &["history", "-n", "0"],
+        &["drain", "any"],
     ] {
         said(&scratch.policy(words), 2);
     }
@@ -93,6 +95,18 @@ fn wrong_arguments_change_nothing() {
     let help = scratch.said(&["drain", "--help"]);
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(help.contains("Exit codes: 0 done") && help.contains("3 --wait ended"), "{help}");
+}
+
+#[test]
+fn rules_with_the_same_matchers_are_refused() {
+    let scratch = Scratch::new("twice");
+    let words = ["set", "peer=a rank=1 -> policy speed", "peer=b -> policy speed", "rank=1 peer=a -> weights 1,2"];
+    let error = scratch.error(&words);
+    assert!(error.contains("two rules have the matchers rank=1 peer=a, and the second would never hold"), "{error}");
+    let output = scratch.policy(&[&words[..], &["--json"]].concat());
+    let json: serde_json::Value = serde_json::from_str(&said(&output, 1)).unwrap();
+    assert!(json["error"].as_str().is_some_and(|reason| error.contains(reason)), "{json}");
+    assert!(scratch.file().is_none());
 }
 
 #[test]

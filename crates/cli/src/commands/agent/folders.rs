@@ -304,7 +304,7 @@ impl Watched {
                 self.keeper.done(keeping, &orders, ttl_s, now);
                 Steers::Yes
             }
-            Err(error) => Steers::No(format!(
+            Err(error) => Steers::Failing(format!(
                 "\"{path}/policy\" {error}; jobs follow the last one until its time to live of {ttl_s} s is over"
             )),
         }
@@ -348,7 +348,7 @@ impl Watched {
         let before = self.steers.clone();
         // Orders may have come since the last look, and somebody else's file.
         let steers = self.steer(shared);
-        if let Steers::No(reason) = &steers {
+        if let Steers::No(reason) | Steers::Failing(reason) = &steers {
             // Otherwise a finding has said it.
             if steers != before {
                 log::say(reason);

@@ -1,5 +1,6 @@
 //! The lines of the agent on standard error.
 
+use crate::output::is_obeyed;
 use railweave_agent::Severity;
 use std::io::{self, Write};
 
@@ -9,11 +10,11 @@ pub(super) fn say(text: &str) {
     let _ = writeln!(io::stderr(), "railweave agent: {}", plain(text));
 }
 
-/// Returns the text with its control characters escaped: names from files of other users may hold any.
+/// Returns the text with the characters escaped that a terminal obeys: names from files of other users may hold any.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for letter in text.chars() {
-        if letter.is_control() {
+        if is_obeyed(letter) {
             plain.extend(letter.escape_default());
         } else {
             plain.push(letter);
@@ -37,8 +38,8 @@ mod tests {
     #[test]
     fn a_name_cannot_make_a_line_of_its_own() {
         assert_eq!(
-            plain("job \"a\nrailweave agent: all is well\u{1b}[2J\" ü"),
-            "job \"a\\nrailweave agent: all is well\\u{1b}[2J\" ü"
+            plain("job \"a\nrailweave agent: all is well\u{1b}[2J\" ü\u{202e}"),
+            "job \"a\\nrailweave agent: all is well\\u{1b}[2J\" ü\\u{202e}"
         );
     }
 }

@@ -76,6 +76,7 @@ async fn serve(arguments: &Arguments, settings: Settings) -> Result<(), Box<dyn 
     while let Some(mut taken) = work.take() {
         let (shares, arguments) = (Arc::clone(&shared), arguments.clone());
         let (is_last, reloads) = (last, std::mem::take(&mut reload));
+        shared.look_begins();
         let look = tokio::task::spawn_blocking(move || {
             if reloads {
                 taken.reload(&arguments, &shares);

@@ -12,12 +12,16 @@ use axum::response::{IntoResponse, Response};
 use railweave_agent::{LONGEST_RULE, OperatorOrder};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// The bytes of the longest name of a port.
 const LONGEST_NAME: usize = 64;
 
 /// The bytes of the longest body of a request.
 pub(super) const LONGEST_BODY: usize = 64 << 10;
+
+/// The longest time for which an order waits for the look that carries it out.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// The actions of a rule, as the body of a request has them.
 #[derive(Deserialize)]
@@ -44,11 +48,11 @@ pub(super) async fn drains(State(shared): Shares) -> Json<Value> {
 }
 
 pub(super) async fn drain(State(shared): Shares, port: Named, query: RawQuery) -> Response {
-    answer(port_of(port).and_then(|port| order(&shared, OperatorOrder::Drain(&port), &query)))
+    answer(async { order(&shared, OperatorOrder::Drain(&port_of(port)?), &query).await }).await
 }
 
 pub(super) async fn give_back(State(shared): Shares, port: Named, query: RawQuery) -> Response {
-    answer(port_of(port).and_then(|port| order(&shared, OperatorOrder::GiveBack(&port), &query)))
+    answer(async { order(&shared, OperatorOrder::GiveBack(&port_of(port)?), &query).await }).await
 }
 
 /// Returns the rules of an operator, the newest first.
@@ -66,19 +70,21 @@ pub(super) async fn set(
     query: RawQuery,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
-    let rule = matchers_of(matchers).and_then(|matchers| {
+    answer(async {
+        let matchers = matchers_of(matchers)?;
         check_looked(&shared)?;
-        Ok(format!("{matchers} -> {}", actions_of(body)?))
-    });
-    answer(rule.and_then(|rule| order(&shared, OperatorOrder::Set(&rule), &query)))
+        let rule = format!("{matchers} -> {}", actions_of(body)?);
+        order(&shared, OperatorOrder::Set(&rule), &query).await
+    })
+    .await
 }
 
 pub(super) async fn clear(State(shared): Shares, matchers: Named, query: RawQuery) -> Response {
-    answer(matchers_of(matchers).and_then(|matchers| order(&shared, OperatorOrder::Clear(&matchers), &query)))
+    answer(async { order(&shared, OperatorOrder::Clear(&matchers_of(matchers)?), &query).await }).await
 }
 
-fn answer(answer: Result<Response, Refusal>) -> Response {
-    answer.unwrap_or_else(|(status, reason)| failure(status, &reason))
+async fn answer(answer: impl Future<Output = Result<Response, Refusal>>) -> Response {
+    answer.await.unwrap_or_else(|(status, reason)| failure(status, &reason))
 }
 
 /// Returns the port that an order names.
@@ -156,7 +162,7 @@ struct Given {
 }
 
 /// Gives an order, or only tries it.
-fn order(shared: &Shared, order: OperatorOrder<'_>, query: &RawQuery) -> Result<Response, Refusal> {
+async fn order(shared: &Shared, order: OperatorOrder<'_>, query: &RawQuery) -> Result<Response, Refusal> {
     check_looked(shared)?;
     if is_dry(query)? {
         let users = shared.agent().dry_run(order).map_err(wrong)?.ok_or_else(|| missing(order))?;
@@ -166,7 +172,18 @@ fn order(shared: &Shared, order: OperatorOrder<'_>, query: &RawQuery) -> Result<
     shared.note("api", order);
     shared.change();
     log::say(&format!("{said}, as the API was told"));
-    Ok((StatusCode::ACCEPTED, Json(answer)).into_response())
+    Ok(carried_out(shared, answer).await)
+}
+
+/// Answers once policy files and history have the order, so that it holds even if the agent is killed then.
+async fn carried_out(shared: &Shared, mut answer: Value) -> Response {
+    let has_looked = shared.next_look(LONGEST_WAIT).await;
+    let agent = shared.agent();
+    let failed = agent.write_failures().map(|(run_dir, reason)| json!({ "run_dir": run_dir, "reason": reason }));
+    let failed: Vec<Value> = failed.collect();
+    answer["carried_out"] = json!(has_looked && failed.is_empty());
+    answer["failed"] = json!(failed);
+    (StatusCode::ACCEPTED, Json(answer)).into_response()
 }
 
 /// Gives an order. Returns `None` if there is nothing to take back.

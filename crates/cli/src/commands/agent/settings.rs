@@ -57,7 +57,7 @@ impl Settings {
         check_access(config.listen, token.as_deref())?;
         let own = match config.run_dirs.first() {
             Some(first) => RunDir::named(Some(first)),
-            None => RunDir::named(environment::options()?.run_dir.value.path()),
+            None => environment::run_dir()?,
         };
         Ok(Self { config, token, own })
     }

@@ -6,9 +6,10 @@ use railweave_agent::{Agent, Inherited, Now, State};
 use railweave_telemetry::HistoryEntry;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// The most texts of a path at a time. Each may have tens of megabytes, and readers may take a minute for theirs.
 const MOST_TEXTS: usize = 4;
@@ -69,6 +70,9 @@ pub(super) struct Shared {
     /// The state since the last look or order, once somebody has asked for it.
     state: Mutex<Option<Arc<State>>>,
     begin: Instant,
+    /// The number of looks that have begun, and of the last one that has ended.
+    begun: AtomicU64,
+    ended: watch::Sender<u64>,
     /// The time of the end of the last look.
     looked: Mutex<Option<Instant>>,
     every: Mutex<Duration>,
@@ -92,6 +96,8 @@ impl Shared {
             parts: Mutex::default(),
             state: Mutex::new(None),
             begin: Instant::now(),
+            begun: AtomicU64::new(0),
+            ended: watch::Sender::new(0),
             looked: Mutex::new(None),
             every: Mutex::new(Duration::from_millis(settings.config.every_ms)),
             reload: Notify::new(),
@@ -174,11 +180,24 @@ impl Shared {
         Now { clock, up: self.begin.elapsed() }
     }
 
-    /// Notes that a look has ended.
+    /// Notes that a look begins.
+    pub(super) fn look_begins(&self) {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that the look has ended.
     pub(super) fn looked(&self) {
         self.forget();
         *locked(&self.looked) = Some(Instant::now());
+        self.ended.send_replace(self.begun.load(Ordering::Relaxed));
         self.look.notify_one();
+    }
+
+    /// Waits until a look has ended that begins from now on, this time at most. Returns false if none has.
+    pub(super) async fn next_look(&self, longest: Duration) -> bool {
+        let next = self.begun.load(Ordering::Relaxed) + 1;
+        let mut ended = self.ended.subscribe();
+        tokio::time::timeout(longest, ended.wait_for(|ended| *ended >= next)).await.is_ok_and(|ended| ended.is_ok())
     }
 
     /// Returns the time since the last look, and the longest that it should be; `None` before the first.
@@ -256,6 +275,30 @@ pub(super) mod tests {
         assert_eq!(shared.metrics().as_ptr(), last);
         texts.remove(0);
         assert_ne!(shared.metrics().as_ptr(), last, "there is room again");
+    }
+
+    #[tokio::test]
+    async fn the_next_look_is_one_that_begins_later() {
+        let shared = shared();
+        shared.look_begins();
+        let mut next = std::pin::pin!(shared.next_look(Duration::from_secs(60)));
+        assert!(is_pending(&mut next).await, "one runs");
+        shared.looked();
+        assert!(is_pending(&mut next).await, "it has begun before");
+        shared.look_begins();
+        assert!(is_pending(&mut next).await);
+        shared.looked();
+        assert!(next.await);
+        assert!(!shared.next_look(Duration::ZERO).await);
+    }
+
+    /// Returns true if the future has no value yet.
+    async fn is_pending(future: &mut (impl Future + Unpin)) -> bool {
+        tokio::select! {
+            biased;
+            _ = future => false,
+            () = std::future::ready(()) => true,
+        }
     }
 
     #[test]

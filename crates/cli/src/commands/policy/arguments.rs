@@ -78,7 +78,8 @@ pub(super) enum Action {
     History {
         /// The number of the last entries to show
         #[arg(short = 'n', value_name = "N", default_value_t = 20)]
-        count: usize,
+        #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+        count: u32,
         #[command(flatten)]
         common: Common,
     },
@@ -120,11 +121,11 @@ impl Common {
     /// Returns the run dir.
     ///
     /// # Errors
-    /// If a setting is wrong: one line for each.
+    /// If the setting is wrong: a sentence.
     pub(super) fn run_dir(&self) -> Result<RunDir, String> {
         Ok(match &self.run_dir {
             Some(path) => RunDir::named(Some(path)),
-            None => RunDir::named(environment::options()?.run_dir.value.path()),
+            None => environment::run_dir()?,
         })
     }
 }
@@ -148,6 +149,13 @@ pub(super) fn rule(text: &str) -> Result<OrderedRule, String> {
 }
 
 fn port(text: &str) -> Result<String, String> {
+    if text == "any" {
+        return Err(
+            "port: \"any\" stands for every connection in rules, so `clear` could not name it; allowed: other \
+                    names; try one as `railweave topo` shows it"
+                .to_owned(),
+        );
+    }
     Standing::default().drain(text).map(|_| text.to_owned())
 }
 

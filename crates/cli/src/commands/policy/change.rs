@@ -68,6 +68,7 @@ pub(super) fn run(
             break;
         }
     }
+    let error = error.or_else(|| outcomes.iter().find_map(|outcome| outcome.trouble.clone()));
     let (effects, damaged) = match (&folder, is_trial) {
         (Some(folder), true) => effects(folder, &outcomes)?,
         _ => (Vec::new(), Vec::new()),
@@ -80,6 +81,22 @@ pub(super) fn run(
         report.effects.reverse();
     }
     Ok(report)
+}
+
+/// Prints as JSON why no order could be given.
+pub(super) fn print_refusal(reason: &str, dry_run: bool, common: &Common) -> io::Result<()> {
+    let refusal = ReportView {
+        run_dir: common.run_dir().ok().map(|run_dir| run_dir.path().display().to_string()),
+        by: None,
+        dry_run,
+        orders: Vec::new(),
+        warnings: &[],
+        unsteered: Vec::new(),
+        damaged: &[],
+        waited: &[],
+        error: Some(reason),
+    };
+    print(serde_json::to_string_pretty(&refusal)?)
 }
 
 /// Returns warnings about names that nothing here has.
@@ -126,8 +143,9 @@ fn effects(folder: &Folder, outcomes: &[Outcome]) -> Result<(Vec<Effects>, Vec<S
 /// The output of `--json`.
 #[derive(Serialize)]
 struct ReportView<'a> {
-    run_dir: String,
-    by: By,
+    run_dir: Option<String>,
+    /// `None` if nobody takes orders.
+    by: Option<By>,
     dry_run: bool,
     orders: Vec<OrderView<'a>>,
     warnings: &'a [String],
@@ -196,8 +214,8 @@ impl Report {
             }
         });
         ReportView {
-            run_dir: self.orders_taker.run_dir().path().display().to_string(),
-            by: self.orders_taker.by(),
+            run_dir: Some(self.orders_taker.run_dir().path().display().to_string()),
+            by: Some(self.orders_taker.by()),
             dry_run: self.is_trial,
             orders: orders.collect(),
             warnings: &self.warnings,

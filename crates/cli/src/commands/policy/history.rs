@@ -34,7 +34,7 @@ struct Entry {
 }
 
 /// Shows this many of the last entries.
-pub(super) fn run(count: usize, common: &Common) -> Result<(), Box<dyn Error>> {
+pub(super) fn run(count: u32, common: &Common) -> Result<(), Box<dyn Error>> {
     let run_dir = common.run_dir()?;
     // The folder that the orders are in is known only if somebody takes them.
     let (orders, mut damaged) = match Orders::look(&run_dir) {
@@ -59,7 +59,7 @@ pub(super) fn run(count: usize, common: &Common) -> Result<(), Box<dyn Error>> {
         Err(error) => return Err(printable(&error.to_string()).into()),
     }
     entries.sort_by(|one, other| one.time.total_cmp(&other.time));
-    entries.drain(..entries.len().saturating_sub(count));
+    entries.drain(..entries.len().saturating_sub(count as usize));
     let view = View { run_dir: run_dir.path().display().to_string(), entries, damaged };
     print_as(&view, common.json, show)
 }

@@ -10,11 +10,13 @@ mod show;
 
 pub(crate) use self::arguments::Arguments;
 
-use self::arguments::{Action, Target};
-use self::change::Wanted;
+use self::arguments::{Action, Common, Ordering, Target};
+use self::change::{Report, Wanted};
 use crate::orders::OrderedRule;
-use crate::output::print;
+use crate::output::{print, printable};
+use railweave_agent::matchers_key;
 use railweave_telemetry::create_seed_policy;
+use std::collections::HashSet;
 use std::error::Error;
 use std::fs::File;
 use std::io::{self, Read};
@@ -32,15 +34,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     match &arguments.action {
         Action::Show { common } => show::run(common)?,
         Action::Set { rules, file, orders, common } => {
-            let mut rules = rules.clone();
-            if let Some(path) = file {
-                rules.extend(read_rules(path)?);
-            }
-            change::run(vec![Wanted::Set(rules)], orders.dry_run, orders.ttl, common)?.print(common.json)?;
+            let rules = all_rules(rules, file.as_deref()).map(|rules| vec![Wanted::Set(rules)]);
+            run_orders(rules, *orders, common)?.print(common.json)?;
         }
         Action::Drain { ports, wait, orders, common } => {
             let wanted = ports.iter().cloned().map(Wanted::Drain).collect();
-            let mut report = change::run(wanted, orders.dry_run, orders.ttl, common)?;
+            let mut report = run_orders(Ok(wanted), *orders, common)?;
             if let (Some(wait), true) = (wait, report.is_whole()) {
                 match empty::wait(&mut report.orders_taker, ports, *wait) {
                     Ok(waited) => report.waited = waited,
@@ -64,7 +63,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
                 };
                 targets.iter().map(wanted).collect()
             };
-            change::run(wanted, *dry_run, None, common)?.print(common.json)?;
+            let orders = Ordering { dry_run: *dry_run, ttl: None };
+            run_orders(Ok(wanted), orders, common)?.print(common.json)?;
         }
         Action::History { count, common } => history::run(*count, common)?,
         Action::Init { ranks, path } => {
@@ -77,6 +77,43 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Gives orders, or asks what they would do.
+///
+/// # Errors
+/// If there are none, or nobody takes them: a sentence, which is printed as JSON too if that is asked for.
+fn run_orders(
+    wanted: Result<Vec<Wanted>, String>,
+    orders: Ordering,
+    common: &Common,
+) -> Result<Report, Box<dyn Error>> {
+    match wanted.and_then(|wanted| change::run(wanted, orders.dry_run, orders.ttl, common)) {
+        Ok(report) => Ok(report),
+        Err(reason) => {
+            if common.json {
+                change::print_refusal(&reason, orders.dry_run, common)?;
+            }
+            Err(reason.into())
+        }
+    }
+}
+
+/// Returns the rules of the command and then those of a file.
+///
+/// # Errors
+/// If the file is wrong, or two have the same matchers, of which only one can come first: a sentence.
+fn all_rules(rules: &[OrderedRule], file: Option<&Path>) -> Result<Vec<OrderedRule>, String> {
+    let mut rules = rules.to_vec();
+    rules.extend(file.map(read_rules).transpose()?.unwrap_or_default());
+    let mut keys = HashSet::new();
+    match rules.iter().find(|rule| !keys.insert(matchers_key(&rule.matchers))) {
+        None => Ok(rules),
+        Some(OrderedRule { matchers, .. }) => Err(printable(&format!(
+            "two rules have the matchers {matchers}, and the second would never hold; allowed: one rule for each; try \
+             the first alone"
+        ))),
+    }
 }
 
 /// Reads a file of rules, one in each line.

@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let dir = match &arguments.run_dir {
         Some(path) => RunDir::named(Some(path)),
-        None => RunDir::named(environment::options()?.run_dir.value.path()),
+        None => environment::run_dir()?,
     };
     let between = arguments.every.unwrap_or(BETWEEN);
     let mut before = Readings::take(&dir)?;

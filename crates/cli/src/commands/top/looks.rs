@@ -4,7 +4,7 @@ use super::board::Found;
 use super::hands::Hands;
 use super::steerer::AtRunDirs;
 use crate::environment;
-use crate::host::{Live, USERS, Users};
+use crate::host::{Live, USERS, Users, is_same_folder};
 use railweave_telemetry::RunDir;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -34,13 +34,13 @@ impl Looks {
     pub(super) fn new(named: &[PathBuf]) -> Result<Self, String> {
         let own = match named.first() {
             Some(first) => RunDir::named(Some(first)),
-            None => RunDir::named(environment::options()?.run_dir.value.path()),
+            None => environment::run_dir()?,
         };
         let mut folders: Vec<PathBuf> = Vec::new();
         for path in named {
             let path = RunDir::named(Some(path)).path().to_owned();
             // One that is named twice counts once.
-            if !folders.iter().any(|other| is_same(other, &path)) {
+            if !folders.iter().any(|other| is_same_folder(other, &path)) {
                 folders.push(path);
             }
         }
@@ -139,12 +139,6 @@ impl Watcher {
             Err(RecvTimeoutError::Disconnected) => Err("a look has failed; this is a bug of railweave".to_owned()),
         }
     }
-}
-
-/// Returns true if both paths lead to one folder.
-fn is_same(one: &Path, other: &Path) -> bool {
-    one == other
-        || std::fs::canonicalize(one).is_ok_and(|one| std::fs::canonicalize(other).is_ok_and(|other| one == other))
 }
 
 /// Returns the name of this host.

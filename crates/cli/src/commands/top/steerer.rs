@@ -74,6 +74,9 @@ impl Steerer for AtRunDirs {
             By::File { path } if gives => format!("ordered in \"{}\", until it is taken back", path.display()),
             By::File { path } => format!("taken out of \"{}\"", path.display()),
         };
+        if let Some(trouble) = outcomes.iter().find_map(|outcome| outcome.trouble.clone()) {
+            return Err(trouble);
+        }
         let texts = outcomes.into_iter().map(|Outcome { order, is_changed, notes, .. }| {
             let done = if is_changed { format!("{order}: {by}") } else { format!("{order}: unchanged") };
             std::iter::once(done).chain(notes).collect::<Vec<_>>().join("; ")
