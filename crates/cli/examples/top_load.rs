@@ -2,7 +2,8 @@
 //! all of which change ten times a second, on a screen of 80 x 24 and on one of 200 x 50. Shows its processor time.
 //!
 //! `cargo build --release -p railweave-cli`, then `cargo run --release -p railweave-cli --example top_load --
-//! target/release/railweave`. `script` of util-linux gives it a terminal.
+//! target/release/railweave`. `script` of util-linux gives it a terminal. As `top_load write DIR PROCESSES CONNECTIONS` it
+//! only writes, into a run dir that is there, until it is killed: for a look at such a screen.
 #![allow(clippy::print_stdout)] // its results
 
 use railweave_telemetry::{
@@ -26,7 +27,7 @@ fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }
 
-fn state(id: u8) -> State {
+fn state(id: u8, connections: u32) -> State {
     let connection = |number: u32| Connection {
         number,
         direction: if number.is_multiple_of(2) { Direction::Send } else { Direction::Receive },
@@ -55,16 +56,17 @@ fn state(id: u8) -> State {
     State {
         process: Process { job: "4711".into(), job_variable: "SLURM_JOB_ID".into(), ..process },
         devices: vec![Device { name: "mlx5_0+mlx5_1".into(), ..Device::default() }],
-        connections: (0..CONNECTIONS).map(connection).collect(),
-        rails: (0..2 * CONNECTIONS).map(rail).collect(),
+        connections: (0..connections).map(connection).collect(),
+        rails: (0..2 * connections).map(rail).collect(),
         ports: vec![port("mlx5_0"), port("mlx5_1")],
     }
 }
 
 /// Writes all files until it is killed.
-fn write(dir: &Path) {
+fn write(dir: &Path, processes: u8, connections: u32) {
     let dir = RunDir::named(Some(dir));
-    let mut all: Vec<_> = (1..=PROCESSES).map(|id| (Publisher::new(dir.clone(), [id; 16]), state(id))).collect();
+    let all = (1..=processes).map(|id| (Publisher::new(dir.clone(), [id; 16]), state(id, connections)));
+    let mut all: Vec<_> = all.collect();
     let begin = Instant::now();
     for tick in 1_u32.. {
         for (publisher, state) in &mut all {
@@ -117,17 +119,23 @@ fn child_of(pid: u32) -> Result<u32, Box<dyn Error>> {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [first, dir] = &arguments[..]
+    if let [first, dir, processes, connections] = &arguments[..]
         && first == "write"
     {
-        write(Path::new(dir));
+        write(Path::new(dir), processes.parse()?, connections.parse()?);
         return Ok(());
     }
     let top = arguments.first().ok_or("the program railweave is missing; try target/release/railweave")?;
     let scratch = PathBuf::from(format!("/dev/shm/railweave-top-load-{}", std::process::id()));
     RunDir::named(Some(&scratch)).make()?;
     let mut ends = Ends(Vec::new(), scratch.clone());
-    ends.0.push(Command::new(std::env::current_exe()?).arg("write").arg(&scratch).spawn()?);
+    ends.0.push(
+        Command::new(std::env::current_exe()?)
+            .arg("write")
+            .arg(&scratch)
+            .args([PROCESSES.to_string(), CONNECTIONS.to_string()])
+            .spawn()?,
+    );
     while RunDir::named(Some(&scratch)).files()?.len() < PROCESSES.into() {
         sleep(TICK);
     }

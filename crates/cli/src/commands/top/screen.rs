@@ -40,7 +40,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, board: &Board, look: Look) {
     let buffer = frame.buffer_mut();
     let mut canvas = Canvas { buffer, look };
     if area.width < LEAST.0 || area.height < LEAST.1 {
-        let text = format!("too small; try {} x {} and more", LEAST.0, LEAST.1);
+        let text = format!("too small; try {} x {}", LEAST.0, LEAST.1);
         return canvas.text(area.x, area.y, area.width, &text, Style::new());
     }
     if board.shows_help {
@@ -264,7 +264,10 @@ impl Canvas<'_> {
 
     /// Says why the table is empty.
     fn nothing(&mut self, area: Rect, board: &Board) {
-        let text = if board.jobs.is_empty() {
+        let text = if let ([], [first, more @ ..]) = (&board.jobs[..], &board.troubles[..]) {
+            let more = if more.is_empty() { String::new() } else { format!(" (and {} more)", more.len()) };
+            format!("{first}{more}")
+        } else if board.jobs.is_empty() {
             format!(
                 "no process of Railweave has a file in {}; start a job with telemetry, or name another folder with \
                  --run-dir or RAILWEAVE_RUN_DIR; a container shows its jobs outside only in a mounted folder",

@@ -13,11 +13,14 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// The time after which somebody who gave no good answer is asked again.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
+/// The time after which a folder that cannot be used is looked at again.
+const OPEN_AGAIN: Duration = Duration::from_secs(2);
+
 /// Those who take orders for run dirs.
 #[derive(Default)]
 pub(super) struct AtRunDirs {
     found: HashMap<PathBuf, Found>,
-    /// The errors of the last attempts.
+    /// The errors of the last attempts, and the times until which they stand.
     failed: HashMap<PathBuf, (String, Instant)>,
 }
 
@@ -85,23 +88,54 @@ impl Steerer for AtRunDirs {
     }
 
     fn standing(&mut self, run_dir: &Path) -> Result<Standing, String> {
-        if let Some((error, _)) = self.failed.get(run_dir).filter(|(_, at)| at.elapsed() < ASK_AGAIN) {
+        if let Some((error, _)) = self.failed.get(run_dir).filter(|(_, until)| Instant::now() < *until) {
             return Err(error.clone());
         }
+        let mut longest = ASK_AGAIN;
         let standing = match self.found.get(run_dir).filter(|found| found.at.elapsed() < LOOK_AGAIN) {
             Some(found) => found.standing(),
-            None => Orders::look(&RunDir::named(Some(run_dir))).map(Found::new).and_then(|found| {
-                let standing = found.standing();
-                self.found.insert(run_dir.to_owned(), found);
-                standing
-            }),
+            None => match Orders::look(&RunDir::named(Some(run_dir))).map(Found::new) {
+                Ok(found) => {
+                    let standing = found.standing();
+                    self.found.insert(run_dir.to_owned(), found);
+                    standing
+                }
+                Err(error) => {
+                    longest = OPEN_AGAIN;
+                    Err(error)
+                }
+            },
         };
         if let Err(error) = &standing {
             self.found.remove(run_dir);
-            self.failed.insert(run_dir.to_owned(), (error.clone(), Instant::now()));
+            self.failed.insert(run_dir.to_owned(), (error.clone(), Instant::now() + longest));
         } else {
             self.failed.remove(run_dir);
         }
         standing
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::agent::scratch::Scratch;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_folder_that_is_right_again_is_looked_at_soon() {
+        let scratch = Scratch::new("steerer");
+        let run_dir = scratch.path().join("run");
+        RunDir::named(Some(&run_dir)).make().unwrap();
+        let set_mode = |mode| fs::set_permissions(&run_dir, fs::Permissions::from_mode(mode)).unwrap();
+        let mut steerer = AtRunDirs::default();
+        set_mode(0o777);
+        assert!(steerer.standing(&run_dir).unwrap_err().contains("may be written by others"));
+        set_mode(0o700);
+        assert!(steerer.standing(&run_dir).is_err(), "not at once");
+        steerer.failed.values_mut().for_each(|(_, until)| *until -= OPEN_AGAIN);
+        assert_eq!(steerer.standing(&run_dir).unwrap().who, "no agent");
+        assert!(steerer.failed.is_empty());
     }
 }

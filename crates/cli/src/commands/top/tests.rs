@@ -461,6 +461,17 @@ fn a_long_list_follows_the_selection() {
 }
 
 #[test]
+fn an_empty_table_says_why() {
+    let mut story = Story::new(Vec::new());
+    assert!(story.text(200, 24, LOOK).contains("no process of Railweave has a file in"));
+    let troubles = ["\"/run\" is too open; allowed: 0700; try chmod".to_owned(), "\"/other\" is gone".to_owned()];
+    story.board.take(Found { troubles: troubles.into(), now_ns: story.now_ns, ..Found::default() });
+    let text = story.text(200, 24, LOOK);
+    assert!(text.contains("\"/run\" is too open; allowed: 0700; try chmod (and 1 more)"), "{text}");
+    assert!(!text.contains("no process of Railweave"), "{text}");
+}
+
+#[test]
 fn nothing_is_said_by_colour_alone_and_without_colours_there_are_none() {
     let mut story = Story::new(vec![member("4711", 0, &["node8"], 8)]);
     story.looks(8, [3_000_000, 1_000_000]);
