@@ -167,8 +167,8 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Returns the name of a rail's interface in both namespaces.
-fn cable(rail: usize) -> String {
+/// Returns the name of a rail's interface in both namespaces, which is that of its port.
+pub(crate) fn cable(rail: usize) -> String {
     format!("rail{rail}")
 }
 

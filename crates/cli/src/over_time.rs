@@ -6,6 +6,7 @@ use railweave_bench::samples::{Sample, Sampler, Traffic, traffic};
 use railweave_nccl_host::{Plugin, RailCount};
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::ops::Range;
 use std::time::{Duration, Instant, SystemTime};
 
 /// A report of a rank to its parent.
@@ -142,6 +143,16 @@ pub(crate) fn say(json: bool, line: String) -> io::Result<()> {
         return Ok(());
     }
     print(line)
+}
+
+/// Returns the share of a rank's rail in all data of the periods that end in this time, 0 to 1; `None` if there is none.
+pub(crate) fn share(periods: &[Period], rank: usize, rail: usize, seconds: Range<f64>) -> Option<f64> {
+    let (mut part, mut all) = (0.0, 0.0);
+    for period in periods.iter().filter(|period| period.rank == rank && seconds.contains(&period.seconds)) {
+        part += period.rails.get(rail).map_or(0.0, |rail| rail.mbit_per_second);
+        all += period.rails.iter().map(|rail| rail.mbit_per_second).sum::<f64>();
+    }
+    (all > 0.0).then(|| part / all)
 }
 
 impl Period {

@@ -76,6 +76,8 @@ pub(crate) struct Watch {
     changes: Option<Changes>,
     /// The time when each step began, in seconds since 1970.
     begins: Vec<f64>,
+    /// The way to somebody who waits for the beginning of the traffic.
+    begun: Option<Sender<Instant>>,
     /// The first error.
     error: Option<String>,
 }
@@ -91,7 +93,20 @@ struct Changes {
 impl Watch {
     /// Returns the view of a measurement that has not begun. With `json`, standard output is not written.
     pub(crate) fn new(json: bool, slowed: Option<(Arc<Namespaces>, Course)>) -> Self {
-        Self { over_time: OverTime::new(json), json, slowed, changes: None, begins: Vec::new(), error: None }
+        Self {
+            over_time: OverTime::new(json),
+            json,
+            slowed,
+            changes: None,
+            begins: Vec::new(),
+            begun: None,
+            error: None,
+        }
+    }
+
+    /// Has the beginning of the traffic told.
+    pub(crate) fn tell_begin(&mut self, begun: Sender<Instant>) {
+        self.begun = Some(begun);
     }
 
     /// Takes in a rank's report.
@@ -146,8 +161,12 @@ impl Watch {
         }
     }
 
-    /// Shows the speeds, and starts the thread that changes them.
+    /// Tells the beginning, shows the speeds, and starts the thread that changes them.
     fn begin(&mut self, begin: Instant) -> Result<(), String> {
+        if let Some(begun) = self.begun.take() {
+            // Nobody waits any more if the thread has failed, which its end says.
+            let _ = begun.send(begin);
+        }
         let Some((namespaces, Course { first, changes })) = &self.slowed else { return Ok(()) };
         let json = self.json;
         say(json, speeds(0.0, first)).map_err(|error| error.to_string())?;

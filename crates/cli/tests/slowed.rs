@@ -168,3 +168,28 @@ fn rails_that_cannot_be_slowed_are_one_sentence() {
         assert!(text.contains("the program ip, which is not on the PATH") && text.contains("iproute2"), "{text}");
     }
 }
+
+#[test]
+fn the_demo_moves_the_traffic_to_the_other_rail_and_back() {
+    if !can_slow() {
+        return;
+    }
+    let run_dir = std::env::temp_dir().join(format!("railweave-steered-{}", std::process::id()));
+    let wanted = ["demo", "--shape", "80,80", "--seconds", "6", "--every", "100ms", "--steer", "--json"];
+    let output = railweave(&wanted).env("RAILWEAVE_RUN_DIR", &run_dir).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    let is_left = run_dir.join("policy").exists();
+    std::fs::remove_dir_all(&run_dir).unwrap();
+    if !output.status.success() {
+        railweave_patience::fail(output.status, &text);
+    }
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let steered = &results["steered"];
+    let share = |index: usize| steered["shares"][index].as_f64().unwrap();
+    assert!(share(0) > 0.2 && share(1) < 0.1 && share(2) > 0.2, "{steered}: {text}");
+    assert!(steered["from_s"].as_f64() < steered["to_s"].as_f64(), "{steered}");
+    assert!(!is_left, "the order is taken back");
+    let mut none = railweave(&wanted);
+    let error = String::from_utf8(none.env("RAILWEAVE_RUN_DIR", "none").output().unwrap().stderr).unwrap();
+    assert!(error.contains("--steer gives orders, which jobs follow only with a run dir"), "{error}");
+}

@@ -5,6 +5,7 @@ mod pulled;
 pub(crate) mod rank;
 mod recorder;
 mod slowed;
+mod steered;
 
 use crate::device::Fuse;
 use crate::job::Part;
@@ -59,6 +60,10 @@ pub(crate) struct Arguments {
     /// With --shape: the time of the traffic [default: 10, or 5 more than the last --then]
     #[arg(long, value_name = "SECONDS", requires = "shape")]
     seconds: Option<f64>,
+    /// With --shape: in the middle of the traffic an order empties the first rail, as `railweave policy drain` does, and
+    /// gives it back
+    #[arg(long, requires = "shape")]
+    steer: bool,
     #[command(flatten)]
     fuse: Fuse,
     /// Prints the results as JSON
@@ -157,7 +162,7 @@ impl Arguments {
     /// Returns the request for traffic on slowed rails.
     fn slowed<'a>(&self, course: &'a Course, time: Duration) -> slowed::Wanted<'a> {
         let every = self.watch.every(true);
-        slowed::Wanted { course, fuse: self.fuse.clone(), time, every, json: self.json }
+        slowed::Wanted { course, fuse: self.fuse.clone(), time, every, steers: self.steer, json: self.json }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The part of the demonstration on rails that are slowed on purpose: checked messages from one rank to the other, the
 //! split over time, and the rate that was reached next to that of all rails.
 
+use super::steered::{Steered, Steering};
 use crate::commands::flow::{Flow, Job, OfRank};
 use crate::device::{Device, Fuse};
 use crate::job::Part;
@@ -30,6 +31,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) time: Duration,
     /// The period in which the split is shown.
     pub(crate) every: Option<Duration>,
+    /// True if an order is to empty the first rail meanwhile.
+    pub(crate) steers: bool,
     /// True if standard output is for JSON.
     pub(crate) json: bool,
 }
@@ -53,6 +56,8 @@ pub(crate) struct Outcome {
     rails: Vec<RailShare>,
     /// The traffic of each rank's rails.
     over_time: Vec<Period>,
+    /// The course of the rail that an order emptied, if one did.
+    steered: Option<Steered>,
 }
 
 /// A time in which the speeds of the rails were the same.
@@ -72,7 +77,7 @@ struct Stage {
 
 /// Runs this part over rails that were just made.
 pub(crate) fn run(prepared: Prepared, wanted: Wanted<'_>) -> Result<Outcome, Box<dyn Error>> {
-    let Wanted { course, fuse, time, every, json } = wanted;
+    let Wanted { course, fuse, time, every, steers, json } = wanted;
     let Prepared { network, mut watch } = prepared;
     say(json, title(course, time))?;
     let job = Job {
@@ -86,8 +91,17 @@ pub(crate) fn run(prepared: Prepared, wanted: Wanted<'_>) -> Result<Outcome, Box
         checked: true,
         every,
     };
-    let ranks: Vec<OfRank> = measurement::watched(&network, 2, Part::Flow, &job, &mut watch)?;
-    let over_time = watch.finish()?;
+    let mut steering = None;
+    if steers {
+        let (made, begun) = Steering::start(time, json)?;
+        watch.tell_begin(begun);
+        steering = Some(made);
+    }
+    let ranks: Result<Vec<OfRank>, _> = measurement::watched(&network, 2, Part::Flow, &job, &mut watch);
+    let over_time = watch.finish();
+    // Its order is taken back whatever went wrong.
+    let steered = steering.map(|steering| steering.finish(over_time.as_deref().unwrap_or_default(), time));
+    let (ranks, over_time, steered) = (ranks?, over_time?, steered.transpose()?);
     let mut flows = Vec::new();
     let mut subject = None;
     for rank in ranks {
@@ -106,6 +120,7 @@ pub(crate) fn run(prepared: Prepared, wanted: Wanted<'_>) -> Result<Outcome, Box
         stages: stages(course, &receiver.bins, time),
         rails: sender.rails,
         over_time,
+        steered,
     })
 }
 
@@ -165,7 +180,8 @@ impl Outcome {
         print(format_args!(
             "Passed: {messages} messages of {size} over {subject}{shares}; every byte was checked; {:.1} Mbit/s.",
             self.mbit_per_second
-        ))
+        ))?;
+        self.steered.as_ref().map_or(Ok(()), |steered| print(steered.sentence()))
     }
 }
 
