@@ -2,8 +2,8 @@
 //! all of which change ten times a second, on a screen of 80 x 24 and on one of 200 x 50. Shows its processor time.
 //!
 //! `cargo build --release -p railweave-cli`, then `cargo run --release -p railweave-cli --example top_load --
-//! target/release/railweave`. `script` of util-linux gives it a terminal. As `top_load write DIR PROCESSES CONNECTIONS` it
-//! only writes, into a run dir that is there, until it is killed: for a look at such a screen.
+//! target/release/railweave`. `script` of util-linux gives it a terminal. As `top_load write DIR PROCESSES
+//! CONNECTIONS` it only writes, into a run dir that is there, until it is killed: for a look at such a screen.
 #![allow(clippy::print_stdout)] // its results
 
 use railweave_telemetry::{

@@ -145,7 +145,8 @@ pub(crate) fn say(json: bool, line: String) -> io::Result<()> {
     print(line)
 }
 
-/// Returns the share of a rank's rail in all data of the periods that end in this time, 0 to 1; `None` if there is none.
+/// Returns the share of a rank's rail in the data of all periods that end in this time, 0 to 1; `None` if there is
+/// none.
 pub(crate) fn share(periods: &[Period], rank: usize, rail: usize, seconds: Range<f64>) -> Option<f64> {
     let (mut part, mut all) = (0.0, 0.0);
     for period in periods.iter().filter(|period| period.rank == rank && seconds.contains(&period.seconds)) {

@@ -60,8 +60,8 @@ pub(crate) struct Arguments {
     /// With --shape: the time of the traffic [default: 10, or 5 more than the last --then]
     #[arg(long, value_name = "SECONDS", requires = "shape")]
     seconds: Option<f64>,
-    /// With --shape: in the middle of the traffic an order empties the first rail, as `railweave policy drain` does, and
-    /// gives it back
+    /// With --shape: in the middle of the traffic an order empties the first rail, as `railweave policy drain` does,
+    /// and gives it back
     #[arg(long, requires = "shape")]
     steer: bool,
     #[command(flatten)]

@@ -82,8 +82,8 @@ impl Steered {
         let [before, meanwhile, after] =
             shares.map(|share| share.map_or("nothing known".to_owned(), |share| format!("{:.1} %", share * 100.0)));
         format!(
-            "Steered: {port} was to be empty from {from_s:.1} s to {to_s:.1} s. It carried {before} of the data before, \
-             {meanwhile} meanwhile and {after} afterwards."
+            "Steered: {port} was to be empty from {from_s:.1} s to {to_s:.1} s. It carried {before} of the data \
+             before, {meanwhile} meanwhile and {after} afterwards."
         )
     }
 }
