@@ -59,6 +59,8 @@ pub struct Agent {
     /// times [`Now::up`]: files that were written before may have them.
     pub(crate) given_back: BTreeMap<String, Duration>,
     pub(crate) cleared: BTreeMap<String, Duration>,
+    /// True once an operator has ordered something since the agent began.
+    pub(crate) is_ordered: bool,
     shares: Shares,
     balance: Balance<GroupKey>,
     pub(crate) weights: GroupWeights,
@@ -93,6 +95,7 @@ impl Agent {
             set: BTreeMap::new(),
             given_back: BTreeMap::new(),
             cleared: BTreeMap::new(),
+            is_ordered: false,
             shares: Shares::default(),
             balance: Balance::default(),
             weights: GroupWeights::new(),
@@ -132,13 +135,10 @@ impl Agent {
         self.users.entry(user).or_default().run_dirs.insert(run_dir.to_owned(), steers);
     }
 
-    /// Returns the run dirs whose policy files could not be written the last time, each with the reason: a sentence.
-    pub fn write_failures(&self) -> impl Iterator<Item = (&str, &str)> {
+    /// Returns the agent's say in each run dir that it watches.
+    pub fn says(&self) -> impl Iterator<Item = (&str, &Steers)> {
         let run_dirs = self.users.values().flat_map(|user| &user.run_dirs);
-        run_dirs.filter_map(|(run_dir, steers)| match steers {
-            Steers::Failing(reason) => Some((run_dir.as_str(), reason.as_str())),
-            Steers::Yes | Steers::No(_) | Steers::Unknown => None,
-        })
+        run_dirs.map(|(run_dir, steers)| (run_dir.as_str(), steers))
     }
 
     /// Forgets a run dir that is gone. Its files are forgotten one by one ([`Self::forget`]).
@@ -255,9 +255,13 @@ impl Agent {
     }
 
     /// Returns true while the program of the policy `script` has not answered for the first time. Until then, the rules
-    /// of an agent before this one are as good as any. Other orders wait too, so that lasts for a third of the time to
-    /// live at most.
+    /// of an agent before this one are as good as any. Other policies wait too, so that lasts for a third of the time
+    /// to live at most, and an order of an operator ends it.
     pub fn is_undecided(&self) -> bool {
+        // An order has to be in the file once it is answered.
+        if self.is_ordered {
+            return false;
+        }
         let age = self.now.up.saturating_sub(self.begin.unwrap_or(self.now.up));
         let most_s = self.config.script.as_ref().map(|config| config.timeout_s.min(self.config.ttl_s / 3));
         most_s.is_some_and(|most_s| self.script.is_awaited(most_s, age))

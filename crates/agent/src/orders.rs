@@ -84,7 +84,7 @@ impl Agent {
         let mut operator = self.operator.clone();
         operator.drain(port)?;
         self.check_room(&operator)?;
-        self.operator = operator;
+        (self.operator, self.is_ordered) = (operator, true);
         self.given_back.remove(port);
         self.set_drains();
         Ok(())
@@ -94,6 +94,7 @@ impl Agent {
     pub fn give_back(&mut self, port: &str, now: Now) -> bool {
         let was_drained = self.operator.give_back(port);
         if was_drained {
+            self.is_ordered = true;
             note(&mut self.given_back, port.to_owned(), now.up);
         }
         self.set_drains();
@@ -110,7 +111,7 @@ impl Agent {
         let mut operator = self.operator.clone();
         let is_new = operator.set(rule.clone())?;
         self.check_room(&operator)?;
-        self.operator = operator;
+        (self.operator, self.is_ordered) = (operator, true);
         let at = self.set.entry(rule.key()).or_insert(now);
         // One that was set before goes on, and yet no older file says otherwise.
         *at = Now { clock: if is_new { now.clock } else { at.clock }, up: now.up };
@@ -121,6 +122,7 @@ impl Agent {
     /// Clears the rule of an operator that has these matchers, in whatever order. Returns it if there was one.
     pub fn clear_rule(&mut self, matchers: &str, now: Now) -> Option<OperatorRule> {
         let rule = self.operator.clear(matchers)?;
+        self.is_ordered = true;
         self.set.remove(&rule.key());
         note(&mut self.cleared, rule.key(), now.up);
         Some(rule)

@@ -420,6 +420,21 @@ fn a_script_is_waited_for_until_a_third_of_the_time_to_live() {
 }
 
 #[test]
+fn an_order_ends_the_wait_for_a_script() {
+    let orders: [fn(&mut Host); 2] = [
+        |host| host.agent.drain("mlx5_1").unwrap(),
+        |host| drop(host.agent.set_rule("peer=node2 -> weights 3,1", host.now()).unwrap()),
+    ];
+    for order in orders {
+        let mut host = Host::new("ttl_s = 30\n[script]\nprogram = [\"/bin/steer\"]\ntimeout_s = 100\n", &EQUAL);
+        host.look();
+        assert!(host.agent.is_undecided() && !host.agent.give_back("mlx5_0", host.now()) && host.agent.is_undecided());
+        order(&mut host);
+        assert!(!host.agent.is_undecided());
+    }
+}
+
+#[test]
 fn a_script_that_fails_leaves_its_last_rules_for_a_while() {
     let mut host = Host::new(SCRIPT, &EQUAL);
     host.job(7, "one", &["mlx5_0", "mlx5_1"]);

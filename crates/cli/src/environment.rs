@@ -22,12 +22,22 @@ pub(crate) fn options() -> Result<Options, String> {
 /// # Errors
 /// If the setting has a wrong value: a sentence.
 pub(crate) fn run_dir() -> Result<RunDir, String> {
-    let is_meant = |name: &OsString| name.to_string_lossy().starts_with("RAILWEAVE_RUN");
-    let (options, warnings) = read(std::env::vars_os().filter(|(name, _)| is_meant(name)))?;
+    let (run_dir, warnings) = read_run_dir()?;
     for warning in &warnings {
         eprintln!("railweave: {warning}");
     }
-    Ok(RunDir::named(options.run_dir.value.path()))
+    Ok(run_dir)
+}
+
+/// Returns the run dir of this user's jobs; `None` if the setting has a wrong value, which [`run_dir`] says.
+pub(crate) fn run_dir_quietly() -> Option<RunDir> {
+    read_run_dir().ok().map(|(run_dir, _)| run_dir)
+}
+
+fn read_run_dir() -> Result<(RunDir, Vec<Warning>), String> {
+    let is_meant = |name: &OsString| name.to_string_lossy().starts_with("RAILWEAVE_RUN");
+    let (options, warnings) = read(std::env::vars_os().filter(|(name, _)| is_meant(name)))?;
+    Ok((RunDir::named(options.run_dir.value.path()), warnings))
 }
 
 /// Reads the settings with these variables added, as ranks read them; the ranks print the warnings themselves.

@@ -14,6 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A folder that is removed at the end.
@@ -273,6 +274,19 @@ impl Screen {
         tcsetwinsize(&self.side, size).unwrap();
     }
 
+    fn text(&self) -> String {
+        self.seen.lock().unwrap().screen().contents()
+    }
+
+    /// Returns the processor time that `top` has used: fields 14 and 15 of proc_pid_stat(5), in hundredths of a second
+    /// on every architecture that matters here.
+    fn processor_time(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.0.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        let ticks: u64 = [fields[11], fields[12]].iter().map(|field| field.parse::<u64>().unwrap()).sum();
+        Duration::from_millis(10 * ticks)
+    }
+
     fn until(&self, words: &str) {
         let has = || self.seen.lock().unwrap().screen().contents().contains(words);
         railweave_patience::until(&format!("{words} on the screen"), || has().then_some(()));
@@ -362,10 +376,14 @@ fn whatever_happens_in_a_pause_is_found_after_it() {
     screen.until("PAUSED");
     job.note(EventKind::RAIL_DOWN, "rail 1 is gone");
     job.write(1);
-    // Many looks would have found it.
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    // Many looks would have found it, and a pause costs next to nothing.
+    let before = screen.processor_time();
+    std::thread::sleep(Duration::from_secs(1));
+    let cost = screen.processor_time() - before;
+    assert!(!screen.text().contains("rail 1 is gone"), "{}", screen.text());
     screen.press("p");
     screen.until("rail 1 is gone");
+    assert!(cost < Duration::from_millis(400), "{cost:?}");
     screen.press("q");
     assert_eq!(screen.ends(), Some(0));
 }

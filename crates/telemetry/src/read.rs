@@ -343,6 +343,10 @@ fn read_over<T: Places>(values: &mut Vec<T>, sections: &[Section], kind: u32) {
     let section = sections.iter().find(|section| section.entry.kind == kind);
     let mut records = section.map_or_else(|| [].chunks_exact(RECORD), Section::records);
     values.truncate(records.len());
+    // A file that had many once does not keep their room.
+    if values.capacity() / 2 > records.len() {
+        values.shrink_to_fit();
+    }
     values.iter_mut().zip(&mut records).for_each(|(value, record)| value.update_all(record));
     values.extend(records.map(T::get_all));
 }

@@ -21,6 +21,9 @@ const MOST_OF_A_USER: usize = 100_000;
 /// The most rails of a file for which more counts than three are kept, and the room of its last content.
 const MANY_RAILS: usize = 4096;
 
+/// The rails and connections by which the room of a file's last content may be larger than the present one.
+const FEW_RAILS: usize = 64;
+
 /// The most events of a file that are taken in at once: whoever begins to look wants the last ones.
 const MOST_EVENTS: usize = 256;
 
@@ -222,6 +225,7 @@ impl File {
             *state = State { process: std::mem::take(&mut state.process), ..State::default() };
         }
         (self.counts, self.fresh) = (VecDeque::new(), ByRail::default());
+        self.followed.reuse(Snapshot::default());
         self.trouble = Some(format!(
             "is one too many: rails and connections that are shown are bounded; allowed: {MOST_OF_A_USER} of a user, \
              {MOST_RAILS} of all; try fewer connections"
@@ -232,11 +236,13 @@ impl File {
     fn take(&mut self, mut snapshot: Snapshot, noted: &mut Vec<Noted>) {
         self.trouble = None;
         let is_same = self.snapshot.as_ref().is_some_and(|before| before.state.process == snapshot.state.process);
-        if !is_same {
+        // A clock that is set back would leave nothing to compare with until it has caught up.
+        let is_back = self.counts.back().is_some_and(|last| snapshot.written_ns < last.written_ns);
+        if !is_same || is_back {
             self.counts.clear();
         }
         // Without counts, the rails before are not known.
-        if let Some(before) = self.snapshot.as_ref().filter(|_| is_same && !self.counts.is_empty()) {
+        if let Some(before) = self.snapshot.as_ref().filter(|_| is_same && (is_back || !self.counts.is_empty())) {
             self.fresh = fresh(before, &snapshot);
         }
         let process = &snapshot.state.process;
@@ -253,18 +259,22 @@ impl File {
         while self.counts.get(1).is_some_and(|next| snapshot.written_ns.saturating_sub(next.written_ns) >= RATE_NS) {
             self.counts.pop_front();
         }
-        // A clock that is set back, or a file that lies, could make these any number. The oldest stays, and the next
+        // A file that lies could make these any number. The oldest stays, and the next
         // ones.
         let most = if snapshot.state.rails.len() > MANY_RAILS { 3 } else { MOST_COUNTS };
         while self.counts.len() > most {
             self.counts.remove(self.counts.len() - 2);
         }
-        // Twice the room for many rails would be much.
-        let old = self.snapshot.replace(snapshot).filter(|old| old.state.rails.len() <= MANY_RAILS);
-        if let Some(old) = old {
-            self.followed.reuse(old);
-        }
+        // Twice the room for many rails would be much, and only that of the present content counts for the bounds.
+        let most = size(&snapshot).min(MANY_RAILS) + FEW_RAILS;
+        let old = self.snapshot.replace(snapshot).filter(|old| size(old) <= most);
+        self.followed.reuse(old.unwrap_or_default());
     }
+}
+
+/// Returns the number of rails and connections.
+fn size(snapshot: &Snapshot) -> usize {
+    snapshot.state.rails.len() + snapshot.state.connections.len()
 }
 
 /// Returns the latencies of each rail that came between two states of a process.
@@ -348,6 +358,44 @@ mod tests {
         live.look(&run_dirs);
         assert_eq!(first(&live, 3000 * MS).1, 0, "no write came since");
         assert_eq!(first(&live, 6000 * MS).0, Some(0.0), "it is quiet");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_costs_rates_for_a_moment_only() {
+        let scratch = Scratch::new("live-back");
+        let dir = RunDir::named(Some(&scratch.path().join("run")));
+        dir.make().unwrap();
+        let (mut live, run_dirs) = (Live::default(), [dir.path().to_owned()]);
+        let mut writer = Writer::new(&dir, 1, 1);
+        for (round, at_ms) in [9000, 9500, 1000, 1500].into_iter().enumerate() {
+            writer.send(at_ms * MS, 500);
+            live.look(&run_dirs);
+            let (rate, fresh) = first(&live, at_ms * MS);
+            assert_eq!(rate, (round % 2 == 1).then_some(1000.0), "{at_ms}");
+            assert_eq!(fresh, u64::from(round > 0), "latencies are counted on");
+        }
+    }
+
+    #[test]
+    fn a_file_that_had_many_rails_does_not_keep_their_room() {
+        let scratch = Scratch::new("live-room");
+        let dir = RunDir::named(Some(&scratch.path().join("run")));
+        dir.make().unwrap();
+        let (mut live, run_dirs) = (Live::default(), [dir.path().to_owned()]);
+        let mut writer = Writer::new(&dir, 1, 3000);
+        for at_ms in 1..4 {
+            writer.write(at_ms * MS);
+            live.look(&run_dirs);
+        }
+        writer.state.rails.truncate(1);
+        writer.state.connections.truncate(1);
+        for at_ms in 4..7 {
+            writer.write(at_ms * MS);
+            live.look(&run_dirs);
+            let file = live.folders.values().flat_map(|folder| folder.files.values()).next().unwrap();
+            let state = &file.snapshot.as_ref().unwrap().state;
+            assert!(state.rails.capacity() + state.connections.capacity() < 200, "{at_ms}");
+        }
     }
 
     #[test]

@@ -88,6 +88,9 @@ impl<T> FromIterator<(RailId, T)> for ByRail<T> {
         let more = values.into_iter();
         let mut values = Vec::with_capacity(more.size_hint().1.unwrap_or(0));
         values.extend(more);
+        if values.capacity() / 2 > values.len() {
+            values.shrink_to_fit();
+        }
         if !values.is_sorted_by_key(|(id, _)| *id) {
             values.sort_by_key(|(id, _)| *id);
         }

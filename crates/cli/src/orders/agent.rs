@@ -2,11 +2,11 @@
 
 use super::client::{Client, Failure, encoded};
 use super::effect::{covers, drain};
-use super::outcome::{By, Drained, InForce, Order, OrderedRule, Outcome, Preview};
+use super::outcome::{By, Drained, InForce, Order, OrderedRule, Outcome, Preview, Trouble};
 use super::sentences::{drained_before, no_drain, no_rule, set_before};
 use crate::host::is_same_folder;
 use hyper::Method;
-use railweave_agent::matchers_key as key;
+use railweave_agent::{LONGEST_RULE, matchers_key as key};
 use railweave_telemetry::{Folder, LARGEST_POLICY, Rules};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -21,6 +21,10 @@ const FEW: usize = 256;
 
 /// The most letters of a reason that is repeated.
 const LONGEST_REASON: usize = 1000;
+
+/// The most letters of a word such as a phase, and the most reasons of a drain: an agent has fewer.
+const LONGEST_PHASE: usize = 64;
+const MOST_REASONS: usize = 8;
 
 /// A user of the agent.
 #[derive(Deserialize)]
@@ -45,9 +49,11 @@ struct RunDir {
 #[derive(Deserialize)]
 struct Given {
     #[serde(default)]
-    carried_out: Option<bool>,
+    late: bool,
     #[serde(default)]
     failed: Vec<FailedRunDir>,
+    #[serde(default)]
+    not_steered: Vec<FailedRunDir>,
 }
 
 #[derive(Deserialize)]
@@ -59,8 +65,7 @@ struct FailedRunDir {
 /// An order that the agent has, or was asked about.
 #[derive(Default)]
 struct Sent {
-    /// The reason why it is not carried out yet: a sentence.
-    trouble: Option<String>,
+    trouble: Option<Trouble>,
     /// Sentences about other run dirs.
     notes: Vec<String>,
     preview: Option<Preview>,
@@ -139,9 +144,7 @@ impl Agent {
             return Ok(Say::Unknown);
         };
         Ok(match &found.reason {
-            Some(reason) if !found.steers && !found.write_failed => {
-                Say::Watches(reason.chars().take(LONGEST_REASON).collect())
-            }
+            Some(reason) if !found.steers && !found.write_failed => Say::Watches(cut(reason, LONGEST_REASON)),
             // One that has not looked yet refuses orders itself.
             _ => Say::Steers,
         })
@@ -166,7 +169,7 @@ impl Agent {
             version: String,
         }
         let state: State = self.client.get("/api/v1/state")?;
-        Ok(state.agent.version.chars().take(LONGEST_REASON).collect())
+        Ok(cut(&state.agent.version, LONGEST_PHASE))
     }
 
     pub(super) fn standing(&self) -> Result<InForce, Failure> {
@@ -184,7 +187,10 @@ impl Agent {
             drains: drains.iter().filter(|drained| !is_part(drained)).cloned().collect(),
             rules: rules
                 .take(MOST)
-                .map(|rule| OrderedRule { matchers: rule.matchers, actions: rule.actions })
+                .map(|rule| OrderedRule {
+                    matchers: cut(&rule.matchers, LONGEST_RULE),
+                    actions: cut(&rule.actions, LONGEST_RULE),
+                })
                 .collect(),
         })
     }
@@ -211,9 +217,9 @@ impl Agent {
     pub(super) fn drains(&self) -> Result<Vec<Drained>, Failure> {
         let ports: Vec<Port> = self.client.get("/api/v1/drains")?;
         let drained = |Port { port, drain: Drain { reasons, phase } }: Port| Drained {
-            port,
-            reasons: reasons.into_iter().map(|reason| reason.reason).collect(),
-            phase: Some(phase),
+            port: cut(&port, LONGEST_RULE),
+            reasons: reasons.iter().take(MOST_REASONS).map(|reason| cut(&reason.reason, LONGEST_PHASE)).collect(),
+            phase: Some(cut(&phase, LONGEST_PHASE)),
         };
         Ok(ports.into_iter().take(MOST).map(drained).collect())
     }
@@ -345,33 +351,30 @@ impl Agent {
     }
 
     /// Returns the say of an answer for the run dir, and for others.
-    fn sent(&self, Given { carried_out, failed }: Given) -> Sent {
-        let mut sent = Sent::default();
-        let mut others = 0;
-        for FailedRunDir { run_dir, reason } in failed.iter().take(MOST) {
-            if self.is_run_dir(run_dir) {
-                let reason: String = reason.chars().take(LONGEST_REASON).collect();
-                sent.trouble = Some(format!(
-                    "{} has the order, and cannot carry it out yet: {reason}; each look retries it",
-                    self.by()
-                ));
-            } else {
-                others += 1;
-            }
-        }
-        if others > 0 {
-            sent.notes.push(format!(
-                "the policy files of {others} other folders could not be written; see the findings of the agent"
-            ));
-        }
-        if carried_out == Some(false) && failed.is_empty() {
-            sent.trouble = Some(format!(
+    fn sent(&self, Given { late, failed, not_steered }: Given) -> Sent {
+        let is_here = |it: &&FailedRunDir| self.is_run_dir(&it.run_dir);
+        let others = failed.iter().take(MOST).filter(|it| !is_here(it)).count();
+        let trouble = if late {
+            Some(Trouble::Late(format!(
                 "{} has the order, and has not carried it out within 2 s, because its files take long; allowed: some \
                  time more; try `railweave policy show`",
                 self.by()
-            ));
-        }
-        sent
+            )))
+        } else {
+            let here = failed.iter().chain(&not_steered).take(MOST).find(is_here);
+            here.map(|it| self.failed(&it.reason))
+        };
+        let notes = (others > 0).then(|| {
+            format!("the policy files of {others} other folders could not be written; see the findings of the agent")
+        });
+        Sent { trouble, notes: notes.into_iter().collect(), preview: None }
+    }
+
+    /// Returns the trouble of an order that is not in the policy file, for this reason.
+    fn failed(&self, reason: &str) -> Trouble {
+        let reason = cut(reason, LONGEST_REASON);
+        let by = self.by();
+        Trouble::Failed(format!("{by} has the order, and cannot carry it out yet: {reason}; each look retries it"))
     }
 
     /// Returns the rules of the run dir's user, of those of all users.
@@ -386,14 +389,18 @@ impl Agent {
 
     /// Returns the outcome of an order that changes nothing, for this reason.
     fn unchanged(&self, order: Order, note: String, is_trial: bool) -> Result<Outcome, Failure> {
-        let preview = if is_trial {
-            let users: Vec<User> = self.client.get("/api/v1/users")?;
+        let users: Vec<User> = self.client.get("/api/v1/users")?;
+        let (mut preview, mut trouble) = (None, None);
+        if is_trial {
             let present = self.lines(users.into_iter().map(|user| (user.user, user.rules)))?;
-            Some(Preview { before: present.clone(), after: present })
+            preview = Some(Preview { before: present.clone(), after: present });
         } else {
-            None
-        };
-        Ok(Outcome { order, is_changed: false, notes: vec![note], trouble: None, preview })
+            // The agent may have the order, and no room for it in the file.
+            let mut run_dirs = users.iter().flat_map(|user| &user.run_dirs).take(MOST);
+            let failed = run_dirs.find(|it| it.write_failed && self.is_run_dir(&it.run_dir));
+            trouble = failed.map(|it| self.failed(it.reason.as_deref().unwrap_or_default()));
+        }
+        Ok(Outcome { order, is_changed: false, notes: vec![note], trouble, preview })
     }
 
     fn too_old(&self) -> Failure {
@@ -406,4 +413,9 @@ impl Sent {
         notes.extend(self.notes);
         Outcome { order, is_changed: true, notes, trouble: self.trouble, preview: self.preview }
     }
+}
+
+/// Returns a text of the agent, cut: another user may have made it up.
+fn cut(text: &str, most: usize) -> String {
+    text.chars().take(most).collect()
 }

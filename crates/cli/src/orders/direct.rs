@@ -78,7 +78,7 @@ impl Direct {
     }
 
     pub(super) fn standing(&self) -> Result<InForce, String> {
-        let standing = self.found()?.map(|found| found.standing()).transpose()?.unwrap_or_default();
+        let (standing, _) = Self::before(self.found()?.as_ref())?;
         let drains = standing.drained().map(|port| (port, "operator"));
         let drains = drains.chain(standing.sick().map(|(port, _)| (port, "sick")));
         let mut all: Vec<Drained> = Vec::new();
@@ -142,10 +142,8 @@ impl Direct {
         if !rustix::process::geteuid().is_root() || path == RunDir::named(None).path() {
             return Ok(());
         }
-        let options = environment::options_with(std::iter::empty()).ok();
-        let own = options.as_ref().and_then(|options| options.run_dir.value.path());
-        let own = own.and_then(|own| std::path::absolute(own).ok());
-        if own.is_some_and(|own| RunDir::named(Some(&own)).path() == path) {
+        let own = environment::run_dir_quietly().and_then(|own| std::path::absolute(own.path()).ok());
+        if own.is_some_and(|own| own == path) {
             return Ok(());
         }
         let shown = path.display();
@@ -198,8 +196,8 @@ impl Direct {
     fn before(found: Option<&Found>) -> Result<(Standing, Option<String>), String> {
         let Some(found) = found else { return Ok((Standing::default(), None)) };
         let mut standing = found.standing()?;
-        // Those of a file that has ended are in use again.
-        if found.by_agent() && !found.is_in_force() {
+        // Those of a file that has ended are in use again; others until an order changes the file.
+        if !found.is_in_force() {
             standing.forget_sick();
         }
         let note =
@@ -222,7 +220,7 @@ impl Direct {
         };
         let first = before.clone();
         let (mut outcomes, has_changed) = apply(changes, &mut standing, |change, is_changed, standing| {
-            let after = if is_changed || change.is_new { standing.orders() } else { before.clone() };
+            let after = if is_changed || change.is_new { kept(standing).orders() } else { before.clone() };
             Some(Preview { before: std::mem::replace(&mut before, after.clone()), after })
         })?;
         if !has_changed {
@@ -259,6 +257,7 @@ impl Direct {
         }
         let failed = |error| format!("\"{}\" {error}; the orders are as they were", shown.display());
         let mut notes: Vec<String> = note.into_iter().collect();
+        let standing = kept(&standing);
         if standing.is_empty() {
             folder.remove_policy().map_err(failed)?;
         } else {
@@ -281,6 +280,14 @@ impl Direct {
         }
         Ok(outcomes)
     }
+}
+
+/// Returns the orders that a file keeps once it is written again: without an agent, nobody sees when sick ports are
+/// well.
+fn kept(standing: &Standing) -> Standing {
+    let mut kept = standing.clone();
+    kept.forget_sick();
+    kept
 }
 
 /// Returns true if a file holds until it is cleared.

@@ -1,14 +1,18 @@
 //! The telemetry files of a run dir, one after the other.
 
 use crate::host::{Followed, Seen};
-use railweave_telemetry::{FileError, Files, Folder, Presence, Snapshot};
+use railweave_telemetry::{Damage, FileError, Files, Folder, Presence, Snapshot};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-/// Attempts to read a file that is being written, and the longest pause between two.
-const ATTEMPTS: u64 = 20;
+/// The longest pause between two attempts to read a file that is being written, and of all pauses for the files of a
+/// folder: a writer may lose its processor, but a user may also leave any number of damaged files.
 const LONGEST_PAUSE: Duration = Duration::from_millis(12);
+const LONGEST_PAUSES: Duration = Duration::from_millis(500);
+
+/// The most attempts to read a file.
+const ATTEMPTS: u32 = 20;
 
 /// Calls `each` with the files of processes that may run, and returns sentences about those that cannot be read. No
 /// more than one is in memory at a time, because users may make many and large ones.
@@ -22,10 +26,11 @@ pub(crate) fn read(folder: &Folder, mut each: impl FnMut(&Path, Snapshot)) -> Re
         .files()
         .map_err(|error| format!("\"{shown}\" cannot be listed: {error}; allowed: a folder that this user can read"))?;
     let missing = FileError::Missing.to_string();
+    let mut patience = LONGEST_PAUSES;
     let (mut damaged, mut buffer) = (Vec::new(), Vec::new());
     for name in names {
         let file = path.join(&name);
-        match look(folder, &name, &mut buffer) {
+        match look(folder, &name, &mut buffer, &mut patience) {
             Some(Seen::Changed(_, Presence::Gone)) => {}
             Some(Seen::Changed(snapshot, _)) => each(&file, *snapshot),
             // It was removed meanwhile.
@@ -38,17 +43,25 @@ pub(crate) fn read(folder: &Folder, mut each: impl FnMut(&Path, Snapshot)) -> Re
     Ok(damaged)
 }
 
-/// Looks at a file until it is not being written: its process may lose its processor in the middle.
-fn look(folder: &Folder, name: &str, buffer: &mut Vec<u8>) -> Option<Seen> {
+/// Looks at a file until it is not being written, or the patience for a folder is over. The file of a process that has
+/// lost its processor in the middle of a write looks like a damaged one.
+fn look(folder: &Folder, name: &str, buffer: &mut Vec<u8>, patience: &mut Duration) -> Option<Seen> {
+    let damaged = Damage::Checksum.to_string();
     let mut followed = Followed::default();
-    for attempt in 0..ATTEMPTS {
-        if attempt > 0 {
-            thread::sleep(LONGEST_PAUSE.min(Duration::from_millis(attempt)));
-        }
+    let mut pause = Duration::from_millis(1);
+    for _ in 0..ATTEMPTS {
         let seen = followed.look(folder, name, buffer);
-        if seen.is_some() {
+        let may_change = match &seen {
+            None => true,
+            Some(Seen::Refused(reason)) => *reason == damaged,
+            Some(_) => false,
+        };
+        if !may_change || patience.is_zero() {
             return seen;
         }
+        pause = (pause * 2).min(LONGEST_PAUSE).min(*patience);
+        *patience -= pause;
+        thread::sleep(pause);
     }
-    None
+    followed.look(folder, name, buffer)
 }

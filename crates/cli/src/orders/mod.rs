@@ -15,7 +15,7 @@ mod sentences;
 pub(crate) use self::client::Failure;
 pub(crate) use self::empty::{PortWatch, Use};
 pub(crate) use self::found::{Found, State};
-pub(crate) use self::outcome::{By, Drained, InForce, Order, OrderedRule, Outcome};
+pub(crate) use self::outcome::{By, Drained, InForce, Order, OrderedRule, Outcome, Trouble};
 
 use self::agent::{Agent, Say};
 use self::client::Client;

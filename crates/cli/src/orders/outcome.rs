@@ -65,10 +65,26 @@ pub(crate) struct Outcome {
     pub(crate) is_changed: bool,
     /// Sentences about it that an operator should read.
     pub(crate) notes: Vec<String>,
-    /// The reason why it is not carried out yet, although it is taken: a sentence.
-    pub(crate) trouble: Option<String>,
+    /// The reason why it may not be carried out, although it is taken.
+    pub(crate) trouble: Option<Trouble>,
     /// The rules, if it was only asked about.
     pub(crate) preview: Option<Preview>,
+}
+
+/// The reason why an order that is taken may not be carried out: a sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// It is not.
+    Failed(String),
+    /// Nobody knows yet.
+    Late(String),
+}
+
+impl From<Trouble> for String {
+    fn from(trouble: Trouble) -> Self {
+        let (Trouble::Failed(text) | Trouble::Late(text)) = trouble;
+        text
+    }
 }
 
 /// A port that is to be empty.

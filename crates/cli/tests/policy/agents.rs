@@ -1,6 +1,6 @@
 //! Orders to real agents.
 
-use crate::host::{Scratch, can_mount, said, until};
+use crate::host::{Scratch, can_mount, error, said, until};
 use railweave_telemetry::{Folder, Policy, RailState};
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -277,6 +277,8 @@ fn an_agent_that_cannot_write_says_so_and_takes_orders_back() {
     assert!(json["error"].as_str().is_some_and(|error| error.contains("each look retries it")), "{json}");
     assert_eq!(json["waited"], json!([]));
     assert_eq!(drained(&scratch).len(), 2);
+    // The same once more changes nothing for the agent, and is as little in the file.
+    assert!(scratch.error(&["drain", "eth1"]).contains("cannot carry it out yet"));
     // One more is left, which has no room either.
     scratch.error(&["clear", "eth1"]);
     scratch.said(&["clear", "eth2"]);
@@ -285,4 +287,27 @@ fn an_agent_that_cannot_write_says_so_and_takes_orders_back() {
     fs::remove_dir(&unfinished).unwrap();
     until("the order in the file", || scratch.file().filter(|text| text.contains("# drained eth3\n")));
     assert!(scratch.said(&["clear", "--all"]).contains("port eth3 is given back"));
+}
+
+#[test]
+fn an_order_at_the_end_of_its_agent_is_carried_out_or_refused() {
+    let scratch = Scratch::new("agent-ends");
+    let mut given = Vec::new();
+    for number in 0..8 {
+        let mut agent = Agent::start(&scratch, "");
+        let port = format!("eth{number}");
+        let order = scratch.command(&["drain", &port]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // Between nothing and as long as the order takes.
+        std::thread::sleep(std::time::Duration::from_millis(5 * number));
+        assert!(Command::new("kill").args(["-TERM", &agent.0.id().to_string()]).status().unwrap().success());
+        assert!(agent.0.wait().unwrap().success());
+        let output = order.wait_with_output().unwrap();
+        if output.status.success() {
+            given.push(port);
+        } else {
+            error(&output);
+        }
+        let file = scratch.file().unwrap_or_default();
+        assert!(given.iter().all(|port| file.contains(&format!("# drained {port}\n"))), "{given:?}: {file}");
+    }
 }

@@ -211,6 +211,13 @@ fn the_orders_of_an_agent_that_is_gone_stay_and_its_policies_end() {
     assert_eq!(scratch.json(&["show"])["drains"][0]["reasons"], json!(["sick"]));
     assert_eq!(scratch.json(&["clear", "eth7"])["orders"][0]["changed"], json!(true));
     assert!(scratch.file().is_none_or(|file| !file.contains("eth7")));
+    // Any order that changes the file ends it: nobody would see that it is well.
+    scratch.write(&text);
+    let json = scratch.json(&["drain", "eth2", "--dry-run"]);
+    assert!(json["orders"][0]["changed"] == true && scratch.file().as_deref() == Some(&*text), "{json}");
+    scratch.said(&["drain", "eth2"]);
+    let file = scratch.file().unwrap();
+    assert!(file.contains("# drained eth2\n") && !file.contains("eth7"), "{file}");
 }
 
 #[test]

@@ -51,6 +51,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
 /// The time for which the end waits for a look that hangs.
 const LAST_LOOK: Duration = Duration::from_secs(5);
 
+/// The time for answers to orders that the last look has carried out.
+const LAST_ANSWERS: Duration = Duration::from_millis(50);
+
 /// Everything that reads and writes files. A thread of its own does, because a file system may take long.
 struct Work {
     looks: Looks,
@@ -76,6 +79,10 @@ async fn serve(arguments: &Arguments, settings: Settings) -> Result<(), Box<dyn 
     while let Some(mut taken) = work.take() {
         let (shares, arguments) = (Arc::clone(&shared), arguments.clone());
         let (is_last, reloads) = (last, std::mem::take(&mut reload));
+        if is_last {
+            // Orders that come from now on would be lost.
+            shared.end();
+        }
         shared.look_begins();
         let look = tokio::task::spawn_blocking(move || {
             if reloads {
@@ -103,6 +110,9 @@ async fn serve(arguments: &Arguments, settings: Settings) -> Result<(), Box<dyn 
         let done = done.map_err(|error| format!("a look failed: {error}; this is a bug of railweave"))?;
         if is_last {
             has_left = true;
+            shared.looked();
+            // Orders that this look has carried out are answered.
+            tokio::time::sleep(LAST_ANSWERS).await;
             break;
         }
         let every = Duration::from_millis(done.settings.config.every_ms);

@@ -9,7 +9,7 @@ use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use railweave_agent::{LONGEST_RULE, OperatorOrder};
+use railweave_agent::{LONGEST_RULE, OperatorOrder, Steers};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -147,7 +147,12 @@ fn is_dry(RawQuery(query): &RawQuery) -> Result<bool, Refusal> {
 }
 
 /// Refuses orders before the first look: until then, the agent does not know those of an agent before it, nor the time.
+/// Refuses them also from the last look on, because no other one would carry them out.
 fn check_looked(shared: &Shared) -> Result<(), Refusal> {
+    if shared.is_ending() {
+        let reason = "the agent ends; try again once another one has started";
+        return Err((StatusCode::SERVICE_UNAVAILABLE, reason.to_owned()));
+    }
     let reason = "the agent has not looked yet; try again in a second";
     shared.look_age().map(|_| ()).ok_or_else(|| (StatusCode::SERVICE_UNAVAILABLE, reason.to_owned()))
 }
@@ -177,12 +182,20 @@ async fn order(shared: &Shared, order: OperatorOrder<'_>, query: &RawQuery) -> R
 
 /// Answers once policy files and history have the order, so that it holds even if the agent is killed then.
 async fn carried_out(shared: &Shared, mut answer: Value) -> Response {
-    let has_looked = shared.next_look(LONGEST_WAIT).await;
-    let agent = shared.agent();
-    let failed = agent.write_failures().map(|(run_dir, reason)| json!({ "run_dir": run_dir, "reason": reason }));
-    let failed: Vec<Value> = failed.collect();
-    answer["carried_out"] = json!(has_looked && failed.is_empty());
-    answer["failed"] = json!(failed);
+    let is_late = !shared.next_look(LONGEST_WAIT).await;
+    let (mut failed, mut not_steered, mut is_any) = (Vec::new(), Vec::new(), false);
+    for (run_dir, says) in shared.agent().says() {
+        let entry = |reason: &str| json!({ "run_dir": run_dir, "reason": reason });
+        match says {
+            Steers::Yes => is_any = true,
+            Steers::Failing(reason) => failed.push(entry(reason)),
+            Steers::No(reason) => not_steered.push(entry(reason)),
+            Steers::Unknown => not_steered.push(entry("the agent has not looked there yet; try again in a second")),
+        }
+    }
+    answer["carried_out"] = json!(!is_late && failed.is_empty() && is_any);
+    answer["late"] = json!(is_late);
+    (answer["failed"], answer["not_steered"]) = (json!(failed), json!(not_steered));
     (StatusCode::ACCEPTED, Json(answer)).into_response()
 }
 

@@ -6,7 +6,7 @@ use railweave_agent::{Agent, Inherited, Now, State};
 use railweave_telemetry::HistoryEntry;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, watch};
@@ -73,6 +73,8 @@ pub(super) struct Shared {
     /// The number of looks that have begun, and of the last one that has ended.
     begun: AtomicU64,
     ended: watch::Sender<u64>,
+    /// True once the last look begins.
+    is_ending: AtomicBool,
     /// The time of the end of the last look.
     looked: Mutex<Option<Instant>>,
     every: Mutex<Duration>,
@@ -98,6 +100,7 @@ impl Shared {
             begin: Instant::now(),
             begun: AtomicU64::new(0),
             ended: watch::Sender::new(0),
+            is_ending: AtomicBool::new(false),
             looked: Mutex::new(None),
             every: Mutex::new(Duration::from_millis(settings.config.every_ms)),
             reload: Notify::new(),
@@ -183,6 +186,16 @@ impl Shared {
     /// Notes that a look begins.
     pub(super) fn look_begins(&self) {
         self.begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that the next look is the last one.
+    pub(super) fn end(&self) {
+        self.is_ending.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true once the last look begins.
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
     }
 
     /// Notes that the look has ended.

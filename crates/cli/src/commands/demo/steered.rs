@@ -124,7 +124,8 @@ fn steer(
              clear {port}`"
         ));
     }
-    let from_s = tell(format!("port {port} is to be empty, by {}", orders.by()));
+    let ordered = || format!("port {port} is to be empty, by {}", orders.by());
+    let from_s = tell(outcome.trouble.map_or_else(ordered, String::from));
     let is_early = is_stopped(time * 2 / 3);
     // Whoever took the first order may be gone. This one comes whatever happened meanwhile.
     let given_back = Orders::find(run_dir).and_then(|mut orders| orders.give_back(&port, false));

@@ -128,6 +128,11 @@ impl Common {
             None => environment::run_dir()?,
         })
     }
+
+    /// Returns the run dir as the arguments and settings name it; `None` if they are wrong. Warns of nothing.
+    pub(super) fn named_run_dir(&self) -> Option<RunDir> {
+        self.run_dir.as_ref().map_or_else(environment::run_dir_quietly, |path| Some(RunDir::named(Some(path))))
+    }
 }
 
 /// An order that is to be taken back.

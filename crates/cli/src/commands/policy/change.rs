@@ -5,7 +5,7 @@ use super::empty::Waited;
 use super::names::Names;
 use super::rails::{self, RailView, UnsteeredView};
 use crate::orders::effect::{Effects, Place, Rails, Steering, drain, rules};
-use crate::orders::{By, Order, OrderedRule, Orders, Outcome, files};
+use crate::orders::{By, Order, OrderedRule, Orders, Outcome, Trouble, files};
 use crate::output::{print, printable};
 use railweave_telemetry::{Folder, Rules, SEED_POLICY_PATH, SeedPolicy};
 use serde::Serialize;
@@ -33,7 +33,9 @@ pub(super) struct Report {
     warnings: Vec<String>,
     damaged: Vec<String>,
     pub(super) waited: Vec<Waited>,
-    /// The reason why the orders end here: a sentence.
+    /// The reason why nobody knows if the orders are carried out: a sentence.
+    late: Option<String>,
+    /// The reason why an order is not given, or not carried out: a sentence.
     error: Option<String>,
 }
 
@@ -68,13 +70,25 @@ pub(super) fn run(
             break;
         }
     }
-    let error = error.or_else(|| outcomes.iter().find_map(|outcome| outcome.trouble.clone()));
+    let troubles = || outcomes.iter().filter_map(|outcome| outcome.trouble.as_ref());
+    let error = error
+        .or_else(|| troubles().find_map(|it| if let Trouble::Failed(text) = it { Some(text.clone()) } else { None }));
+    let late = troubles().find_map(|it| if let Trouble::Late(text) = it { Some(text.clone()) } else { None });
     let (effects, damaged) = match (&folder, is_trial) {
         (Some(folder), true) => effects(folder, &outcomes)?,
         _ => (Vec::new(), Vec::new()),
     };
-    let mut report =
-        Report { orders_taker: orders, is_trial, outcomes, effects, warnings, damaged, waited: Vec::new(), error };
+    let mut report = Report {
+        orders_taker: orders,
+        is_trial,
+        outcomes,
+        effects,
+        warnings,
+        damaged,
+        waited: Vec::new(),
+        late,
+        error,
+    };
     // The last rule of a command is set first.
     if matches!(wanted[..], [Wanted::Set(_)]) {
         report.outcomes.reverse();
@@ -86,7 +100,7 @@ pub(super) fn run(
 /// Prints as JSON why no order could be given.
 pub(super) fn print_refusal(reason: &str, dry_run: bool, common: &Common) -> io::Result<()> {
     let refusal = ReportView {
-        run_dir: common.run_dir().ok().map(|run_dir| run_dir.path().display().to_string()),
+        run_dir: common.named_run_dir().map(|run_dir| run_dir.path().display().to_string()),
         by: None,
         dry_run,
         orders: Vec::new(),
@@ -174,7 +188,7 @@ impl Report {
         self.error = Some(reason);
     }
 
-    /// Returns true if all orders were given.
+    /// Returns true if all orders were given, and none is known to fail.
     pub(super) fn is_whole(&self) -> bool {
         self.error.is_none()
     }
@@ -182,8 +196,12 @@ impl Report {
     /// Prints the report.
     ///
     /// # Errors
-    /// If an order could not be given.
-    pub(super) fn print(self, json: bool) -> Result<(), Box<dyn Error>> {
+    /// If an order could not be given or carried out.
+    pub(super) fn print(mut self, json: bool) -> Result<(), Box<dyn Error>> {
+        // Ports that are empty say that the orders hold.
+        if self.waited.is_empty() {
+            self.error = self.error.or(self.late.take());
+        }
         if json {
             print(serde_json::to_string_pretty(&self.view())?)?;
         } else {

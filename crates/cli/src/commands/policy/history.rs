@@ -1,6 +1,7 @@
 //! `railweave policy history`: orders, and what jobs took up.
 
 use super::arguments::Common;
+use crate::host::is_same_folder;
 use crate::orders::{Orders, files};
 use crate::output::{print, print_as, printable};
 use railweave_telemetry::{EventKind, Folder, HistoryEntry};
@@ -42,7 +43,7 @@ pub(super) fn run(count: u32, common: &Common) -> Result<(), Box<dyn Error>> {
         Err(reason) => (run_dir.path().to_owned(), vec![reason]),
     };
     let mut entries = Vec::new();
-    let is_other = std::fs::canonicalize(&orders).ok() != std::fs::canonicalize(run_dir.path()).ok();
+    let is_other = !is_same_folder(&orders, run_dir.path());
     match Folder::open(&orders) {
         // That of the agent, which has its orders for all folders.
         Ok(folder) if is_other => add_orders(&folder, &mut entries, &mut damaged),

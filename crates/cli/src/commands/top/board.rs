@@ -6,6 +6,7 @@ use super::history::Histories;
 use super::key::Key;
 use super::rows::{About, Row, Sort, View, rows};
 use crate::host::{Job, Noted};
+use railweave_agent::matchers_key;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
@@ -31,6 +32,8 @@ pub(super) enum Prompt {
     Weights {
         text: String,
         matchers: String,
+        /// True if such a rule is known to stand, so that an empty line ends it.
+        stands: bool,
         /// The run dir of the peer's job.
         run_dir: PathBuf,
     },
@@ -201,6 +204,9 @@ impl Board {
 
     /// Folds or unfolds the selected row; of a rail, which has nothing below, its peer.
     pub(super) fn fold(&mut self, folds: Option<bool>) {
+        if !self.filter.is_empty() {
+            return self.hint("fold: a filter shows everything below; Esc ends it");
+        }
         let rows = self.rows();
         let Some(row) = self.place(&rows).and_then(|place| rows.get(place)) else { return };
         let (key, is_folded) = (row.key.clone(), row.is_folded);
@@ -271,6 +277,17 @@ impl Board {
         self.answer = Some(Answer { text: text.into(), is_done: false });
     }
 
+    /// Returns the folders that are shown, that of the selected row first.
+    pub(super) fn run_dirs_by_use(&self) -> Vec<PathBuf> {
+        let mut run_dirs = self.run_dirs.clone();
+        if let Some(key) = &self.selected
+            && let Some(place) = run_dirs.iter().position(|run_dir| *run_dir == key.run_dir)
+        {
+            run_dirs[..=place].rotate_right(1);
+        }
+        run_dirs
+    }
+
     /// Returns the folders that are shown, as words.
     pub(super) fn shown_dirs(&self) -> String {
         self.run_dirs.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
@@ -284,18 +301,22 @@ impl Board {
         found.clone().find(|drained| drained.is_ordered).or_else(|| found.next())
     }
 
-    /// Returns the weights that stand for these matchers.
-    pub(super) fn weights_of(&self, run_dir: &Path, matchers: &str) -> Option<String> {
+    /// Returns the actions of the rule that stands for these matchers.
+    pub(super) fn actions_of(&self, run_dir: &Path, matchers: &str) -> Option<&str> {
         let Some(Ok(standing)) = self.standing.get(run_dir) else { return None };
-        let (_, actions) = standing.rules.iter().find(|(known, _)| known == matchers)?;
-        actions.strip_prefix("weights ").map(str::to_owned)
+        let key = matchers_key(matchers);
+        standing.rules.iter().find(|(known, _)| matchers_key(known) == key).map(|(_, actions)| &**actions)
     }
 
     /// Takes the line that the user has written. Returns the order that it is, if it is one.
     pub(super) fn finish_prompt(&mut self) -> Option<Order> {
-        let Some(Prompt::Weights { text, matchers, run_dir }) = self.prompt.take() else { return None };
+        let Some(Prompt::Weights { text, matchers, stands, run_dir }) = self.prompt.take() else { return None };
         let weights: String = text.split_whitespace().collect();
         let action = match &*weights {
+            "" if !stands => {
+                self.hint("weights: none are given and none stand, so nothing is ordered");
+                return None;
+            }
             "" => Action::Clear(matchers),
             weights => Action::Set(matchers, format!("weights {weights}")),
         };

@@ -48,8 +48,9 @@ pub(super) struct Drained {
     pub(super) port: String,
     /// The words for its progress; empty if that is not known.
     pub(super) phase: String,
-    /// The reasons, with commas between, and true if an operator is among them.
+    /// The reasons, with commas between.
     pub(super) reasons: String,
+    /// True if it can be given back.
     pub(super) is_ordered: bool,
     /// The rule that drains it, and all ports for which it stands.
     rules: Option<Rules>,
@@ -59,12 +60,14 @@ pub(super) struct Drained {
 const LONGEST_NAME: usize = 64;
 
 impl Drained {
-    pub(super) fn new(port: &str, phase: String, reasons: &[String]) -> Self {
+    /// Returns a port that is drained for these reasons. With `is_file`, nobody but a policy file says so, and whatever
+    /// it says can be taken back.
+    pub(super) fn new(port: &str, phase: String, reasons: &[String], is_file: bool) -> Self {
         Self {
             port: port.chars().take(LONGEST_NAME).collect(),
             phase,
             reasons: reasons.join(", "),
-            is_ordered: reasons.iter().any(|reason| reason == "operator"),
+            is_ordered: is_file || reasons.iter().any(|reason| reason == "operator"),
             rules: effect::drain(port),
         }
     }
@@ -140,11 +143,10 @@ impl Hands {
     }
 
     /// Returns the orders that stand for these run dirs, as far as they are known yet.
-    pub(super) fn standing(&self, run_dirs: &[PathBuf]) -> AllStanding {
+    /// The first come first, and there is a bound.
+    pub(super) fn standing(&self, run_dirs: Vec<PathBuf>) -> AllStanding {
         let mut shared = locked(&self.shared);
-        if shared.run_dirs != run_dirs {
-            shared.run_dirs = run_dirs.to_vec();
-        }
+        shared.run_dirs = run_dirs;
         shared.standing.clone()
     }
 

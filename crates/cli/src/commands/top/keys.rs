@@ -168,8 +168,17 @@ fn ask_weights(board: &mut Board) {
     match matchers(&key) {
         Some(matchers) => {
             let run_dir = key.run_dir.clone();
-            let text = board.weights_of(&run_dir, &matchers).unwrap_or_default();
-            board.prompt = Some(Prompt::Weights { text, matchers, run_dir });
+            let (text, stands) = match board.actions_of(&run_dir, &matchers) {
+                None => (String::new(), false),
+                Some(actions) => match actions.strip_prefix("weights ") {
+                    Some(weights) => (weights.to_owned(), true),
+                    None => {
+                        let text = format!("weights: {matchers} -> {actions} stands; try `railweave policy set`");
+                        return board.hint(text);
+                    }
+                },
+            };
+            board.prompt = Some(Prompt::Weights { text, matchers, stands, run_dir });
         }
         None => board.hint(
             "weights: no rule can name this peer or its device, because the name is not known or has signs of the \

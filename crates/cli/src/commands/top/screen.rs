@@ -114,8 +114,7 @@ impl Canvas<'_> {
             return Cow::Owned(text);
         }
         let shown = text.replace('→', "->").replace('←', "<-").replace('µ', "u").replace('▾', "-").replace('▸', "+");
-        let is_bar = |letter: char| ('▁'..='█').contains(&letter);
-        let shown = shown.chars().map(|letter| if letter.is_ascii() || is_bar(letter) { letter } else { '?' });
+        let shown = shown.chars().map(|letter| if letter.is_ascii() { letter } else { '?' });
         Cow::Owned(shown.collect())
     }
 

@@ -16,12 +16,33 @@ const ASK_AGAIN: Duration = Duration::from_secs(30);
 /// The time after which a folder that cannot be used is looked at again.
 const OPEN_AGAIN: Duration = Duration::from_secs(2);
 
+/// The time for which an agent counts as that of the same version.
+const SAME_VERSION: Duration = Duration::from_secs(60);
+
 /// Those who take orders for run dirs.
 #[derive(Default)]
 pub(super) struct AtRunDirs {
     found: HashMap<PathBuf, Found>,
     /// The errors of the last attempts, and the times until which they stand.
     failed: HashMap<PathBuf, (String, Instant)>,
+    /// The versions of agents by their sockets, and the times at which they said it: it is in an answer that is large.
+    versions: HashMap<PathBuf, (Option<String>, Instant)>,
+}
+
+impl AtRunDirs {
+    /// Returns the beginning of the line about the one who takes orders.
+    fn who(&mut self, orders: &Orders) -> String {
+        let socket = match orders.by() {
+            _ if orders.trouble().is_some() => return "another user's agent".to_owned(),
+            By::File { .. } => return "no agent".to_owned(),
+            By::Agent { socket } => socket,
+        };
+        let (version, at) = self.versions.entry(socket).or_insert_with(|| (orders.version(), Instant::now()));
+        if at.elapsed() >= SAME_VERSION {
+            (*version, *at) = (orders.version(), Instant::now());
+        }
+        version.as_ref().map_or("agent".to_owned(), |version| format!("agent {version}"))
+    }
 }
 
 struct Found {
@@ -32,13 +53,7 @@ struct Found {
 }
 
 impl Found {
-    fn new(orders: Orders) -> Self {
-        let who = match (orders.by(), orders.version()) {
-            _ if orders.trouble().is_some() => "another user's agent".to_owned(),
-            (By::Agent { .. }, Some(version)) => format!("agent {version}"),
-            (By::Agent { .. }, None) => "agent".to_owned(),
-            (By::File { .. }, _) => "no agent".to_owned(),
-        };
+    fn new(orders: Orders, who: String) -> Self {
         Self { orders, who, at: Instant::now() }
     }
 
@@ -46,7 +61,9 @@ impl Found {
         let InForce { drains, rules } = self.orders.standing()?;
         let phase = |phase: Option<String>| phase.unwrap_or_default().replace('_', " ");
         let drained = drains.into_iter().take(MOST_DRAINED);
-        let drained = drained.map(|it| Drained::new(&it.port, phase(it.phase), &it.reasons));
+        // Without an agent, sick ports can be given back too.
+        let is_file = !self.orders.has_agent();
+        let drained = drained.map(|it| Drained::new(&it.port, phase(it.phase), &it.reasons, is_file));
         let rules = rules.into_iter().map(|rule| (rule.matchers, rule.actions));
         Ok(Standing { who: self.who.clone(), drained: drained.collect(), rules: rules.collect() })
     }
@@ -78,7 +95,7 @@ impl Steerer for AtRunDirs {
             By::File { path } => format!("taken out of \"{}\"", path.display()),
         };
         if let Some(trouble) = outcomes.iter().find_map(|outcome| outcome.trouble.clone()) {
-            return Err(trouble);
+            return Err(trouble.into());
         }
         let texts = outcomes.into_iter().map(|Outcome { order, is_changed, notes, .. }| {
             let done = if is_changed { format!("{order}: {by}") } else { format!("{order}: unchanged") };
@@ -94,8 +111,10 @@ impl Steerer for AtRunDirs {
         let mut longest = ASK_AGAIN;
         let standing = match self.found.get(run_dir).filter(|found| found.at.elapsed() < LOOK_AGAIN) {
             Some(found) => found.standing(),
-            None => match Orders::look(&RunDir::named(Some(run_dir))).map(Found::new) {
-                Ok(found) => {
+            None => match Orders::look(&RunDir::named(Some(run_dir))) {
+                Ok(orders) => {
+                    let who = self.who(&orders);
+                    let found = Found::new(orders, who);
                     let standing = found.standing();
                     self.found.insert(run_dir.to_owned(), found);
                     standing

@@ -163,10 +163,12 @@ impl Session {
                 }
                 self.board.take(found);
             }
-            self.board.take_answers(hands.answers(), hands.standing(&self.board.run_dirs));
+            self.board.take_answers(hands.answers(), hands.standing(self.board.run_dirs_by_use()));
             terminal.0.draw(|frame| draw(frame, &self.board, look)).map_err(lost)?;
             let longest = if self.watcher.is_asked { LATER } else { LONGEST };
-            let wait = self.every.saturating_sub(looked.elapsed()).min(longest);
+            // In a pause, no look is due.
+            let due = if self.board.is_paused { longest } else { self.every.saturating_sub(looked.elapsed()) };
+            let wait = due.min(longest);
             // All keys that have come are taken before anything is drawn.
             let is_there = keys.wait(wait).map_err(lost)?;
             let mut has_keys = is_there && event::poll(Duration::ZERO).map_err(lost)?;

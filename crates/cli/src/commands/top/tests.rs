@@ -105,7 +105,7 @@ impl Story {
     fn stand(&mut self, who: &str, drained: &[(&str, &str)], rules: &[(&str, &str)]) {
         let rules = rules.iter().map(|(matchers, actions)| ((*matchers).to_owned(), (*actions).to_owned()));
         let ordered = ["operator".to_owned()];
-        let drained = drained.iter().map(|(port, phase)| Drained::new(port, (*phase).to_owned(), &ordered));
+        let drained = drained.iter().map(|(port, phase)| Drained::new(port, (*phase).to_owned(), &ordered, false));
         let standing = Standing { who: who.into(), drained: drained.collect(), rules: rules.collect() };
         self.board.take_answers(Vec::new(), AllStanding::from([("/run".into(), Ok(standing))]));
     }
@@ -300,11 +300,16 @@ fn a_port_that_nobody_ordered_empty_is_not_given_back() {
     let mut story = Story::new(vec![member("4711", 0, &["node8"], 8)]);
     story.looks(2, [3_000_000, 1_000_000]);
     story.press(KeyCode::End);
-    let drained = Drained::new("eth1", "empty".into(), &["sick".into()]);
-    let standing = Standing { who: "agent".into(), drained: vec![drained], rules: Vec::new() };
-    story.board.take_answers(Vec::new(), AllStanding::from([("/run".into(), Ok(standing))]));
-    assert_eq!(story.press(KeyCode::Char('d')), Effect::None);
-    assert!(story.text(120, 24, LOOK).contains("eth1 is drained by no order of an operator (sick)"));
+    let mut stand = |is_file| {
+        let drained = Drained::new("eth1", "empty".into(), &["sick".into()], is_file);
+        let standing = Standing { who: "agent".into(), drained: vec![drained], rules: Vec::new() };
+        story.board.take_answers(Vec::new(), AllStanding::from([("/run".into(), Ok(standing))]));
+        (story.press(KeyCode::Char('d')), story.text(120, 24, LOOK))
+    };
+    let (effect, text) = stand(false);
+    assert_eq!(effect, Effect::None);
+    assert!(text.contains("eth1 is drained by no order of an operator (sick)"));
+    assert_eq!(stand(true).0, order(Action::GiveBack("eth1".into())), "a file without an agent");
 }
 
 #[test]
@@ -385,6 +390,19 @@ fn weights_are_written_for_the_selected_peer() {
     assert!(story.text(120, 24, LOOK).contains(&format!("weights for {matchers}: 80,20_")));
     (0..9).for_each(|_| assert_eq!(story.press(KeyCode::Backspace), Effect::None));
     assert_eq!(story.press(KeyCode::Enter), order(Action::Clear(matchers.into())));
+    // The same matchers in another order, and a rule that the line cannot show.
+    story.stand("agent 0.1.0", &[], &[("peer=node8 device=eth0+eth1 job=4711", "weights 7")]);
+    story.type_in("w");
+    assert!(story.text(120, 24, LOOK).contains(&format!("weights for {matchers}: 7_")));
+    story.press(KeyCode::Esc);
+    story.stand("agent 0.1.0", &[], &[(matchers, "policy speed")]);
+    story.press(KeyCode::Char('w'));
+    assert!(story.board.prompt.is_none() && story.text(120, 24, LOOK).contains("-> policy speed stands"));
+    // Nothing is known to stand, so nothing is ended.
+    story.board.take_answers(Vec::new(), AllStanding::new());
+    story.press(KeyCode::Char('w'));
+    assert_eq!(story.press(KeyCode::Enter), Effect::None);
+    assert!(story.text(120, 24, LOOK).contains("none are given and none stand"));
     story.type_in("w1");
     assert_eq!((story.press(KeyCode::Esc), &story.board.prompt), (Effect::None, &None));
     story.processes[0].state.devices[0].name = "a device".into();
@@ -428,6 +446,9 @@ fn rows_are_sorted_filtered_and_folded() {
     assert_eq!(lines(&mut story).len(), 6);
     story.type_in("/down");
     assert_eq!(lines(&mut story), ["▾ job 4712", "▾ node8 by eth0+eth1", "1 eth1"], "a filter looks below folded rows");
+    story.press(KeyCode::Enter);
+    story.press(KeyCode::Left);
+    assert!(story.text(120, 40, LOOK).contains("fold: a filter shows everything below; Esc ends it"));
     story.press(KeyCode::Esc);
     story.press(KeyCode::Char('f'));
     story.press(KeyCode::End);
