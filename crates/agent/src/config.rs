@@ -232,7 +232,11 @@ pub(crate) fn check_rule(key: &str, rule: &str) -> Result<(), String> {
     match Rules::parse(&text) {
         Ok(_) => Ok(()),
         // The number of the line in a file that nobody has seen says nothing.
-        Err(error) => Err(format!("{key}: {}", error.to_string().trim_start_matches("line 3: "))),
+        Err(error) => {
+            let error = error.to_string();
+            let error = error.trim_start_matches("line 3: ");
+            Err(format!("{key}: {}", error.trim_start_matches("rule: ")))
+        }
     }
 }
 

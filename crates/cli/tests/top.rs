@@ -457,3 +457,31 @@ fn a_port_is_drained_by_key_without_an_agent() {
     screen.press("q");
     assert_eq!(screen.ends(), Some(0));
 }
+
+#[test]
+fn a_terminal_that_answers_nothing_is_drawn_again() {
+    let scratch = Scratch::new("redrawn");
+    let dir = scratch.run_dir();
+    let _job = Job::new(&dir, 1, "node8");
+    let mut screen = Screen::new(&mut top(&dir), 80, 24);
+    screen.until("node8 by eth0+eth1");
+    // Somebody else has written over it.
+    screen.seen.lock().unwrap().process(b"\x1b[2J");
+    screen.press("\u{c}");
+    screen.until("node8 by eth0+eth1");
+    screen.press("q");
+    assert_eq!(screen.ends(), Some(0));
+}
+
+#[test]
+fn lines_end_with_their_reader_even_if_nothing_runs() {
+    let scratch = Scratch::new("unread");
+    let dir = scratch.run_dir();
+    let mut child = Started(top(&dir).stdout(Stdio::piped()).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("no connections in"), "{line}");
+    // The pipe is closed now.
+    let status = railweave_patience::until("the end", || child.0.try_wait().unwrap());
+    assert_eq!(status.code(), Some(0));
+}

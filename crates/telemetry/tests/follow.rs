@@ -66,9 +66,11 @@ fn a_follower_finds_what_a_reader_finds() {
         let found = followed.changed();
         assert_eq!(times(&found), [round], "only the new event");
         let events = read(publisher.path()).unwrap().events;
-        let found = Snapshot { events, ..found };
+        let mut found = Snapshot { events, ..found };
         assert_eq!(found, read(publisher.path()).unwrap());
+        assert!(found.state.rails.capacity() <= 2 * found.state.rails.len() + 1, "it keeps no room of another one");
         // The next one, of more or fewer rails and with other texts, uses its room.
+        found.state.rails.reserve(10_000);
         followed.follower.reuse(found);
         assert!(matches!(followed.look(), Look::Unchanged));
     }

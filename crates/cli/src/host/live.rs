@@ -377,28 +377,6 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_had_many_rails_does_not_keep_their_room() {
-        let scratch = Scratch::new("live-room");
-        let dir = RunDir::named(Some(&scratch.path().join("run")));
-        dir.make().unwrap();
-        let (mut live, run_dirs) = (Live::default(), [dir.path().to_owned()]);
-        let mut writer = Writer::new(&dir, 1, 3000);
-        for at_ms in 1..4 {
-            writer.write(at_ms * MS);
-            live.look(&run_dirs);
-        }
-        writer.state.rails.truncate(1);
-        writer.state.connections.truncate(1);
-        for at_ms in 4..7 {
-            writer.write(at_ms * MS);
-            live.look(&run_dirs);
-            let file = live.folders.values().flat_map(|folder| folder.files.values()).next().unwrap();
-            let state = &file.snapshot.as_ref().unwrap().state;
-            assert!(state.rails.capacity() + state.connections.capacity() < 200, "{at_ms}");
-        }
-    }
-
-    #[test]
     fn events_come_once_and_of_the_past_only_the_last() {
         let scratch = Scratch::new("live-events");
         let dir = RunDir::named(Some(&scratch.path().join("run")));

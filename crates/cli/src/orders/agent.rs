@@ -1,23 +1,33 @@
 //! Orders that an agent carries out.
 
 use super::client::{Client, Failure, encoded};
+use super::direct::now;
 use super::effect::{covers, drain};
+use super::found::Found;
 use super::outcome::{By, Drained, InForce, Order, OrderedRule, Outcome, Preview, Trouble};
 use super::sentences::{drained_before, no_drain, no_rule, set_before};
 use crate::host::is_same_folder;
 use hyper::Method;
-use railweave_agent::{LONGEST_RULE, matchers_key as key};
+use railweave_agent::{LONGEST_RULE, Standing, matchers_key as key};
 use railweave_telemetry::{Folder, LARGEST_POLICY, Rules};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The most entries of a list that are looked at: an agent has fewer.
 const MOST: usize = 4096;
 
 /// The most drains among which those that stand for others are found.
 const FEW: usize = 256;
+
+/// The most drains and rules: an agent has fewer.
+const MOST_ORDERS: usize = 1024;
+
+/// The longest wait for an order that the agent has to be in the policy file, and the pause between two looks.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// The most letters of a reason that is repeated.
 const LONGEST_REASON: usize = 1000;
@@ -111,6 +121,8 @@ struct Rule {
 pub(super) enum Say {
     /// It writes the policy file there.
     Steers,
+    /// It takes orders, and could not write the policy file the last time: a sentence.
+    Fails(String),
     /// It does not, for this reason: a sentence.
     Watches(String),
     /// It does not know the folder.
@@ -145,6 +157,7 @@ impl Agent {
         };
         Ok(match &found.reason {
             Some(reason) if !found.steers && !found.write_failed => Say::Watches(cut(reason, LONGEST_REASON)),
+            Some(reason) if found.write_failed => Say::Fails(cut(reason, LONGEST_REASON)),
             // One that has not looked yet refuses orders itself.
             _ => Say::Steers,
         })
@@ -186,7 +199,7 @@ impl Agent {
         Ok(InForce {
             drains: drains.iter().filter(|drained| !is_part(drained)).cloned().collect(),
             rules: rules
-                .take(MOST)
+                .take(MOST_ORDERS)
                 .map(|rule| OrderedRule {
                     matchers: cut(&rule.matchers, LONGEST_RULE),
                     actions: cut(&rule.actions, LONGEST_RULE),
@@ -221,7 +234,7 @@ impl Agent {
             reasons: reasons.iter().take(MOST_REASONS).map(|reason| cut(&reason.reason, LONGEST_PHASE)).collect(),
             phase: Some(cut(&phase, LONGEST_PHASE)),
         };
-        Ok(ports.into_iter().take(MOST).map(drained).collect())
+        Ok(ports.into_iter().take(MOST_ORDERS).map(drained).collect())
     }
 
     /// Returns the operator's rules; `None` if the agent is too old to have any.
@@ -355,11 +368,7 @@ impl Agent {
         let is_here = |it: &&FailedRunDir| self.is_run_dir(&it.run_dir);
         let others = failed.iter().take(MOST).filter(|it| !is_here(it)).count();
         let trouble = if late {
-            Some(Trouble::Late(format!(
-                "{} has the order, and has not carried it out within 2 s, because its files take long; allowed: some \
-                 time more; try `railweave policy show`",
-                self.by()
-            )))
+            Some(self.late())
         } else {
             let here = failed.iter().chain(&not_steered).take(MOST).find(is_here);
             here.map(|it| self.failed(&it.reason))
@@ -389,18 +398,47 @@ impl Agent {
 
     /// Returns the outcome of an order that changes nothing, for this reason.
     fn unchanged(&self, order: Order, note: String, is_trial: bool) -> Result<Outcome, Failure> {
-        let users: Vec<User> = self.client.get("/api/v1/users")?;
         let (mut preview, mut trouble) = (None, None);
         if is_trial {
+            let users: Vec<User> = self.client.get("/api/v1/users")?;
             let present = self.lines(users.into_iter().map(|user| (user.user, user.rules)))?;
             preview = Some(Preview { before: present.clone(), after: present });
         } else {
-            // The agent may have the order, and no room for it in the file.
-            let mut run_dirs = users.iter().flat_map(|user| &user.run_dirs).take(MOST);
-            let failed = run_dirs.find(|it| it.write_failed && self.is_run_dir(&it.run_dir));
-            trouble = failed.map(|it| self.failed(it.reason.as_deref().unwrap_or_default()));
+            trouble = self.settle(|standing| holds(standing, &order))?;
         }
         Ok(Outcome { order, is_changed: false, notes: vec![note], trouble, preview })
+    }
+
+    /// Waits until the policy file is as an order wants it that the agent has already: its look may be awaited still,
+    /// or have no room. Returns the trouble if it is not.
+    pub(super) fn settle(&self, is_so: impl Fn(&Standing) -> bool) -> Result<Option<Trouble>, Failure> {
+        let begin = Instant::now();
+        loop {
+            let folder = Folder::open(&self.run_dir).ok();
+            let found = folder.as_ref().and_then(|folder| Found::read(folder, now()).ok()).flatten();
+            let standing = found.and_then(|found| found.standing().ok()).unwrap_or_default();
+            if is_so(&standing) {
+                return Ok(None);
+            }
+            let users: Vec<User> = self.client.get("/api/v1/users")?;
+            let mut run_dirs = users.iter().flat_map(|user| &user.run_dirs).take(MOST);
+            let here = run_dirs.find(|it| self.is_run_dir(&it.run_dir) && !it.steers);
+            if let Some(reason) = here.and_then(|it| it.reason.as_deref()) {
+                return Ok(Some(self.failed(reason)));
+            }
+            if begin.elapsed() >= LONGEST_WAIT {
+                return Ok(Some(self.late()));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn late(&self) -> Trouble {
+        Trouble::Late(format!(
+            "{} has the order, and has not carried it out within 2 s, because its files take long; allowed: some time \
+             more; try `railweave policy show`",
+            self.by()
+        ))
     }
 
     fn too_old(&self) -> Failure {
@@ -412,6 +450,20 @@ impl Sent {
     fn outcome(self, order: Order, mut notes: Vec<String>) -> Outcome {
         notes.extend(self.notes);
         Outcome { order, is_changed: true, notes, trouble: self.trouble, preview: self.preview }
+    }
+}
+
+/// Returns true if a policy file with these orders has that order.
+fn holds(standing: &Standing, order: &Order) -> bool {
+    let mut drained = standing.drained();
+    let mut rules = standing.rules();
+    match order {
+        Order::Drain { port } => drained.any(|drained| drained == port),
+        Order::GiveBack { port } => drained.all(|drained| drained != port),
+        Order::Set { matchers, actions } => {
+            rules.any(|rule| key(&rule.matchers) == key(matchers) && rule.actions == *actions)
+        }
+        Order::Clear { matchers } => rules.all(|rule| key(&rule.matchers) != key(matchers)),
     }
 }
 

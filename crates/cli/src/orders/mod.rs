@@ -20,6 +20,7 @@ pub(crate) use self::outcome::{By, Drained, InForce, Order, OrderedRule, Outcome
 use self::agent::{Agent, Say};
 use self::client::Client;
 use self::direct::Direct;
+use crate::environment;
 use crate::output::printable;
 use railweave_telemetry::{Folder, RunDir};
 use std::path::{Path, PathBuf};
@@ -38,6 +39,8 @@ const ELSEWHERE: &str = "try `railweave policy` as root or as the user of that a
 pub(crate) struct Orders {
     run_dir: RunDir,
     taker: Taker,
+    /// The reason why the agent could not write the policy file the last time: a sentence.
+    failure: Option<String>,
 }
 
 #[derive(Debug)]
@@ -97,7 +100,7 @@ impl Orders {
             Err(error) => return Err(printable(&error.to_string())),
         };
         let reason = match find_agent(&folder) {
-            Ok(agent) => return Ok(Self { run_dir, taker: Taker::Agent(agent) }),
+            Ok((agent, failure)) => return Ok(Self { run_dir, taker: Taker::Agent(agent), failure }),
             Err(reason) => reason,
         };
         if !is_taken(&folder)? {
@@ -108,11 +111,11 @@ impl Orders {
             format!("an agent steers \"{shown}\", and does not listen where this user can reach it; {ELSEWHERE}")
         });
         let direct = Direct::new(run_dir.clone());
-        Ok(Self { run_dir, taker: Taker::Elsewhere(direct, reason) })
+        Ok(Self { run_dir, taker: Taker::Elsewhere(direct, reason), failure: None })
     }
 
     fn direct(run_dir: RunDir) -> Self {
-        Self { run_dir: run_dir.clone(), taker: Taker::File(Direct::new(run_dir)) }
+        Self { run_dir: run_dir.clone(), taker: Taker::File(Direct::new(run_dir)), failure: None }
     }
 
     /// Returns the run dir.
@@ -134,6 +137,12 @@ impl Orders {
             Taker::Elsewhere(_, reason) => Some(reason),
             Taker::Agent(_) | Taker::File(_) => None,
         }
+    }
+
+    /// Returns the reason why orders are taken and not carried out, a sentence: the agent could not write the policy
+    /// file the last time.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
     }
 
     /// Returns true if an agent carries out orders.
@@ -279,6 +288,13 @@ impl Orders {
         for rule in &rules {
             done(self.clear(&rule.matchers, dry_run)?);
         }
+        // The agent may have taken back what its file still says.
+        if let (Taker::Agent(agent), false) = (&self.taker, dry_run)
+            && let Some(trouble) =
+                agent.settle(|file| file.drained().next().is_none() && file.rules().next().is_none())?
+        {
+            return Err(trouble.into());
+        }
         Ok(())
     }
 }
@@ -287,10 +303,14 @@ impl Orders {
 ///
 /// # Errors
 /// If there is none: the reason why one that listens does not, a sentence.
-fn find_agent(folder: &Folder) -> Result<Agent, Option<String>> {
-    let own = Folder::open(RunDir::named(None).path()).ok().filter(|own| own.path() != folder.path());
-    let own = own.map(|own| Client::of(&own));
-    let mut clients: Vec<Client> = [Some(Client::of(folder)), own].into_iter().flatten().collect();
+fn find_agent(folder: &Folder) -> Result<(Agent, Option<String>), Option<String>> {
+    // Where this user's agent may have its socket.
+    let own = [environment::run_dir_quietly(), Some(RunDir::named(None))];
+    let mut folders: Vec<PathBuf> = own.into_iter().flatten().map(|own| own.path().to_owned()).collect();
+    folders.dedup();
+    folders.retain(|own| own != folder.path());
+    let own = folders.iter().filter_map(|own| Folder::open(own).ok());
+    let mut clients: Vec<Client> = std::iter::once(Client::of(folder)).chain(own.map(|own| Client::of(&own))).collect();
     // In a folder of another user, anybody may say to be an agent, so one of this user, root, comes first.
     if folder.owner() != rustix::process::geteuid().as_raw() {
         clients.reverse();
@@ -300,7 +320,8 @@ fn find_agent(folder: &Folder) -> Result<Agent, Option<String>> {
     for client in clients {
         let agent = Agent::new(client, folder);
         match agent.say() {
-            Ok(Say::Steers) => return Ok(agent),
+            Ok(Say::Steers) => return Ok((agent, None)),
+            Ok(Say::Fails(reason)) => return Ok((agent, Some(printable(&reason)))),
             Ok(Say::Watches(why)) => {
                 let advice = if why.contains("; try ") { String::new() } else { format!("; {ELSEWHERE}") };
                 reason = Some(format!("{} carries out no orders in \"{shown}\": {why}{advice}", agent.by()));

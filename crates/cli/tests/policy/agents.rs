@@ -241,7 +241,7 @@ fn an_agent_that_only_watches_takes_no_orders() {
         (output.status.code() == Some(1) && error.contains(" carries out no orders in ")).then_some(error)
     });
     assert!(
-        error.contains("this one only watches there") && error.contains("; try `railweave policy` as root"),
+        error.contains("this agent only watches there") && error.contains("; try `railweave policy` as root"),
         "{error}"
     );
     drop(lock);
@@ -277,6 +277,9 @@ fn an_agent_that_cannot_write_says_so_and_takes_orders_back() {
     assert!(json["error"].as_str().is_some_and(|error| error.contains("each look retries it")), "{json}");
     assert_eq!(json["waited"], json!([]));
     assert_eq!(drained(&scratch).len(), 2);
+    let json = scratch.json(&["show"]);
+    assert_eq!(json["by"]["kind"], "agent", "{json}");
+    assert!(json["trouble"].as_str().is_some_and(|reason| reason.contains("jobs follow the last one")), "{json}");
     // The same once more changes nothing for the agent, and is as little in the file.
     assert!(scratch.error(&["drain", "eth1"]).contains("cannot carry it out yet"));
     // One more is left, which has no room either.
@@ -309,5 +312,35 @@ fn an_order_at_the_end_of_its_agent_is_carried_out_or_refused() {
         }
         let file = scratch.file().unwrap_or_default();
         assert!(given.iter().all(|port| file.contains(&format!("# drained {port}\n"))), "{given:?}: {file}");
+    }
+}
+
+#[test]
+fn an_order_that_a_foreign_file_keeps_out_fails() {
+    let scratch = Scratch::new("agent-kept-out");
+    for number in 0..4 {
+        let _agent = Agent::start(&scratch, "");
+        let port = format!("eth{number}");
+        // No look has seen it yet, or one has.
+        fs::write(scratch.path().join("new"), "railweave-policy 1\nttl forever\nany -> policy static\n").unwrap();
+        fs::rename(scratch.path().join("new"), scratch.run_dir().policy_file()).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(60 * number));
+        let error = scratch.error(&["drain", &port]);
+        assert!(error.contains("was written by somebody else"), "{error}");
+        assert!(scratch.error(&["drain", &port]).contains("was written by somebody else"));
+        fs::remove_file(scratch.run_dir().policy_file()).unwrap();
+    }
+}
+
+#[test]
+fn an_order_that_another_one_has_given_is_waited_for() {
+    let scratch = Scratch::new("agent-twice");
+    let _agent = Agent::start(&scratch, "");
+    for port in ["eth1", "eth2", "eth3"] {
+        let drain = || scratch.command(&["drain", port]).stdout(Stdio::null()).spawn().unwrap();
+        for mut order in [drain(), drain(), drain()] {
+            assert!(order.wait().unwrap().success());
+            assert!(scratch.file().is_some_and(|file| file.contains(&format!("# drained {port}\n"))), "{port}");
+        }
     }
 }

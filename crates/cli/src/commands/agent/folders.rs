@@ -217,7 +217,10 @@ impl Watched {
                 return Err(foreign(&path));
             }
             Ok(None) => {
-                return Err(format!("another agent steers \"{path}\"; this one only watches there until that ends"));
+                return Err(format!(
+                    "another agent steers \"{path}\", or an order is being given there; this agent only watches there \
+                     until that ends"
+                ));
             }
             Err(error) => return Err(format!("\"{path}/agent.lock\" {error}")),
         }

@@ -70,10 +70,14 @@ pub(super) fn run(
             break;
         }
     }
-    let troubles = || outcomes.iter().filter_map(|outcome| outcome.trouble.as_ref());
-    let error = error
-        .or_else(|| troubles().find_map(|it| if let Trouble::Failed(text) = it { Some(text.clone()) } else { None }));
-    let late = troubles().find_map(|it| if let Trouble::Late(text) = it { Some(text.clone()) } else { None });
+    // With the last order, the file has all before it.
+    let (mut late, mut failed) = (None, None);
+    match outcomes.last().and_then(|outcome| outcome.trouble.clone()) {
+        Some(Trouble::Late(reason)) => late = Some(reason),
+        Some(Trouble::Failed(reason)) => failed = Some(reason),
+        None => {}
+    }
+    let error = error.or(failed);
     let (effects, damaged) = match (&folder, is_trial) {
         (Some(folder), true) => effects(folder, &outcomes)?,
         _ => (Vec::new(), Vec::new()),

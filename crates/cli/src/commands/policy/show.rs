@@ -70,10 +70,20 @@ impl View {
             Err(error) if error.is_missing() => None,
             Err(error) => return Err(printable(&error.to_string())),
         };
-        let (by, agent_version, mut trouble, mut in_force) = match Orders::look(run_dir) {
-            Ok(orders) => {
-                let standing = orders.standing();
-                let trouble = orders.trouble().map(str::to_owned).or_else(|| standing.as_ref().err().cloned());
+        let look = || {
+            let orders = Orders::look(run_dir)?;
+            let standing = orders.standing();
+            Ok((orders, standing))
+        };
+        let looked = match look() {
+            // The agent may have ended in between.
+            Ok((_, Err(_))) => look(),
+            looked => looked,
+        };
+        let (by, agent_version, mut trouble, mut in_force) = match looked {
+            Ok((orders, standing)) => {
+                let trouble = orders.trouble().or(orders.failure()).map(str::to_owned);
+                let trouble = trouble.or_else(|| standing.as_ref().err().cloned());
                 let by = orders.trouble().is_none().then(|| orders.by());
                 (by, orders.version(), trouble, standing.unwrap_or_default())
             }

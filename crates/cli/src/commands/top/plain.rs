@@ -7,6 +7,7 @@ use super::looks::Looks;
 use super::rows::{About, Row};
 use crate::output::{print, printable};
 use crate::words::{duration, rate};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::error::Error;
 use std::thread::sleep;
 use std::time::Duration;
@@ -21,12 +22,24 @@ pub(super) fn run(mut looks: Looks, every: Duration, count: Option<u64>) -> Resu
     let mut looks_so_far = 0;
     while count.is_none_or(|count| looks_so_far < count) {
         sleep(every);
+        if is_output_closed() {
+            return Ok(());
+        }
         looks_so_far += 1;
         for line in lines.look(&mut board, looks.look()) {
             print(line)?;
         }
     }
     Ok(())
+}
+
+/// Returns true if standard output is a pipe that nobody reads any more: while there is nothing to write, no write says
+/// so.
+fn is_output_closed() -> bool {
+    let stdout = std::io::stdout();
+    let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
+    let is_known = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok();
+    is_known && fds[0].revents().contains(PollFlags::ERR)
 }
 
 /// The lines so far.

@@ -166,6 +166,7 @@ impl Canvas<'_> {
         let (text, style) = self.orders(board);
         let troubles = match board.troubles.len() {
             0 => String::new(),
+            1 => "; 1 file or folder cannot be used".to_owned(),
             count => format!("; {count} files or folders cannot be used"),
         };
         self.text(area.x, area.y + 1, area.width, &(text + &troubles), style);

@@ -41,7 +41,9 @@ impl AtRunDirs {
         if at.elapsed() >= SAME_VERSION {
             (*version, *at) = (orders.version(), Instant::now());
         }
-        version.as_ref().map_or("agent".to_owned(), |version| format!("agent {version}"))
+        let version = version.as_ref().map_or(String::new(), |version| format!(" {version}"));
+        let failure = if orders.failure().is_some() { " cannot write its policy file" } else { "" };
+        format!("agent{version}{failure}")
     }
 }
 

@@ -7,13 +7,14 @@ use super::looks::{Looks, Watcher, host};
 use super::screen::draw;
 use super::style::Look;
 use ratatui::DefaultTerminal;
+use ratatui::backend::{Backend, ClearType};
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, DisableBracketedPaste, EnableBracketedPaste, Event};
 use ratatui::crossterm::execute;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::error::Error;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
@@ -110,7 +111,7 @@ fn give_back() {
 /// Shows the screen.
 pub(super) fn run(looks: Looks, every: Duration, count: Option<u64>, look: Look) -> Result<(), Box<dyn Error>> {
     let is_told = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT] {
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
         let failed = |error| format!("signals cannot be waited for: {error}; try --plain, which does not");
         // The second one ends it wherever it is.
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&is_told)).map_err(failed)?;
@@ -189,7 +190,11 @@ impl Session {
                     Effect::None => {}
                     Effect::Quit => return Ok(()),
                     Effect::Suspend => terminal.suspend()?,
-                    Effect::Redraw => terminal.0.clear().map_err(lost)?,
+                    Effect::Redraw => {
+                        // Unlike ratatui's own, this asks the terminal nothing, which may not answer.
+                        terminal.0.backend_mut().clear_region(ClearType::All).map_err(lost)?;
+                        terminal.0.swap_buffers();
+                    }
                     Effect::Faster => self.every = (self.every / 2).max(FASTEST.min(self.every)),
                     Effect::Slower => self.every = (self.every * 2).min(SLOWEST.max(self.every)),
                     Effect::Order(order) => hands.give(order),
