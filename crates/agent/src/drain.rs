@@ -43,7 +43,7 @@ impl Reason {
     /// Returns the way in which a port is given back: the end of a sentence.
     fn end(self, port: &str) -> String {
         match self {
-            Self::Operator => format!("give the order `railweave policy clear {port}`"),
+            Self::Operator => format!("order `railweave policy clear {port}`"),
             Self::Configuration => "take it out of `drain` in the configuration, and reload it".to_owned(),
             Self::Sick => {
                 "mend its link: the agent uses it once it was well for long enough (avoid-sick in docs/agent.md)"

@@ -59,6 +59,8 @@ struct RunDir {
 #[derive(Deserialize)]
 struct Given {
     #[serde(default)]
+    carried_out: Option<bool>,
+    #[serde(default)]
     late: bool,
     #[serde(default)]
     failed: Vec<FailedRunDir>,
@@ -288,7 +290,7 @@ impl Agent {
         rules: &[OrderedRule],
         is_trial: bool,
         mut done: impl FnMut(Outcome),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), String> {
         let present = self.rules()?.ok_or_else(|| self.too_old())?;
         let present: Vec<_> = present.iter().take(MOST).map(|it| (key(&it.matchers), &it.actions)).collect();
         // All together may be as they are, although each would come first.
@@ -296,8 +298,13 @@ impl Agent {
         let mut keys = HashSet::new();
         let after: Vec<_> = new.chain(present.iter().cloned()).filter(|(key, _)| keys.insert(key.clone())).collect();
         let is_same = after == present;
-        for rule in rules.iter().rev() {
-            done(if is_same { self.set_before(rule, is_trial)? } else { self.set_one(rule, is_trial)? });
+        for (count, rule) in rules.iter().rev().enumerate() {
+            let outcome = if is_same { self.set_before(rule, is_trial)? } else { self.set_one(rule, is_trial)? };
+            let is_late = outcome.is_late();
+            done(outcome);
+            if is_late && count + 1 < rules.len() {
+                return Err("the rules after that were not set; try again".to_owned());
+            }
         }
         Ok(())
     }
@@ -364,14 +371,16 @@ impl Agent {
     }
 
     /// Returns the say of an answer for the run dir, and for others.
-    fn sent(&self, Given { late, failed, not_steered }: Given) -> Sent {
+    fn sent(&self, Given { carried_out, late, failed, not_steered }: Given) -> Sent {
         let is_here = |it: &&FailedRunDir| self.is_run_dir(&it.run_dir);
         let others = failed.iter().take(MOST).filter(|it| !is_here(it)).count();
         let trouble = if late {
             Some(self.late())
         } else {
-            let here = failed.iter().chain(&not_steered).take(MOST).find(is_here);
-            here.map(|it| self.failed(&it.reason))
+            let mut here = failed.iter().chain(&not_steered).take(MOST).filter(is_here);
+            let is_gone = carried_out == Some(false) && failed.is_empty();
+            let gone = || is_gone.then(|| self.failed("it steers no folder now"));
+            here.next().map(|it| self.failed(&it.reason)).or_else(gone)
         };
         let notes = (others > 0).then(|| {
             format!("the policy files of {others} other folders could not be written; see the findings of the agent")
@@ -404,20 +413,25 @@ impl Agent {
             let present = self.lines(users.into_iter().map(|user| (user.user, user.rules)))?;
             preview = Some(Preview { before: present.clone(), after: present });
         } else {
-            trouble = self.settle(|standing| holds(standing, &order))?;
+            let rules = match order {
+                Order::Set { .. } => self.rules()?.unwrap_or_default(),
+                _ => Vec::new(),
+            };
+            trouble = self.settle(|standing, is_in_force| holds(standing, is_in_force, &order, &rules))?;
         }
         Ok(Outcome { order, is_changed: false, notes: vec![note], trouble, preview })
     }
 
     /// Waits until the policy file is as an order wants it that the agent has already: its look may be awaited still,
     /// or have no room. Returns the trouble if it is not.
-    pub(super) fn settle(&self, is_so: impl Fn(&Standing) -> bool) -> Result<Option<Trouble>, Failure> {
+    pub(super) fn settle(&self, is_so: impl Fn(&Standing, bool) -> bool) -> Result<Option<Trouble>, Failure> {
         let begin = Instant::now();
         loop {
             let folder = Folder::open(&self.run_dir).ok();
             let found = folder.as_ref().and_then(|folder| Found::read(folder, now()).ok()).flatten();
+            let is_in_force = found.as_ref().is_some_and(Found::is_in_force);
             let standing = found.and_then(|found| found.standing().ok()).unwrap_or_default();
-            if is_so(&standing) {
+            if is_so(&standing, is_in_force) {
                 return Ok(None);
             }
             let users: Vec<User> = self.client.get("/api/v1/users")?;
@@ -453,17 +467,16 @@ impl Sent {
     }
 }
 
-/// Returns true if a policy file with these orders has that order.
-fn holds(standing: &Standing, order: &Order) -> bool {
+/// Returns true if a policy file with these orders has that order. `all` are the agent's rules: the place of a rule
+/// among others matters too.
+fn holds(standing: &Standing, is_in_force: bool, order: &Order, all: &[Rule]) -> bool {
     let mut drained = standing.drained();
-    let mut rules = standing.rules();
+    let mut rules = standing.rules().map(|rule| (key(&rule.matchers), &rule.actions));
     match order {
-        Order::Drain { port } => drained.any(|drained| drained == port),
+        Order::Drain { port } => is_in_force && drained.any(|drained| drained == port),
         Order::GiveBack { port } => drained.all(|drained| drained != port),
-        Order::Set { matchers, actions } => {
-            rules.any(|rule| key(&rule.matchers) == key(matchers) && rule.actions == *actions)
-        }
-        Order::Clear { matchers } => rules.all(|rule| key(&rule.matchers) != key(matchers)),
+        Order::Set { .. } => is_in_force && rules.eq(all.iter().map(|rule| (key(&rule.matchers), &rule.actions))),
+        Order::Clear { matchers } => rules.all(|(known, _)| known != key(matchers)),
     }
 }
 

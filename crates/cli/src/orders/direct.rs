@@ -229,13 +229,16 @@ impl Direct {
             });
         }
         let is_new = changes.iter().any(|change| change.is_new);
-        settle(&mut outcomes, changes, is_new && (self.ttl.is_some() || !holds));
-        if is_new && (self.ttl.is_some() || !holds) {
+        let is_moved = is_new && (self.ttl.is_some() || !holds);
+        settle(&mut outcomes, changes, is_moved);
+        if is_moved {
             notes.extend(end(found.as_ref(), self.ttl_s()));
         }
         if let Some(last) = outcomes.last_mut() {
             last.notes.extend(notes);
         }
+        notes_of_sick(&standing, has_changed || is_moved, &mut outcomes);
+        let standing = if has_changed || is_moved { kept(&standing) } else { standing };
         self.trial = Some(Trial { standing, holds: if is_new { self.ttl.is_none() } else { holds } });
         Ok(outcomes)
     }
@@ -257,6 +260,7 @@ impl Direct {
         }
         let failed = |error| format!("\"{}\" {error}; the orders are as they were", shown.display());
         let mut notes: Vec<String> = note.into_iter().collect();
+        notes_of_sick(&standing, true, &mut outcomes);
         let standing = kept(&standing);
         if standing.is_empty() {
             folder.remove_policy().map_err(failed)?;
@@ -279,6 +283,18 @@ impl Direct {
             last.notes.extend(notes);
         }
         Ok(outcomes)
+    }
+}
+
+/// Notes which sick ports are in use again once the file `is_written`.
+fn notes_of_sick(standing: &Standing, is_written: bool, outcomes: &mut [Outcome]) {
+    let ports: Vec<&str> = standing.sick().map(|(port, _)| port).collect();
+    if let (true, false, Some(last)) = (is_written, ports.is_empty(), outcomes.last_mut()) {
+        let ports = ports.join(", ");
+        last.notes.push(format!(
+            "sick ports are in use again ({ports}): without an agent, nobody sees when they are well; try `railweave \
+             policy drain`"
+        ));
     }
 }
 

@@ -244,7 +244,7 @@ impl Orders {
     ) -> Result<(), String> {
         match &mut self.taker {
             // Each comes before those that are there.
-            Taker::Agent(agent) => Ok(agent.set(rules, dry_run, done)?),
+            Taker::Agent(agent) => agent.set(rules, dry_run, done),
             Taker::Elsewhere(_, reason) => Err(reason.clone()),
             Taker::File(direct) => {
                 direct.set(rules, dry_run)?.into_iter().for_each(done);
@@ -279,19 +279,30 @@ impl Orders {
             // A file keeps sick ports drained too, and has nobody who sees that they are well.
             Taker::File(_) | Taker::Elsewhere(..) => drains.into_iter().map(|drained| drained.port).collect(),
         };
+        let mut is_late = false;
         for port in ports {
             let outcome = self.give_back(&port, dry_run)?;
+            is_late = outcome.is_late();
             if outcome.is_changed {
                 done(outcome);
             }
+            if is_late {
+                break;
+            }
         }
+        // Once nobody knows if an order is carried out, each of the others would be waited for as long.
         for rule in &rules {
-            done(self.clear(&rule.matchers, dry_run)?);
+            if is_late {
+                break;
+            }
+            let outcome = self.clear(&rule.matchers, dry_run)?;
+            is_late = outcome.is_late();
+            done(outcome);
         }
         // The agent may have taken back what its file still says.
         if let (Taker::Agent(agent), false) = (&self.taker, dry_run)
             && let Some(trouble) =
-                agent.settle(|file| file.drained().next().is_none() && file.rules().next().is_none())?
+                agent.settle(|file, _| file.drained().next().is_none() && file.rules().next().is_none())?
         {
             return Err(trouble.into());
         }
@@ -310,6 +321,8 @@ fn find_agent(folder: &Folder) -> Result<(Agent, Option<String>), Option<String>
     folders.dedup();
     folders.retain(|own| own != folder.path());
     let own = folders.iter().filter_map(|own| Folder::open(own).ok());
+    let user = rustix::process::geteuid().as_raw();
+    let own = own.filter(|own| own.owner() == user);
     let mut clients: Vec<Client> = std::iter::once(Client::of(folder)).chain(own.map(|own| Client::of(&own))).collect();
     // In a folder of another user, anybody may say to be an agent, so one of this user, root, comes first.
     if folder.owner() != rustix::process::geteuid().as_raw() {

@@ -71,6 +71,13 @@ pub(crate) struct Outcome {
     pub(crate) preview: Option<Preview>,
 }
 
+impl Outcome {
+    /// Returns true if nobody knows yet if it is carried out.
+    pub(crate) fn is_late(&self) -> bool {
+        matches!(self.trouble, Some(Trouble::Late(_)))
+    }
+}
+
 /// The reason why an order that is taken may not be carried out: a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {

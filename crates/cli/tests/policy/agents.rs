@@ -344,3 +344,25 @@ fn an_order_that_another_one_has_given_is_waited_for() {
         }
     }
 }
+
+#[test]
+fn an_order_that_is_in_the_file_does_not_hide_one_that_is_not() {
+    let scratch = Scratch::new("agent-hides");
+    let _agent = Agent::start(&scratch, "");
+    scratch.said(&["drain", "eth0"]);
+    scratch.said(&["set", "peer=a -> policy speed", "peer=b -> policy speed"]);
+    fs::create_dir(scratch.run_dir().path().join("policy.new")).unwrap();
+    for _ in 0..2 {
+        assert!(scratch.error(&["drain", "eth1", "eth0"]).contains("cannot carry it out yet"));
+        assert!(scratch.error(&["clear", "peer=a", "peer=nobody"]).contains("cannot carry it out yet"));
+    }
+    fs::remove_dir(scratch.run_dir().path().join("policy.new")).unwrap();
+    scratch.said(&["set", "peer=a -> policy speed", "peer=b -> policy speed"]);
+    fs::create_dir(scratch.run_dir().path().join("policy.new")).unwrap();
+    for _ in 0..2 {
+        // It is in the file, and in the wrong place.
+        assert!(scratch.error(&["set", "peer=b -> policy speed"]).contains("cannot carry it out yet"));
+    }
+    scratch.said(&["clear", "--all"]);
+    assert!(scratch.file().is_none());
+}

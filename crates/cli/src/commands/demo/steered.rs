@@ -124,13 +124,17 @@ fn steer(
              clear {port}`"
         ));
     }
-    let ordered = || format!("port {port} is to be empty, by {}", orders.by());
-    let from_s = tell(outcome.trouble.map_or_else(ordered, String::from));
+    let from_s = tell(format!("port {port} is to be empty, by {}", orders.by()));
     let is_early = is_stopped(time * 2 / 3);
     // Whoever took the first order may be gone. This one comes whatever happened meanwhile.
     let given_back = Orders::find(run_dir).and_then(|mut orders| orders.give_back(&port, false));
     let advice = |error| format!("{error}; port {port} may be drained still: try `railweave policy clear {port}`");
-    given_back.map_err(advice)?;
+    if let Some(trouble) = given_back.map_err(advice)?.trouble {
+        return Err(advice(trouble.into()));
+    }
     let to_s = tell(format!("port {port} is given back"));
+    if let Some(trouble) = outcome.trouble {
+        return Err(trouble.into());
+    }
     if is_early { Err(ended()) } else { Ok((from_s?, to_s?)) }
 }

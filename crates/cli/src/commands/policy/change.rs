@@ -56,8 +56,12 @@ pub(super) fn run(
     }
     let folder = Folder::open(orders.run_dir().path()).ok();
     let warnings = warnings(&wanted, folder.as_ref());
-    let (mut outcomes, mut error) = (Vec::new(), None);
+    let (mut outcomes, mut error): (Vec<Outcome>, _) = (Vec::new(), None);
     for order in &wanted {
+        if outcomes.last().is_some_and(Outcome::is_late) {
+            error = Some("the orders after that were not given".to_owned());
+            break;
+        }
         let outcome = match order {
             Wanted::Drain(port) => orders.drain(port, is_trial).map(|outcome| outcomes.push(outcome)),
             Wanted::GiveBack(port) => orders.give_back(port, is_trial).map(|outcome| outcomes.push(outcome)),
@@ -70,14 +74,17 @@ pub(super) fn run(
             break;
         }
     }
-    // With the last order, the file has all before it.
-    let (mut late, mut failed) = (None, None);
-    match outcomes.last().and_then(|outcome| outcome.trouble.clone()) {
-        Some(Trouble::Late(reason)) => late = Some(reason),
-        Some(Trouble::Failed(reason)) => failed = Some(reason),
-        None => {}
-    }
-    let error = error.or(failed);
+    let (late, failed) = match trouble(&outcomes) {
+        // The file was looked at in the end.
+        _ if matches!(wanted[..], [Wanted::ClearAll]) => (None, None),
+        Some(Trouble::Late(reason)) => (Some(reason), None),
+        Some(Trouble::Failed(reason)) => (None, Some(reason)),
+        None => (None, None),
+    };
+    let error = match (&late, error) {
+        (Some(late), Some(error)) => Some(format!("{late}; {error}")),
+        (_, error) => error.or(failed),
+    };
     let (effects, damaged) = match (&folder, is_trial) {
         (Some(folder), true) => effects(folder, &outcomes)?,
         _ => (Vec::new(), Vec::new()),
@@ -99,6 +106,19 @@ pub(super) fn run(
         report.effects.reverse();
     }
     Ok(report)
+}
+
+/// Returns the trouble that the orders have in the end: a file that is written with a later order has those before it.
+fn trouble(outcomes: &[Outcome]) -> Option<Trouble> {
+    let mut trouble: Option<Trouble> = None;
+    for outcome in outcomes {
+        match &outcome.trouble {
+            Some(other) => trouble = Some(other.clone()),
+            None if outcome.is_changed => trouble = None,
+            None => {}
+        }
+    }
+    trouble
 }
 
 /// Prints as JSON why no order could be given.

@@ -314,7 +314,7 @@ impl Board {
         let weights: String = text.split_whitespace().collect();
         let action = match &*weights {
             "" if !stands => {
-                self.hint("weights: none are given and none stand, so nothing is ordered");
+                self.hint("weights: none are given and none are known to stand, so nothing is ordered");
                 return None;
             }
             "" => Action::Clear(matchers),

@@ -26,7 +26,7 @@ pub(super) struct AtRunDirs {
     /// The errors of the last attempts, and the times until which they stand.
     failed: HashMap<PathBuf, (String, Instant)>,
     /// The versions of agents by their sockets, and the times at which they said it: it is in an answer that is large.
-    versions: HashMap<PathBuf, (Option<String>, Instant)>,
+    versions: HashMap<PathBuf, (String, Instant)>,
 }
 
 impl AtRunDirs {
@@ -37,11 +37,13 @@ impl AtRunDirs {
             By::File { .. } => return "no agent".to_owned(),
             By::Agent { socket } => socket,
         };
-        let (version, at) = self.versions.entry(socket).or_insert_with(|| (orders.version(), Instant::now()));
-        if at.elapsed() >= SAME_VERSION {
-            (*version, *at) = (orders.version(), Instant::now());
-        }
-        let version = version.as_ref().map_or(String::new(), |version| format!(" {version}"));
+        let known = self.versions.get(&socket).filter(|(_, at)| at.elapsed() < SAME_VERSION);
+        let version = known.map(|(version, _)| version.clone()).or_else(|| {
+            let version = orders.version()?;
+            self.versions.insert(socket, (version.clone(), Instant::now()));
+            Some(version)
+        });
+        let version = version.map_or(String::new(), |version| format!(" {version}"));
         let failure = if orders.failure().is_some() { " cannot write its policy file" } else { "" };
         format!("agent{version}{failure}")
     }
@@ -64,7 +66,7 @@ impl Found {
         let phase = |phase: Option<String>| phase.unwrap_or_default().replace('_', " ");
         let drained = drains.into_iter().take(MOST_DRAINED);
         // Without an agent, sick ports can be given back too.
-        let is_file = !self.orders.has_agent();
+        let is_file = !self.orders.has_agent() && self.orders.trouble().is_none();
         let drained = drained.map(|it| Drained::new(&it.port, phase(it.phase), &it.reasons, is_file));
         let rules = rules.into_iter().map(|rule| (rule.matchers, rule.actions));
         Ok(Standing { who: self.who.clone(), drained: drained.collect(), rules: rules.collect() })

@@ -402,7 +402,7 @@ fn weights_are_written_for_the_selected_peer() {
     story.board.take_answers(Vec::new(), AllStanding::new());
     story.press(KeyCode::Char('w'));
     assert_eq!(story.press(KeyCode::Enter), Effect::None);
-    assert!(story.text(120, 24, LOOK).contains("none are given and none stand"));
+    assert!(story.text(120, 24, LOOK).contains("none are given and none are known to stand"));
     story.type_in("w1");
     assert_eq!((story.press(KeyCode::Esc), &story.board.prompt), (Effect::None, &None));
     story.processes[0].state.devices[0].name = "a device".into();
