@@ -97,7 +97,7 @@ fn steer(
     stopped: &Receiver<()>,
     json: bool,
 ) -> Result<(f64, f64), String> {
-    let ended = || "the traffic ended before --steer could give an order; try a longer --seconds".to_owned();
+    let ended = || "the traffic ended before --steer had given both orders; try a longer --seconds".to_owned();
     let begin = begin.recv().map_err(|_| ended())?;
     let is_stopped = |after: Duration| {
         let wait = (begin + after).saturating_duration_since(Instant::now());
