@@ -305,6 +305,10 @@ impl Screen {
         self.seen.lock().unwrap().screen().alternate_screen()
     }
 
+    fn hides_cursor(&self) -> bool {
+        self.seen.lock().unwrap().screen().hide_cursor()
+    }
+
     fn ends(&mut self) -> Option<i32> {
         let child = &mut self.child.0;
         railweave_patience::until("the end of top", || child.try_wait().unwrap()).code()
@@ -312,6 +316,7 @@ impl Screen {
 
     fn is_given_back(&self) {
         railweave_patience::until("the terminal's first screen", || (!self.is_taken()).then_some(()));
+        railweave_patience::until("the cursor", || (!self.hides_cursor()).then_some(()));
         assert!(!self.is_raw());
     }
 
@@ -328,7 +333,7 @@ fn the_screen_is_drawn_obeys_keys_and_leaves_the_terminal_as_it_was() {
     let _job = Job::new(&dir, 1, "node8");
     let mut screen = Screen::new(&mut top(&dir), 80, 24);
     screen.until("node8 by eth0+eth1");
-    assert!(screen.is_raw() && screen.is_taken());
+    assert!(screen.is_raw() && screen.is_taken() && screen.hides_cursor());
     screen.press("?");
     screen.until("keys and columns");
     screen.press("x");
@@ -337,6 +342,25 @@ fn the_screen_is_drawn_obeys_keys_and_leaves_the_terminal_as_it_was() {
     screen.resize(200, 50);
     screen.until("FLIGHT");
     assert!(screen.has_colours());
+    screen.press("q");
+    assert_eq!(screen.ends(), Some(0));
+    screen.is_given_back();
+}
+
+#[test]
+fn a_terminal_of_no_size_or_a_huge_one_is_drawn() {
+    let scratch = Scratch::new("sizes");
+    let dir = scratch.run_dir();
+    let _job = Job::new(&dir, 1, "node8");
+    let mut screen = Screen::new(&mut top(&dir), 90, 24);
+    screen.until("node8 by eth0+eth1");
+    for (columns, rows, words) in [(u16::MAX, u16::MAX, " "), (0, 0, "node8 by eth0+eth1")] {
+        // Its user's window stays as it is, and is empty.
+        screen.seen.lock().unwrap().process(b"\x1b[2J\x1b[H");
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&screen.side, size).unwrap();
+        screen.until(words);
+    }
     screen.press("q");
     assert_eq!(screen.ends(), Some(0));
     screen.is_given_back();

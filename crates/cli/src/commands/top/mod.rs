@@ -15,6 +15,7 @@ mod looks;
 mod plain;
 mod rows;
 mod screen;
+mod sheet;
 mod steerer;
 mod style;
 mod terminal;

@@ -7,12 +7,11 @@ use super::events::Shown;
 use super::hands::Drained;
 use super::keys::HELP;
 use super::rows::{About, Row, counts, failed, worst};
+use super::sheet::Sheet;
 use super::style::Look;
 use crate::output::printable;
 use crate::words::{ago, duration, rate};
 use railweave_telemetry::RailState;
-use ratatui::Frame;
-use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::Span;
@@ -35,10 +34,9 @@ struct Parts {
 }
 
 /// Draws the screen.
-pub(super) fn draw(frame: &mut Frame<'_>, board: &Board, look: Look) {
-    let area = frame.area();
-    let buffer = frame.buffer_mut();
-    let mut canvas = Canvas { buffer, look };
+pub(super) fn draw(sheet: &mut Sheet, board: &Board, look: Look) {
+    let area = sheet.area();
+    let mut canvas = Canvas { sheet, look };
     if area.width < LEAST.0 || area.height < LEAST.1 {
         let text = format!("too small; try {} x {}", LEAST.0, LEAST.1);
         return canvas.text(area.x, area.y, area.width, &text, Style::new());
@@ -78,9 +76,9 @@ fn parts(area: Rect, board: &Board, rows: usize) -> Parts {
     }
 }
 
-/// The cells of the screen.
+/// The cells of the screen, and how it looks.
 struct Canvas<'a> {
-    buffer: &'a mut Buffer,
+    sheet: &'a mut Sheet,
     look: Look,
 }
 
@@ -97,10 +95,10 @@ impl Canvas<'_> {
             self.signs(x, y, shown, text.chars(), style);
             x + shown
         } else {
-            self.buffer.set_stringn(x, y, &text, shown.into(), style).0
+            self.sheet.text(x, y, shown, &text, style)
         };
         if is_long {
-            self.buffer.set_stringn(end, y, self.look.either("…", "~"), 1, style);
+            self.sheet.text(end, y, 1, self.look.either("…", "~"), style);
         }
     }
 
@@ -127,10 +125,8 @@ impl Canvas<'_> {
     /// Writes signs that take a column each, as many as there is room for: without a search for their widths, which is
     /// most of the cost of other texts.
     fn signs(&mut self, x: u16, y: u16, width: u16, signs: impl Iterator<Item = char>, style: Style) {
-        for (x, sign) in (x..x + width).zip(signs) {
-            if let Some(cell) = self.buffer.cell_mut((x, y)) {
-                cell.set_char(sign).set_style(style);
-            }
+        for (cell, sign) in self.sheet.cells(x, y).iter_mut().take(width.into()).zip(signs) {
+            cell.set_char(sign).set_style(style);
         }
     }
 
@@ -212,7 +208,7 @@ impl Canvas<'_> {
     fn table(&mut self, area: Rect, board: &Board, rows: &[Row<'_>]) {
         let columns = columns(area.width);
         let head = Style::new().add_modifier(self.look.selected());
-        self.buffer.set_style(Rect { height: 1, ..area }, head);
+        self.sheet.style(area.x, area.y, area.width, head);
         for placed in &columns {
             let Placed { column, x, width } = *placed;
             let is_sorted = column.is_sorted(board.sort);
@@ -257,8 +253,8 @@ impl Canvas<'_> {
         let is_text = |placed: &&Placed| !matches!(placed.column, Column::Bar | Column::Past);
         for (place, Placed { x, width, .. }) in columns.iter().enumerate().filter(|(_, placed)| is_text(placed)) {
             let gap = u16::from(columns.get(place + 1).as_ref().is_some_and(is_text));
-            let cells = Rect { x: row.x + x, width: width + gap, ..row };
-            self.buffer.set_style(cells, Style::new().add_modifier(self.look.selected()));
+            let style = Style::new().add_modifier(self.look.selected());
+            self.sheet.style(row.x + x, row.y, width + gap, style);
         }
     }
 

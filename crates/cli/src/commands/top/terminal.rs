@@ -5,21 +5,24 @@ use super::hands::Hands;
 use super::keys::{Effect, paste, press};
 use super::looks::{Looks, Watcher, host};
 use super::screen::draw;
+use super::sheet::Sheet;
 use super::style::Look;
-use ratatui::DefaultTerminal;
-use ratatui::backend::{Backend, ClearType};
-use ratatui::crossterm::cursor::Show;
+use ratatui::backend::{Backend, ClearType, CrosstermBackend};
+use ratatui::crossterm::cursor::{Hide, Show};
 use ratatui::crossterm::event::{self, DisableBracketedPaste, EnableBracketedPaste, Event};
 use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
+use ratatui::layout::Size;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
+use rustix::termios::tcgetwinsize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::error::Error;
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
-use std::mem::ManuallyDrop;
+use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -35,16 +38,52 @@ const LONGEST: Duration = Duration::from_millis(500);
 const SOON: Duration = Duration::from_millis(20);
 const LATER: Duration = Duration::from_millis(50);
 
+/// The room for the text of a frame, in bytes; a larger one is written in parts.
+const FRAME: usize = 64 << 10;
+
 /// The time for which the end waits for answers to orders.
 const ANSWERS: Duration = Duration::from_secs(10);
 
-/// A terminal that is as it was before at the end, however that comes. ratatui's own end would panic if the terminal is
-/// gone, because it says so there.
-struct Taken(ManuallyDrop<DefaultTerminal>);
+/// The size of a terminal that does not know its own, as those of serial lines.
+const USUAL: Size = Size { width: 80, height: 24 };
 
-impl Taken {
+/// A terminal that is as it was before at the end, however that comes.
+struct Screen {
+    /// A frame is written at once.
+    backend: CrosstermBackend<BufWriter<Stdout>>,
+    sheet: Sheet,
+}
+
+impl Screen {
     fn take() -> Result<Self, String> {
-        Ok(Self(ManuallyDrop::new(taken()?)))
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            give_back();
+            before(panic);
+        }));
+        let backend = CrosstermBackend::new(BufWriter::with_capacity(FRAME, io::stdout()));
+        let screen = Self { backend, sheet: Sheet::default() };
+        take()?;
+        Ok(screen)
+    }
+
+    /// Draws a frame.
+    fn draw(&mut self, board: &Board, look: Look) -> io::Result<()> {
+        let size = size()?;
+        if size != self.sheet.size() {
+            self.sheet = Sheet::new(size);
+            self.backend.clear_region(ClearType::All)?;
+        }
+        draw(&mut self.sheet, board, look);
+        self.backend.draw(self.sheet.changes())?;
+        Backend::flush(&mut self.backend)?;
+        self.sheet.turn();
+        Ok(())
+    }
+
+    /// Makes the next frame draw everything, whatever the terminal shows.
+    fn forget(&mut self) {
+        self.sheet = Sheet::default();
     }
 
     /// Gives the terminal back, and stops until the user comes again.
@@ -52,25 +91,39 @@ impl Taken {
         give_back();
         // The shell sees it stopped; from here on it goes on.
         let _ = kill_process(getpid(), Signal::TSTP);
-        self.0 = ManuallyDrop::new(taken()?);
-        Ok(())
+        self.forget();
+        take()
     }
 }
 
-impl Drop for Taken {
+impl Drop for Screen {
     fn drop(&mut self) {
         give_back();
     }
 }
 
-fn taken() -> Result<DefaultTerminal, String> {
-    let failed = |error: io::Error| {
-        format!("the terminal cannot be used: {error}; allowed: one with cursor keys; try --plain, which writes lines")
+fn take() -> Result<(), String> {
+    let take = || {
+        enable_raw_mode()?;
+        // Without bracketed paste, a text that is pasted would be keys.
+        execute!(io::stdout(), EnterAlternateScreen, EnableBracketedPaste, Hide)
     };
-    let terminal = ratatui::try_init().map_err(failed)?;
-    // Otherwise a text that is pasted would be keys.
-    execute!(io::stdout(), EnableBracketedPaste).map_err(failed)?;
-    Ok(terminal)
+    take().map_err(|error: io::Error| {
+        format!("the terminal cannot be used: {error}; allowed: one with cursor keys; try --plain, which writes lines")
+    })
+}
+
+fn give_back() {
+    // A terminal that is gone needs nothing back. The modes of the line matter most.
+    let _ = disable_raw_mode();
+    let _ = execute!(io::stdout(), DisableBracketedPaste, LeaveAlternateScreen, Show);
+}
+
+/// Returns the size of the terminal. crossterm would open /dev/tty for it, for each frame.
+fn size() -> io::Result<Size> {
+    let size = tcgetwinsize(io::stdout())?;
+    let size = Size { width: size.ws_col, height: size.ws_row };
+    Ok(if size.width == 0 || size.height == 0 { USUAL } else { size })
 }
 
 /// The terminal's keys, as crossterm finds them: standard input, or /dev/tty if that is something else.
@@ -102,12 +155,6 @@ impl Keys {
     }
 }
 
-fn give_back() {
-    // A terminal that is gone needs nothing back.
-    let _ = execute!(io::stdout(), DisableBracketedPaste, Show);
-    let _ = ratatui::try_restore();
-}
-
 /// Shows the screen.
 pub(super) fn run(looks: Looks, every: Duration, count: Option<u64>, look: Look) -> Result<(), Box<dyn Error>> {
     let is_told = Arc::new(AtomicBool::new(false));
@@ -121,8 +168,8 @@ pub(super) fn run(looks: Looks, every: Duration, count: Option<u64>, look: Look)
     let watcher = Watcher::new(looks);
     let watcher = watcher.map_err(|error| format!("no thread can be started: {error}; try a higher `ulimit -u`"))?;
     let mut session = Session { board: Board::new(host()), watcher, every, count, looks_so_far: 0 };
-    let terminal = Taken::take()?;
-    let result = session.run(terminal, &hands, &is_told, look);
+    let screen = Screen::take()?;
+    let result = session.run(screen, &hands, &is_told, look);
     // The terminal is as it was.
     let (answers, outstanding) = hands.finish(ANSWERS);
     for answer in answers {
@@ -147,7 +194,7 @@ struct Session {
 impl Session {
     fn run(
         &mut self,
-        mut terminal: Taken,
+        mut screen: Screen,
         hands: &Hands,
         is_told: &AtomicBool,
         look: Look,
@@ -165,7 +212,7 @@ impl Session {
                 self.board.take(found);
             }
             self.board.take_answers(hands.answers(), hands.standing(self.board.run_dirs_by_use()));
-            terminal.0.draw(|frame| draw(frame, &self.board, look)).map_err(lost)?;
+            screen.draw(&self.board, look).map_err(lost)?;
             let longest = if self.watcher.is_asked { LATER } else { LONGEST };
             // In a pause, no look is due.
             let due = if self.board.is_paused { longest } else { self.every.saturating_sub(looked.elapsed()) };
@@ -189,12 +236,8 @@ impl Session {
                 match key.map_or(Effect::None, |key| press(&mut self.board, key)) {
                     Effect::None => {}
                     Effect::Quit => return Ok(()),
-                    Effect::Suspend => terminal.suspend()?,
-                    Effect::Redraw => {
-                        // Unlike ratatui's own, this asks the terminal nothing, which may not answer.
-                        terminal.0.backend_mut().clear_region(ClearType::All).map_err(lost)?;
-                        terminal.0.swap_buffers();
-                    }
+                    Effect::Suspend => screen.suspend()?,
+                    Effect::Redraw => screen.forget(),
                     Effect::Faster => self.every = (self.every / 2).max(FASTEST.min(self.every)),
                     Effect::Slower => self.every = (self.every * 2).min(SLOWEST.max(self.every)),
                     Effect::Order(order) => hands.give(order),

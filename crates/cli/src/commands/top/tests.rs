@@ -2,209 +2,21 @@
 //!
 //! `RAILWEAVE_DRAW_SCREENS=1` draws the pictures again: look at each before it is committed.
 
-use super::board::{Board, Found};
+mod story;
+
+use self::story::{Story, member};
+use super::board::Found;
 use super::hands::{Action, AllStanding, Answer, Drained, Order, Standing};
 use super::keys::{Effect, HELP, paste, press};
 use super::plain::Lines;
 use super::rows::Sort;
-use super::screen::draw;
 use super::style::{Colours, Look};
-use crate::host::{ByRail, Counts, Noted, RailId, Rates, Source, jobs};
-use railweave_telemetry::{
-    Connection, ConnectionState, Device, Direction, Event, EventKind, Latencies, Policy, Port, Presence, Process, Rail,
-    RailState, Snapshot, State,
-};
-use ratatui::Terminal;
-use ratatui::backend::TestBackend;
+use railweave_telemetry::{ConnectionState, EventKind, Port, Presence, RailState};
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::style::Color;
-use std::collections::BTreeMap;
-use std::path::Path;
 
-const SECOND: u64 = 1_000_000_000;
 const LOOK: Look = Look { colours: Colours::Many, is_ascii: false };
-
-/// A job whose processes go on from look to look.
-struct Story {
-    board: Board,
-    now_ns: u64,
-    processes: Vec<Member>,
-}
-
-struct Member {
-    file: String,
-    state: State,
-    presence: Presence,
-    before: Option<Counts>,
-    written_ns: u64,
-    fresh: BTreeMap<RailId, Latencies>,
-}
-
-/// Returns a process with connections to each of these peers, half of them in each direction, over eth0 and eth1.
-fn member(job: &str, rank: u32, peers: &[&str], connections: u32) -> Member {
-    let connection = |number: u32| Connection {
-        number,
-        direction: if number.is_multiple_of(2) { Direction::Send } else { Direction::Receive },
-        state: ConnectionState::Open,
-        policy: Policy::Adaptive,
-        device: Some(0),
-        peer_rank: Some(8 + number % 2),
-        since_ns: SECOND,
-        messages: (number % 2 == 1).then_some(1200),
-        waited_for_cts: 3,
-        peer_host: peers[(number / connections) as usize].into(),
-        ..Connection::default()
-    };
-    let rail = |index: u32| {
-        let number = (index % 2) as u8;
-        Rail {
-            connection: index / 2,
-            number,
-            state: RailState::Up,
-            policy: Policy::Adaptive,
-            since_ns: SECOND,
-            speed_mbps: Some(100_000),
-            share: Some(if number == 0 { 49_152 } else { 16_384 }),
-            in_flight: Some(1 << 20),
-            port: Some(number.into()),
-            local: format!("10.0.{number}.7"),
-            remote: format!("10.0.{number}.8"),
-            ..Rail::default()
-        }
-    };
-    let port = |name: &str| Port { name: name.into(), fabric: "tcp".into() };
-    let all = connections * peers.len() as u32;
-    let process = Process {
-        pid: 4000 + rank,
-        host: "node7".into(),
-        rank: Some(rank),
-        job: job.into(),
-        job_variable: "SLURM_JOB_ID".into(),
-        ..Process::default()
-    };
-    let state = State {
-        process,
-        devices: vec![Device { name: "eth0+eth1".into(), ..Device::default() }],
-        connections: (0..all).map(connection).collect(),
-        rails: (0..2 * all).map(rail).collect(),
-        ports: vec![port("eth0"), port("eth1")],
-    };
-    let file = format!("/run/{job}-{rank}");
-    Member { file, state, presence: Presence::Running, before: None, written_ns: 0, fresh: BTreeMap::new() }
-}
-
-impl Story {
-    fn new(processes: Vec<Member>) -> Self {
-        let mut story = Self { board: Board::new("node7".into()), now_ns: 60 * SECOND, processes };
-        story.stand("no agent", &[], &[]);
-        story.look([0; 2], Vec::new());
-        story
-    }
-
-    fn stand(&mut self, who: &str, drained: &[(&str, &str)], rules: &[(&str, &str)]) {
-        let rules = rules.iter().map(|(matchers, actions)| ((*matchers).to_owned(), (*actions).to_owned()));
-        let ordered = ["operator".to_owned()];
-        let drained = drained.iter().map(|(port, phase)| Drained::new(port, (*phase).to_owned(), &ordered, false));
-        let standing = Standing { who: who.into(), drained: drained.collect(), rules: rules.collect() };
-        self.board.take_answers(Vec::new(), AllStanding::from([("/run".into(), Ok(standing))]));
-    }
-
-    /// Looks half a second later: each rail of the two numbers has carried these bytes in its direction.
-    fn look(&mut self, bytes: [u64; 2], noted: Vec<Noted>) {
-        self.now_ns += SECOND / 2;
-        for member in &mut self.processes {
-            let snapshot =
-                Snapshot { state: member.state.clone(), written_ns: member.written_ns, ..Snapshot::default() };
-            member.before = Some(Counts::of(&snapshot)).filter(|_| member.written_ns > 0);
-            member.written_ns = self.now_ns;
-            for rail in &mut member.state.rails {
-                let more = bytes[usize::from(rail.number)];
-                let counter =
-                    if rail.connection.is_multiple_of(2) { &mut rail.bytes_sent } else { &mut rail.bytes_received };
-                *counter += more;
-                let mut fresh = Latencies::default();
-                fresh.0[if rail.number == 0 { 5 } else { 8 }] = u32::from(more > 0);
-                member.fresh.insert((rail.connection, rail.number), fresh);
-            }
-        }
-        let found = self.found(noted);
-        self.board.take(found);
-    }
-
-    fn found(&self, noted: Vec<Noted>) -> Found {
-        let fresh: Vec<ByRail<_>> =
-            self.processes.iter().map(|member| member.fresh.clone().into_iter().collect()).collect();
-        let sources = self.processes.iter().zip(&fresh).map(|(member, fresh)| Source {
-            user: 1000,
-            run_dir: Path::new("/run"),
-            file: &member.file,
-            state: &member.state,
-            presence: member.presence,
-            written_s_ago: 0.0,
-            rates: Rates::new(member.before.as_ref(), member.written_ns, self.now_ns),
-            fresh: Some(fresh),
-        });
-        let jobs = jobs(&sources.collect::<Vec<_>>());
-        let run_dirs = vec!["/dev/shm/railweave-1000".into()];
-        Found { jobs, noted, troubles: Vec::new(), run_dirs, now_ns: self.now_ns }
-    }
-
-    fn looks(&mut self, count: usize, bytes: [u64; 2]) {
-        (0..count).for_each(|_| self.look(bytes, Vec::new()));
-    }
-
-    /// Changes the rails of a number.
-    fn set(&mut self, number: u8, state: RailState) {
-        for rail in self.processes.iter_mut().flat_map(|member| &mut member.state.rails) {
-            if rail.number == number {
-                (rail.state, rail.since_ns) = (state, self.now_ns);
-            }
-        }
-    }
-
-    fn noted(&self, kind: EventKind, text: &str) -> Noted {
-        let event = Event { time_ns: self.now_ns, kind, connection: Some(0), text: text.into(), ..Event::default() };
-        Noted { process: "rank 0".into(), job: "4711".into(), file: "/run/4711-0".into(), event }
-    }
-
-    fn press(&mut self, code: KeyCode) -> Effect {
-        press(&mut self.board, KeyEvent::new(code, KeyModifiers::NONE))
-    }
-
-    fn type_in(&mut self, text: &str) -> Effect {
-        text.chars().map(|letter| self.press(KeyCode::Char(letter))).last().unwrap_or(Effect::None)
-    }
-
-    fn drawn(&mut self, width: u16, height: u16, look: Look) -> Buffer {
-        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, &self.board, look)).unwrap();
-        terminal.backend().buffer().clone()
-    }
-
-    fn text(&mut self, width: u16, height: u16, look: Look) -> String {
-        let buffer = self.drawn(width, height, look);
-        let mut text = String::new();
-        for y in 0..height {
-            let line: String = (0..width).map(|x| buffer[(x, y)].symbol()).collect();
-            text += line.trim_end();
-            text.push('\n');
-        }
-        text
-    }
-
-    /// Compares the screen with its picture.
-    fn is_drawn(&mut self, name: &str, width: u16, height: u16, look: Look) {
-        let text = self.text(width, height, look);
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("src/commands/top/screens/{name}.txt"));
-        if std::env::var_os("RAILWEAVE_DRAW_SCREENS").is_some() {
-            std::fs::write(path, &text).unwrap();
-            return;
-        }
-        let picture = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(text == picture, "{name} has changed; it is now:\n{text}\nand was:\n{picture}");
-    }
-}
 
 fn order(action: Action) -> Effect {
     Effect::Order(Order { run_dir: "/run".into(), action })
