@@ -452,10 +452,12 @@ impl Canvas<'_> {
     fn footer(&mut self, area: Rect, board: &Board) {
         let (text, style) = match (&board.prompt, &board.answer) {
             (Some(Prompt::Filter(text)), _) => {
-                (format!("filter: {text}_  (Enter keeps it, Esc ends it)"), Style::new())
+                let line = format!("filter: {text}_");
+                (self.prompt(&line, "  (Enter keeps it, Esc ends it)", area.width), Style::new())
             }
             (Some(Prompt::Weights { text, matchers, .. }), _) => {
-                (format!("weights for {matchers}: {text}_  (Enter orders, Esc does not)"), Style::new())
+                let line = format!("weights for {matchers}: {text}_");
+                (self.prompt(&line, "  (Enter orders, Esc does not)", area.width), Style::new())
             }
             (None, Some(answer)) if answer.is_done => (answer.text.clone(), self.look.ordered()),
             (None, Some(answer)) => (answer.text.clone(), self.look.wrong()),
@@ -470,6 +472,18 @@ impl Canvas<'_> {
             }
         };
         self.text(area.x, area.y, area.width, &text, style);
+    }
+
+    /// Returns a line that is being written and a hint; of a line that is too long its end, where its writer is.
+    fn prompt(&self, line: &str, hint: &str, width: u16) -> String {
+        let line = self.shown(line);
+        let width = usize::from(width);
+        if columns_of(&line) < width {
+            return line.into_owned() + hint;
+        }
+        let mut ends = line.char_indices().map(|(place, _)| &line[place..]);
+        let end = ends.find(|end| columns_of(end) < width).unwrap_or_default();
+        format!("{}{end}", self.look.either("…", "~"))
     }
 
     fn help(&mut self, area: Rect) {

@@ -195,6 +195,8 @@ fn weights_are_written_for_the_selected_peer() {
     story.press(KeyCode::End);
     story.type_in("w80, 20");
     story.is_drawn("weights_80x24", 80, 24, LOOK);
+    let narrow = story.text(30, 8, LOOK);
+    assert_eq!(narrow.lines().last().unwrap(), "…de8 device=eth0+eth1: 80, 20_", "{narrow}");
     let matchers = "job=4711 peer=node8 device=eth0+eth1";
     assert_eq!(story.press(KeyCode::Enter), order(Action::Set(matchers.into(), "weights 80,20".into())));
     story.stand("agent 0.1.0", &[], &[(matchers, "weights 80,20")]);
