@@ -4,7 +4,7 @@ use super::board::{Board, Prompt};
 use super::hands::{Action, Answer, Order};
 use super::key::Key;
 use super::rows::About;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use termina::event::{KeyCode, KeyEvent, KeyEventKind, Modifiers};
 
 /// The effect of a key outside the board.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(super) fn press(board: &mut Board, key: KeyEvent) -> Effect {
     if key.kind == KeyEventKind::Release {
         return Effect::None;
     }
-    if key.modifiers.contains(KeyModifiers::CONTROL) {
+    if key.modifiers.contains(Modifiers::CONTROL) {
         return match key.code {
             KeyCode::Char('c' | 'd') => Effect::Quit,
             KeyCode::Char('z') => Effect::Suspend,
@@ -59,11 +59,16 @@ pub(super) fn press(board: &mut Board, key: KeyEvent) -> Effect {
                 board.erase_all();
                 Effect::None
             }
+            // Some terminals send it for Backspace.
+            KeyCode::Char('h') => {
+                board.erase();
+                Effect::None
+            }
             _ => Effect::None,
         };
     }
     // Escape and a letter may come as one key.
-    if key.modifiers.intersects(KeyModifiers::ALT | KeyModifiers::META | KeyModifiers::SUPER) {
+    if key.modifiers.intersects(Modifiers::ALT | Modifiers::META | Modifiers::SUPER) {
         return Effect::None;
     }
     board.answer = None;
@@ -94,9 +99,9 @@ pub(super) fn press(board: &mut Board, key: KeyEvent) -> Effect {
         KeyCode::Char('r') => board.is_reversed = !board.is_reversed,
         KeyCode::Char('e') => board.hides_events = !board.hides_events,
         KeyCode::Char('p' | ' ') => board.is_paused = !board.is_paused,
-        KeyCode::Char('?') | KeyCode::F(1) => board.shows_help = true,
+        KeyCode::Char('?') | KeyCode::Function(1) => board.shows_help = true,
         KeyCode::Char('/') => board.prompt = Some(Prompt::Filter(board.filter.clone())),
-        KeyCode::Esc => board.filter.clear(),
+        KeyCode::Escape => board.filter.clear(),
         KeyCode::Char(letter) => board.hint(format!("no key {letter}; ? shows all")),
         _ => {}
     }
@@ -115,7 +120,7 @@ fn write(board: &mut Board, code: KeyCode) -> Effect {
     match code {
         KeyCode::Char(letter) => board.write(letter),
         KeyCode::Backspace => board.erase(),
-        KeyCode::Esc => {
+        KeyCode::Escape => {
             if let Some(Prompt::Filter(_)) = board.prompt.take() {
                 board.filter.clear();
             }

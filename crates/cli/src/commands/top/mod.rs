@@ -9,6 +9,7 @@ mod describe;
 mod events;
 mod hands;
 mod history;
+mod input;
 mod key;
 mod keys;
 mod looks;
@@ -19,6 +20,7 @@ mod sheet;
 mod steerer;
 mod style;
 mod terminal;
+mod tty;
 
 #[cfg(test)]
 mod tests;

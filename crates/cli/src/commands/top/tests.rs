@@ -13,8 +13,8 @@ use super::rows::Sort;
 use super::style::{Colours, Look};
 use railweave_telemetry::{ConnectionState, EventKind, Port, Presence, RailState};
 use ratatui::buffer::Buffer;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::style::Color;
+use termina::event::{KeyCode, KeyEvent, KeyEventKind, Modifiers};
 
 const LOOK: Look = Look { colours: Colours::Many, is_ascii: false };
 
@@ -129,7 +129,7 @@ fn neither_escape_sequences_nor_pasted_texts_are_orders() {
     let mut story = Story::new(vec![member("4711", 0, &["node8"], 8)]);
     story.looks(2, [3_000_000, 1_000_000]);
     story.press(KeyCode::End);
-    let alt = KeyEvent::new(KeyCode::Char('d'), KeyModifiers::ALT);
+    let alt = KeyEvent::new(KeyCode::Char('d'), Modifiers::ALT);
     assert_eq!(press(&mut story.board, alt), Effect::None);
     paste(&mut story.board, "d");
     assert!(story.board.answer.is_none());
@@ -142,11 +142,11 @@ fn neither_escape_sequences_nor_pasted_texts_are_orders() {
 fn keys_do_what_the_help_says_and_nothing_else() {
     let mut story = busy();
     story.looks(2, [3_000_000, 1_000_000]);
-    let control = |letter| KeyEvent::new(KeyCode::Char(letter), KeyModifiers::CONTROL);
+    let control = |letter| KeyEvent::new(KeyCode::Char(letter), Modifiers::CONTROL);
     for (letter, effect) in [('c', Effect::Quit), ('d', Effect::Quit), ('z', Effect::Suspend), ('l', Effect::Redraw)] {
         assert_eq!(press(&mut story.board, control(letter)), effect);
     }
-    let release = KeyEvent { kind: KeyEventKind::Release, ..KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE) };
+    let release = KeyEvent { kind: KeyEventKind::Release, ..KeyEvent::new(KeyCode::Char('q'), Modifiers::NONE) };
     assert_eq!(press(&mut story.board, release), Effect::None);
     assert_eq!(story.press(KeyCode::Char('x')), Effect::None);
     assert!(story.board.answer.take().is_some_and(|answer| answer.text.contains("no key x")));
@@ -158,11 +158,11 @@ fn keys_do_what_the_help_says_and_nothing_else() {
     assert_eq!(story.board.rows().len(), 7, "all below a row that fits");
     story.press(KeyCode::End);
     story.press(KeyCode::Char('w'));
-    story.press(KeyCode::Esc);
+    story.press(KeyCode::Escape);
     assert_eq!((story.board.prompt.as_ref(), &*story.board.filter), (None, "4712"));
     assert_eq!([story.press(KeyCode::Char('+')), story.press(KeyCode::Char('-'))], [Effect::Faster, Effect::Slower]);
     // A name that would stand for others.
-    story.press(KeyCode::Esc);
+    story.press(KeyCode::Escape);
     story.processes = vec![member("4711", 0, &["node*"], 8)];
     story.look([0; 2], Vec::new());
     story.press(KeyCode::End);
@@ -208,7 +208,7 @@ fn weights_are_written_for_the_selected_peer() {
     story.stand("agent 0.1.0", &[], &[("peer=node8 device=eth0+eth1 job=4711", "weights 7")]);
     story.type_in("w");
     assert!(story.text(120, 24, LOOK).contains(&format!("weights for {matchers}: 7_")));
-    story.press(KeyCode::Esc);
+    story.press(KeyCode::Escape);
     story.stand("agent 0.1.0", &[], &[(matchers, "policy speed")]);
     story.press(KeyCode::Char('w'));
     assert!(story.board.prompt.is_none() && story.text(120, 24, LOOK).contains("-> policy speed stands"));
@@ -218,7 +218,7 @@ fn weights_are_written_for_the_selected_peer() {
     assert_eq!(story.press(KeyCode::Enter), Effect::None);
     assert!(story.text(120, 24, LOOK).contains("none are given and none are known to stand"));
     story.type_in("w1");
-    assert_eq!((story.press(KeyCode::Esc), &story.board.prompt), (Effect::None, &None));
+    assert_eq!((story.press(KeyCode::Escape), &story.board.prompt), (Effect::None, &None));
     story.processes[0].state.devices[0].name = "a device".into();
     story.look([0; 2], Vec::new());
     story.press(KeyCode::End);
@@ -250,12 +250,12 @@ fn rows_are_sorted_filtered_and_folded() {
     assert_eq!(lines(&mut story), ["▾ job 4712", "▾ node8 by eth0+eth1", "1 eth1"]);
     story.press(KeyCode::Enter);
     assert!(story.text(120, 40, LOOK).contains("/ filter: DOWN"));
-    story.press(KeyCode::Esc);
+    story.press(KeyCode::Escape);
     assert_eq!(lines(&mut story).len(), 14);
     story.type_in("/nothing has this");
     story.press(KeyCode::Enter);
     assert!(story.text(120, 40, LOOK).contains("nothing here has \"nothing has this\"; Esc shows everything"));
-    story.press(KeyCode::Esc);
+    story.press(KeyCode::Escape);
     story.press(KeyCode::Char('f'));
     assert_eq!(lines(&mut story).len(), 6);
     story.type_in("/down");
@@ -263,7 +263,7 @@ fn rows_are_sorted_filtered_and_folded() {
     story.press(KeyCode::Enter);
     story.press(KeyCode::Left);
     assert!(story.text(120, 40, LOOK).contains("fold: a filter shows everything below; Esc ends it"));
-    story.press(KeyCode::Esc);
+    story.press(KeyCode::Escape);
     story.press(KeyCode::Char('f'));
     story.press(KeyCode::End);
     story.press(KeyCode::Left);

@@ -13,10 +13,10 @@ use railweave_telemetry::{
 };
 use ratatui::backend::{Backend, TestBackend};
 use ratatui::buffer::Buffer;
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::Size;
 use std::collections::BTreeMap;
 use std::path::Path;
+use termina::event::KeyCode;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -167,7 +167,7 @@ impl Story {
     }
 
     pub(super) fn press(&mut self, code: KeyCode) -> Effect {
-        press(&mut self.board, KeyEvent::new(code, KeyModifiers::NONE))
+        press(&mut self.board, code.into())
     }
 
     pub(super) fn type_in(&mut self, text: &str) -> Effect {
