@@ -302,8 +302,11 @@ impl Agent {
             let outcome = if is_same { self.set_before(rule, is_trial)? } else { self.set_one(rule, is_trial)? };
             let is_late = outcome.is_late();
             done(outcome);
+            if is_late && is_same {
+                return Ok(());
+            }
             if is_late && count + 1 < rules.len() {
-                return Err("the rules after that were not set; try again".to_owned());
+                return Err("the rules before that one in the command were not set; try again".to_owned());
             }
         }
         Ok(())
@@ -342,6 +345,39 @@ impl Agent {
             Err(Failure::Refused(404, _)) => self.unchanged(order, no_rule(matchers), is_trial),
             sent => Ok(sent?.outcome(order, Vec::new())),
         }
+    }
+
+    /// Takes back all orders of operators, and calls `done` with each outcome.
+    pub(super) fn clear_all(&self, is_trial: bool, mut done: impl FnMut(Outcome)) -> Result<(), String> {
+        let InForce { rules, .. } = self.standing()?;
+        let ports = self.maybe_ordered()?;
+        let mut left = ports.len() + rules.len();
+        let mut take = |outcome: Outcome, is_told: bool| {
+            left -= 1;
+            let late = outcome.trouble.clone().filter(|_| outcome.is_late());
+            if is_told {
+                done(outcome);
+            }
+            // Each of the others would be waited for as long.
+            match late {
+                Some(late) if left > 0 => Err(format!("{}; the orders after that were not given", String::from(late))),
+                _ => Ok(()),
+            }
+        };
+        for port in &ports {
+            let outcome = self.give_back(port, is_trial)?;
+            let is_told = outcome.is_changed;
+            take(outcome, is_told)?;
+        }
+        for rule in &rules {
+            take(self.clear(&rule.matchers, is_trial)?, true)?;
+        }
+        if is_trial {
+            return Ok(());
+        }
+        // The agent may have taken back what its file still says.
+        let is_empty = |file: &Standing, _| Ok(file.drained().next().is_none() && file.rules().next().is_none());
+        self.settle(is_empty)?.map_or(Ok(()), |trouble| Err(trouble.into()))
     }
 
     /// Sends an order, or asks about it.
@@ -413,25 +449,29 @@ impl Agent {
             let present = self.lines(users.into_iter().map(|user| (user.user, user.rules)))?;
             preview = Some(Preview { before: present.clone(), after: present });
         } else {
-            let rules = match order {
-                Order::Set { .. } => self.rules()?.unwrap_or_default(),
-                _ => Vec::new(),
-            };
-            trouble = self.settle(|standing, is_in_force| holds(standing, is_in_force, &order, &rules))?;
+            trouble = self.settle(|standing, is_in_force| {
+                let rules = match order {
+                    // Others may set rules meanwhile.
+                    Order::Set { .. } => self.rules()?.unwrap_or_default(),
+                    _ => Vec::new(),
+                };
+                Ok(holds(standing, is_in_force, &order, &rules))
+            })?;
         }
-        Ok(Outcome { order, is_changed: false, notes: vec![note], trouble, preview })
+        Ok(Outcome { order, is_changed: false, notes: vec![note], freed: Vec::new(), trouble, preview })
     }
 
     /// Waits until the policy file is as an order wants it that the agent has already: its look may be awaited still,
     /// or have no room. Returns the trouble if it is not.
-    pub(super) fn settle(&self, is_so: impl Fn(&Standing, bool) -> bool) -> Result<Option<Trouble>, Failure> {
+    pub(super) fn settle(
+        &self,
+        is_so: impl Fn(&Standing, bool) -> Result<bool, Failure>,
+    ) -> Result<Option<Trouble>, Failure> {
         let begin = Instant::now();
         loop {
-            let folder = Folder::open(&self.run_dir).ok();
-            let found = folder.as_ref().and_then(|folder| Found::read(folder, now()).ok()).flatten();
-            let is_in_force = found.as_ref().is_some_and(Found::is_in_force);
-            let standing = found.and_then(|found| found.standing().ok()).unwrap_or_default();
-            if is_so(&standing, is_in_force) {
+            if let Some((standing, is_in_force)) = self.file()
+                && is_so(&standing, is_in_force)?
+            {
                 return Ok(None);
             }
             let users: Vec<User> = self.client.get("/api/v1/users")?;
@@ -444,6 +484,19 @@ impl Agent {
                 return Ok(Some(self.late()));
             }
             std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Returns the orders that stand in the policy file, and true if they are in force; `None` if that is not known.
+    fn file(&self) -> Option<(Standing, bool)> {
+        let found = match Folder::open(&self.run_dir) {
+            Ok(folder) => Found::read(&folder, now()).ok()?,
+            Err(error) if error.is_missing() => None,
+            Err(_) => return None,
+        };
+        match found {
+            Some(found) => Some((found.standing().ok()?, found.is_in_force())),
+            None => Some((Standing::default(), false)),
         }
     }
 
@@ -463,7 +516,7 @@ impl Agent {
 impl Sent {
     fn outcome(self, order: Order, mut notes: Vec<String>) -> Outcome {
         notes.extend(self.notes);
-        Outcome { order, is_changed: true, notes, trouble: self.trouble, preview: self.preview }
+        Outcome { order, is_changed: true, notes, freed: Vec::new(), trouble: self.trouble, preview: self.preview }
     }
 }
 

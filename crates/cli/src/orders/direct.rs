@@ -64,6 +64,24 @@ struct Change<'a> {
     is_new: bool,
 }
 
+fn giving_back(port: &str) -> Change<'_> {
+    Change {
+        order: Order::GiveBack { port: port.to_owned() },
+        apply: Box::new(|standing| Ok(standing.give_back(port))),
+        same: no_drain(port),
+        is_new: false,
+    }
+}
+
+fn clearing(matchers: &str) -> Change<'_> {
+    Change {
+        order: Order::Clear { matchers: matchers.to_owned() },
+        apply: Box::new(|standing| Ok(standing.clear(matchers))),
+        same: no_rule(matchers),
+        is_new: false,
+    }
+}
+
 impl Direct {
     pub(super) fn new(run_dir: RunDir) -> Self {
         Self { run_dir, ttl: None, trial: None }
@@ -105,13 +123,7 @@ impl Direct {
     }
 
     pub(super) fn give_back(&mut self, port: &str, is_trial: bool) -> Result<Outcome, String> {
-        let change = Change {
-            order: Order::GiveBack { port: port.to_owned() },
-            apply: Box::new(|standing| Ok(standing.give_back(port))),
-            same: no_drain(port),
-            is_new: false,
-        };
-        self.one(change, is_trial)
+        self.one(giving_back(port), is_trial)
     }
 
     /// Sets all rules at once, the last first.
@@ -126,13 +138,15 @@ impl Direct {
     }
 
     pub(super) fn clear(&mut self, matchers: &str, is_trial: bool) -> Result<Outcome, String> {
-        let change = Change {
-            order: Order::Clear { matchers: matchers.to_owned() },
-            apply: Box::new(|standing| Ok(standing.clear(matchers))),
-            same: no_rule(matchers),
-            is_new: false,
-        };
-        self.one(change, is_trial)
+        self.one(clearing(matchers), is_trial)
+    }
+
+    /// Takes back all orders at once, also drains of sick ports: nobody sees that they are well.
+    pub(super) fn clear_all(&mut self, is_trial: bool) -> Result<Vec<Outcome>, String> {
+        let InForce { drains, rules } = self.standing()?;
+        let drains = drains.iter().map(|drained| giving_back(&drained.port));
+        let changes: Vec<_> = drains.chain(rules.iter().map(|rule| clearing(&rule.matchers))).collect();
+        if changes.is_empty() { Ok(Vec::new()) } else { self.change(&changes, is_trial) }
     }
 
     /// Refuses to make a missing folder that is not this user's own: one that root made in the place of another user's
@@ -237,8 +251,9 @@ impl Direct {
         if let Some(last) = outcomes.last_mut() {
             last.notes.extend(notes);
         }
-        notes_of_sick(&standing, has_changed || is_moved, &mut outcomes);
-        let standing = if has_changed || is_moved { kept(&standing) } else { standing };
+        let is_written = has_changed || is_moved;
+        free(&standing, is_written, &mut outcomes);
+        let standing = if is_written { kept(&standing) } else { standing };
         self.trial = Some(Trial { standing, holds: if is_new { self.ttl.is_none() } else { holds } });
         Ok(outcomes)
     }
@@ -260,7 +275,7 @@ impl Direct {
         }
         let failed = |error| format!("\"{}\" {error}; the orders are as they were", shown.display());
         let mut notes: Vec<String> = note.into_iter().collect();
-        notes_of_sick(&standing, true, &mut outcomes);
+        free(&standing, true, &mut outcomes);
         let standing = kept(&standing);
         if standing.is_empty() {
             folder.remove_policy().map_err(failed)?;
@@ -286,15 +301,12 @@ impl Direct {
     }
 }
 
-/// Notes which sick ports are in use again once the file `is_written`.
-fn notes_of_sick(standing: &Standing, is_written: bool, outcomes: &mut [Outcome]) {
-    let ports: Vec<&str> = standing.sick().map(|(port, _)| port).collect();
-    if let (true, false, Some(last)) = (is_written, ports.is_empty(), outcomes.last_mut()) {
-        let ports = ports.join(", ");
-        last.notes.push(format!(
-            "sick ports are in use again ({ports}): without an agent, nobody sees when they are well; try `railweave \
-             policy drain`"
-        ));
+/// Says which sick ports are in use again once the file `is_written`, because no order keeps them drained.
+fn free(standing: &Standing, is_written: bool, outcomes: &mut [Outcome]) {
+    if let (true, Some(last)) = (is_written, outcomes.last_mut()) {
+        let sick = standing.sick().map(|(port, _)| port);
+        let is_free = |port: &&str| standing.drained().all(|drained| drained != *port);
+        last.freed = sick.filter(is_free).map(str::to_owned).collect();
     }
 }
 
@@ -323,7 +335,8 @@ fn apply(
     for change in changes {
         let is_changed = (change.apply)(standing)?;
         let preview = look(change, is_changed, standing);
-        outcomes.push(Outcome { order: change.order.clone(), is_changed, notes: Vec::new(), trouble: None, preview });
+        let order = change.order.clone();
+        outcomes.push(Outcome { order, is_changed, notes: Vec::new(), freed: Vec::new(), trouble: None, preview });
     }
     if standing.is_like(&first) {
         *standing = first;

@@ -15,7 +15,7 @@ mod sentences;
 pub(crate) use self::client::Failure;
 pub(crate) use self::empty::{PortWatch, Use};
 pub(crate) use self::found::{Found, State};
-pub(crate) use self::outcome::{By, Drained, InForce, Order, OrderedRule, Outcome, Trouble};
+pub(crate) use self::outcome::{By, Drained, InForce, Order, OrderedRule, Outcome, Trouble, note_freed};
 
 use self::agent::{Agent, Say};
 use self::client::Client;
@@ -265,48 +265,19 @@ impl Orders {
         }
     }
 
-    /// Takes back all orders of operators. Calls `done` with each outcome, so that those before an error are known.
+    /// Takes back all orders of operators; without an agent, all at once. Calls `done` with each outcome, so that those before an error are known.
     ///
     /// # Errors
     /// If that cannot be done: a sentence.
-    pub(crate) fn clear_all(&mut self, dry_run: bool, mut done: impl FnMut(Outcome)) -> Result<(), String> {
-        if let Taker::Elsewhere(_, reason) = &self.taker {
-            return Err(reason.clone());
-        }
-        let InForce { drains, rules } = self.standing()?;
-        let ports = match &self.taker {
-            Taker::Agent(agent) => agent.maybe_ordered()?,
-            // A file keeps sick ports drained too, and has nobody who sees that they are well.
-            Taker::File(_) | Taker::Elsewhere(..) => drains.into_iter().map(|drained| drained.port).collect(),
-        };
-        let mut is_late = false;
-        for port in ports {
-            let outcome = self.give_back(&port, dry_run)?;
-            is_late = outcome.is_late();
-            if outcome.is_changed {
-                done(outcome);
-            }
-            if is_late {
-                break;
+    pub(crate) fn clear_all(&mut self, dry_run: bool, done: impl FnMut(Outcome)) -> Result<(), String> {
+        match &mut self.taker {
+            Taker::Agent(agent) => agent.clear_all(dry_run, done),
+            Taker::Elsewhere(_, reason) => Err(reason.clone()),
+            Taker::File(direct) => {
+                direct.clear_all(dry_run)?.into_iter().for_each(done);
+                Ok(())
             }
         }
-        // Once nobody knows if an order is carried out, each of the others would be waited for as long.
-        for rule in &rules {
-            if is_late {
-                break;
-            }
-            let outcome = self.clear(&rule.matchers, dry_run)?;
-            is_late = outcome.is_late();
-            done(outcome);
-        }
-        // The agent may have taken back what its file still says.
-        if let (Taker::Agent(agent), false) = (&self.taker, dry_run)
-            && let Some(trouble) =
-                agent.settle(|file, _| file.drained().next().is_none() && file.rules().next().is_none())?
-        {
-            return Err(trouble.into());
-        }
-        Ok(())
     }
 }
 

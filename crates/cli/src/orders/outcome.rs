@@ -65,6 +65,8 @@ pub(crate) struct Outcome {
     pub(crate) is_changed: bool,
     /// Sentences about it that an operator should read.
     pub(crate) notes: Vec<String>,
+    /// Sick ports that are in use again with it, in a file of an agent that is gone.
+    pub(crate) freed: Vec<String>,
     /// The reason why it may not be carried out, although it is taken.
     pub(crate) trouble: Option<Trouble>,
     /// The rules, if it was only asked about.
@@ -75,6 +77,24 @@ impl Outcome {
     /// Returns true if nobody knows yet if it is carried out.
     pub(crate) fn is_late(&self) -> bool {
         matches!(self.trouble, Some(Trouble::Late(_)))
+    }
+}
+
+/// Notes which sick ports are in use again after all orders of a command.
+pub(crate) fn note_freed(outcomes: &mut [Outcome]) {
+    let mut freed: Vec<String> = Vec::new();
+    for outcome in &*outcomes {
+        if let Order::Drain { port } | Order::GiveBack { port } = &outcome.order {
+            freed.retain(|other| other != port);
+        }
+        freed.extend(outcome.freed.iter().cloned());
+    }
+    if let (false, Some(last)) = (freed.is_empty(), outcomes.last_mut()) {
+        let ports = freed.join(", ");
+        last.notes.push(format!(
+            "sick ports are in use again ({ports}): without an agent, nobody sees when they are well; try `railweave \
+             policy drain`"
+        ));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Whatever listens at the place of an agent's socket.
 
-use crate::host::Scratch;
+use crate::host::{Scratch, now_s};
 use railweave_telemetry::Folder;
 use std::fs;
 use std::io::{Read, Write};
@@ -178,6 +178,67 @@ fn orders_that_are_gone_meanwhile_do_not_end_the_others() {
         *ORDERS.lock().unwrap(),
         ["drains/eth1", "drains/eth2", "rules/peer%3Da", "rules/peer%3Db"].map(|path| format!("/api/v1/{path}"))
     );
+}
+
+/// Answers as an agent that has two drains and two rules, and carries nothing out in time. Notes the orders.
+fn late(request: &str, stream: &mut UnixStream, orders: &std::sync::Mutex<Vec<String>>) {
+    let reasons = "{\"reasons\": [{\"reason\": \"operator\"}], \"phase\": \"empty\"}";
+    let drains = ["eth1", "eth2"].map(|port| format!("{{\"port\": \"{port}\", \"drain\": {reasons}}}")).join(",");
+    let rules = ["a", "b"].map(|peer| format!("{{\"matchers\": \"peer={peer}\", \"actions\": \"policy speed\"}}"));
+    match request {
+        _ if request.starts_with("GET /api/v1/drains ") => send(stream, 200, &format!("[{drains}]")),
+        _ if request.starts_with("GET /api/v1/rules ") => send(stream, 200, &format!("[{}]", rules.join(","))),
+        _ if request.contains("dry_run=true") => send(stream, 200, "{\"users\": []}"),
+        _ => {
+            orders.lock().unwrap().push(request.split(' ').nth(1).unwrap_or_default().to_owned());
+            send(stream, 202, "{\"carried_out\": false, \"late\": true}");
+        }
+    }
+}
+
+#[test]
+fn orders_after_a_late_one_are_said_to_be_missing() {
+    static ORDERS: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+    let given = || std::mem::take(&mut *ORDERS.lock().unwrap());
+    let scratch = Scratch::new("late");
+    pretend(&scratch, |request, stream| late(request, stream, &ORDERS));
+    // No file is there, which is no proof: the second port and the rules still stand.
+    let error = scratch.error(&["clear", "--all"]);
+    assert!(
+        error.contains("has not carried it out") && error.contains("the orders after that were not given"),
+        "{error}"
+    );
+    assert_eq!(given(), ["/api/v1/drains/eth1"]);
+    let error = scratch.error(&["set", "peer=x -> policy speed", "peer=y -> policy speed"]);
+    assert!(error.contains("the rules before that one in the command were not set"), "{error}");
+    assert_eq!(given(), ["/api/v1/rules/peer%3Dy"]);
+}
+
+#[test]
+fn rules_that_others_set_meanwhile_do_not_hide_that_one_holds() {
+    static ASKED: std::sync::Mutex<u32> = std::sync::Mutex::new(0);
+    let scratch = Scratch::new("beside");
+    let rules = ["peer=a -> policy speed", "peer=b -> policy speed"];
+    scratch.write(&format!(
+        "railweave-policy 1\n# railweave agent 0.1.0 on here, process 1 wrote this\n# ordered {}\n# ordered {}\n\
+         written {}\nttl 3600\n{}\n{}\n",
+        rules[0],
+        rules[1],
+        now_s(),
+        rules[0],
+        rules[1],
+    ));
+    pretend(&scratch, |request, stream| {
+        // The second rule comes once the first one has been looked for.
+        let is_rules = request.starts_with("GET /api/v1/rules ");
+        let mut asked = ASKED.lock().unwrap();
+        *asked += u32::from(is_rules);
+        let count = if *asked > 2 { 2 } else { 1 };
+        let rules = ["a", "b"].map(|peer| format!("{{\"matchers\": \"peer={peer}\", \"actions\": \"policy speed\"}}"));
+        send(stream, 200, &if is_rules { format!("[{}]", rules[..count].join(",")) } else { "[]".to_owned() });
+    });
+    let said = scratch.said(&["set", rules[0]]);
+    assert!(said.contains("nothing had to change"), "{said}");
 }
 
 #[test]

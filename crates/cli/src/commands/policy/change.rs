@@ -5,7 +5,7 @@ use super::empty::Waited;
 use super::names::Names;
 use super::rails::{self, RailView, UnsteeredView};
 use crate::orders::effect::{Effects, Place, Rails, Steering, drain, rules};
-use crate::orders::{By, Order, OrderedRule, Orders, Outcome, Trouble, files};
+use crate::orders::{By, Order, OrderedRule, Orders, Outcome, Trouble, files, note_freed};
 use crate::output::{print, printable};
 use railweave_telemetry::{Folder, Rules, SEED_POLICY_PATH, SeedPolicy};
 use serde::Serialize;
@@ -74,6 +74,7 @@ pub(super) fn run(
             break;
         }
     }
+    note_freed(&mut outcomes);
     let (late, failed) = match trouble(&outcomes) {
         // The file was looked at in the end.
         _ if matches!(wanted[..], [Wanted::ClearAll]) => (None, None),

@@ -1,7 +1,7 @@
 //! The agent, or the policy file, that takes the orders for a run dir.
 
 use super::hands::{Action, Drained, Order, Standing, Steerer};
-use crate::orders::{By, InForce, OrderedRule, Orders, Outcome};
+use crate::orders::{By, InForce, OrderedRule, Orders, Outcome, note_freed};
 use railweave_telemetry::RunDir;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -25,8 +25,9 @@ pub(super) struct AtRunDirs {
     found: HashMap<PathBuf, Found>,
     /// The errors of the last attempts, and the times until which they stand.
     failed: HashMap<PathBuf, (String, Instant)>,
-    /// The versions of agents by their sockets, and the times at which they said it: it is in an answer that is large.
-    versions: HashMap<PathBuf, (String, Instant)>,
+    /// The versions of agents by their sockets, if they say it, and the times at which they were asked: the answer is
+    /// large.
+    versions: HashMap<PathBuf, (Option<String>, Instant)>,
 }
 
 impl AtRunDirs {
@@ -37,12 +38,17 @@ impl AtRunDirs {
             By::File { .. } => return "no agent".to_owned(),
             By::Agent { socket } => socket,
         };
-        let known = self.versions.get(&socket).filter(|(_, at)| at.elapsed() < SAME_VERSION);
-        let version = known.map(|(version, _)| version.clone()).or_else(|| {
-            let version = orders.version()?;
-            self.versions.insert(socket, (version.clone(), Instant::now()));
-            Some(version)
-        });
+        let is_known = |(version, at): &&(Option<String>, Instant)| {
+            at.elapsed() < if version.is_some() { SAME_VERSION } else { ASK_AGAIN }
+        };
+        let version = match self.versions.get(&socket).filter(is_known) {
+            Some((version, _)) => version.clone(),
+            None => {
+                let version = orders.version();
+                self.versions.insert(socket, (version.clone(), Instant::now()));
+                version
+            }
+        };
         let version = version.map_or(String::new(), |version| format!(" {version}"));
         let failure = if orders.failure().is_some() { " cannot write its policy file" } else { "" };
         format!("agent{version}{failure}")
@@ -92,6 +98,7 @@ impl Steerer for AtRunDirs {
                 orders.set(&[rule], false, |outcome| outcomes.push(outcome))?;
             }
         }
+        note_freed(&mut outcomes);
         let gives = matches!(order.action, Action::Drain(_) | Action::Set(..));
         let by = match orders.by() {
             By::Agent { .. } => "ordered by the agent".to_owned(),
