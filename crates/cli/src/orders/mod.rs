@@ -265,7 +265,8 @@ impl Orders {
         }
     }
 
-    /// Takes back all orders of operators; without an agent, all at once. Calls `done` with each outcome, so that those before an error are known.
+    /// Takes back all orders of operators; without an agent, all at once. Calls `done` with each outcome, so that those
+    /// before an error are known.
     ///
     /// # Errors
     /// If that cannot be done: a sentence.

@@ -100,6 +100,10 @@ impl Screen {
         self.seen.lock().unwrap().screen().hide_cursor()
     }
 
+    pub(crate) fn marks_pasted_texts(&self) -> bool {
+        self.seen.lock().unwrap().screen().bracketed_paste()
+    }
+
     pub(crate) fn ends(&mut self) -> Option<i32> {
         let child = &mut self.child.0;
         railweave_patience::until("the end of top", || child.try_wait().unwrap()).code()
@@ -108,7 +112,7 @@ impl Screen {
     pub(crate) fn is_given_back(&self) {
         railweave_patience::until("the terminal's first screen", || (!self.is_taken()).then_some(()));
         railweave_patience::until("the cursor", || (!self.hides_cursor()).then_some(()));
-        assert!(!self.is_raw());
+        assert!(!self.is_raw() && !self.marks_pasted_texts());
     }
 
     pub(crate) fn is_raw(&self) -> bool {

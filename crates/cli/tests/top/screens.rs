@@ -19,15 +19,29 @@ fn the_screen_is_drawn_obeys_keys_and_leaves_the_terminal_as_it_was() {
     let _job = Job::new(&dir, 1, "node8");
     let mut screen = Screen::new(&mut top(&dir), 80, 24);
     screen.until("node8 by eth0+eth1");
-    assert!(screen.is_raw() && screen.is_taken() && screen.hides_cursor());
+    assert!(screen.is_raw() && screen.is_taken() && screen.hides_cursor() && screen.marks_pasted_texts());
     screen.press("?");
     screen.until("keys and columns");
     screen.press("x");
     screen.press("d");
     screen.until("no rail is selected");
+    // A larger window is emptied first, whatever it shows.
+    screen.seen.lock().unwrap().process(b"\x1b[20;60Hrubbish");
     screen.resize(200, 50);
     screen.until("FLIGHT");
-    assert!(screen.has_colours());
+    assert!(screen.has_colours() && !screen.text().contains("rubbish"));
+    screen.resize(200, 30);
+    railweave_patience::until("the last line", || {
+        screen.text().lines().nth(29).is_some_and(|line| line.starts_with("drain: no rail")).then_some(())
+    });
+    screen.press("/\u{1b}[200~d\nq\u{1b}[201~");
+    screen.until("filter: dq_");
+    // More keys than are read at once.
+    screen.press("\u{1b}");
+    screen.until("q quit");
+    screen.press(&("j".repeat(3000) + "?"));
+    screen.until("keys and columns");
+    screen.press("x");
     screen.press("q");
     assert_eq!(screen.ends(), Some(0));
     screen.is_given_back();
@@ -63,13 +77,14 @@ fn a_window_that_was_small_for_a_moment_is_drawn_again() {
     let mut screen = Screen::new(&mut controlled_top(&dir), 80, 24);
     for _ in 0..5 {
         screen.until("node8 by eth0+eth1");
-        // It has lost everything.
-        screen.seen.lock().unwrap().process(b"\x1b[2J");
+        // It has lost everything but some rubbish.
+        screen.seen.lock().unwrap().process(b"\x1b[2J\x1b[20;60Hrubbish");
         screen.resize(40, 10);
         screen.resize(80, 24);
     }
     screen.until("node8 by eth0+eth1");
     screen.until("q quit");
+    assert!(!screen.text().contains("rubbish"));
     screen.press("q");
     assert_eq!(screen.ends(), Some(0));
 }
@@ -128,12 +143,15 @@ fn a_terminal_of_no_size_or_a_huge_one_is_drawn() {
     let _job = Job::new(&dir, 1, "node8");
     let mut screen = Screen::new(&mut top(&dir), 90, 24);
     screen.until("node8 by eth0+eth1");
-    for (columns, rows, words) in [(u16::MAX, u16::MAX, " "), (0, 0, "node8 by eth0+eth1")] {
-        // Its user's window stays as it is, and is empty.
+    for (columns, rows) in [(u16::MAX, u16::MAX), (0, 0), (0, 50), (90, 0)] {
+        // Its user's window stays as it is, and is empty. A line that is too long for it moves the others away.
         screen.seen.lock().unwrap().process(b"\x1b[2J\x1b[H");
         let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
         tcsetwinsize(&screen.side, size).unwrap();
-        screen.until(words);
+        match columns {
+            u16::MAX => railweave_patience::until("a frame", || (!screen.text().trim().is_empty()).then_some(())),
+            _ => screen.until("node8 by eth0+eth1"),
+        }
     }
     screen.press("q");
     assert_eq!(screen.ends(), Some(0));
@@ -224,13 +242,28 @@ fn it_ends_with_its_terminal() {
 
 #[test]
 fn a_signal_leaves_the_terminal_as_it_was_too() {
+    use rustix::process::Signal;
     let scratch = Scratch::new("signal");
     let dir = scratch.run_dir();
-    let mut screen = Screen::new(top(&dir).env("NO_COLOR", "1"), 80, 24);
-    screen.until("no process of Railweave has a file in");
-    assert!(screen.is_taken() && !screen.has_colours());
-    let pid = rustix::process::Pid::from_child(&screen.child.0);
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    for signals in [&[Signal::TERM][..], &[Signal::INT], &[Signal::HUP], &[Signal::TERM, Signal::INT, Signal::HUP]] {
+        let mut screen = Screen::new(top(&dir).env("NO_COLOR", "1"), 80, 24);
+        screen.until("no process of Railweave has a file in");
+        assert!(screen.is_taken() && !screen.has_colours());
+        let pid = rustix::process::Pid::from_child(&screen.child.0);
+        for signal in signals {
+            let _ = rustix::process::kill_process(pid, *signal);
+        }
+        let code = screen.ends();
+        assert!(code == Some(0) || (signals.len() > 1 && code == Some(1)), "{signals:?}: {code:?}");
+        screen.is_given_back();
+    }
+}
+
+#[test]
+fn a_number_of_looks_ends_it() {
+    let scratch = Scratch::new("count");
+    let dir = scratch.run_dir();
+    let mut screen = Screen::new(top(&dir).args(["--count", "2"]), 80, 24);
     assert_eq!(screen.ends(), Some(0));
     screen.is_given_back();
 }

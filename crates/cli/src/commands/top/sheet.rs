@@ -3,6 +3,7 @@
 //! ratatui's own terminal compares and empties each cell of the screen for each frame, which is most of the cost of a
 //! large one, and most of its rows are empty.
 
+use ratatui::backend::Backend;
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::{Rect, Size};
 use ratatui::style::Style;
@@ -15,7 +16,8 @@ const MOST: Size = Size { width: 2000, height: 1000 };
 #[derive(Debug, Default)]
 pub(super) struct Sheet {
     size: Size,
-    rows: Vec<SheetRow>,
+    /// `None` until something is written on a row.
+    rows: Vec<Option<SheetRow>>,
 }
 
 #[derive(Debug)]
@@ -35,14 +37,7 @@ struct Page {
 impl Sheet {
     /// Returns an empty sheet for a screen of this size.
     pub(super) fn new(size: Size) -> Self {
-        let row = |y| {
-            let page = || Page {
-                cells: Buffer::empty(Rect { x: 0, y, width: size.width.min(MOST.width), height: 1 }),
-                is_written: false,
-            };
-            SheetRow { now: page(), before: page() }
-        };
-        Self { size, rows: (0..size.height.min(MOST.height)).map(row).collect() }
+        Self { size, rows: (0..size.height.min(MOST.height)).map(|_| None).collect() }
     }
 
     /// Returns the size of the screen that it was made for.
@@ -57,16 +52,13 @@ impl Sheet {
 
     /// Returns the cells of a row from this column on, to write on them; none outside the screen.
     pub(super) fn cells(&mut self, x: u16, y: u16) -> &mut [Cell] {
-        let Some(SheetRow { now, .. }) = self.rows.get_mut(usize::from(y)) else { return &mut [] };
-        now.is_written = true;
-        now.cells.content.get_mut(x.into()..).unwrap_or_default()
+        let row = self.row(y).map(|row| &mut row.content[..]).unwrap_or_default();
+        row.get_mut(x.into()..).unwrap_or_default()
     }
 
     /// Writes a text whose signs may take two columns. Returns the column behind it.
     pub(super) fn text(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) -> u16 {
-        let Some(SheetRow { now, .. }) = self.rows.get_mut(usize::from(y)) else { return x };
-        now.is_written = true;
-        now.cells.set_stringn(x, y, text, width.into(), style).0
+        self.row(y).map_or(x, |row| row.set_stringn(x, y, text, width.into(), style).0)
     }
 
     /// Changes the style of a part of a row.
@@ -76,61 +68,86 @@ impl Sheet {
         }
     }
 
-    /// Returns the cells that differ from those of the frame before, and their columns and rows.
-    pub(super) fn changes(&self) -> impl Iterator<Item = (u16, u16, &Cell)> {
-        let rows = self.rows.iter().filter(|row| row.now.is_written || row.before.is_written);
-        rows.flat_map(|row| row.before.cells.diff_iter(&row.now.cells))
+    /// Returns a row, to write on it.
+    fn row(&mut self, y: u16) -> Option<&mut Buffer> {
+        let area = Rect { y, height: 1, ..self.area() };
+        let page = || Page { cells: Buffer::empty(area), is_written: false };
+        let row = self.rows.get_mut(usize::from(y))?.get_or_insert_with(|| SheetRow { now: page(), before: page() });
+        row.now.is_written = true;
+        Some(&mut row.now.cells)
     }
 
-    /// Begins the next frame, which is empty.
-    pub(super) fn turn(&mut self) {
-        for SheetRow { now, before } in &mut self.rows {
+    /// Shows the frame on a terminal that shows the one before, and begins the next one, which is empty.
+    ///
+    /// # Errors
+    /// If the terminal fails.
+    pub(super) fn show<T: Backend>(&mut self, terminal: &mut T) -> Result<(), T::Error> {
+        if self.changes().next().is_some() {
+            terminal.draw(self.changes())?;
+        }
+        for SheetRow { now, before } in self.rows.iter_mut().flatten() {
             std::mem::swap(now, before);
             if now.is_written {
                 now.cells.reset();
                 now.is_written = false;
             }
         }
+        Ok(())
+    }
+
+    /// Returns the cells that differ from those of the frame before, and their columns and rows.
+    fn changes(&self) -> impl Iterator<Item = (u16, u16, &Cell)> {
+        let rows = self.rows.iter().flatten().filter(|row| row.now.is_written || row.before.is_written);
+        rows.flat_map(|row| row.before.cells.diff_iter(&row.now.cells))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ratatui::backend::{Backend, CrosstermBackend};
+    use ratatui::backend::{CrosstermBackend, TestBackend};
     use ratatui::style::Color;
 
     const SIZE: Size = Size { width: 9, height: 3 };
 
-    fn changed(sheet: &Sheet) -> Vec<(u16, u16, &str)> {
-        sheet.changes().map(|(x, y, cell)| (x, y, cell.symbol())).collect()
+    /// Shows the frame, and returns its changes.
+    fn shown(sheet: &mut Sheet) -> Vec<(u16, u16, String)> {
+        let changes = sheet.changes().map(|(x, y, cell)| (x, y, cell.symbol().to_owned())).collect();
+        sheet.show(&mut TestBackend::new(SIZE.width, SIZE.height)).unwrap();
+        changes
     }
 
-    /// Shows the changes on a terminal.
-    fn show(sheet: &Sheet, terminal: &mut vt100::Parser) {
-        let mut bytes = Vec::new();
-        CrosstermBackend::new(&mut bytes).draw(sheet.changes()).unwrap();
-        terminal.process(&bytes);
+    fn change(x: u16, y: u16, symbol: &str) -> (u16, u16, String) {
+        (x, y, symbol.to_owned())
     }
 
     #[test]
     fn cells_that_are_as_before_are_no_changes() {
         let mut sheet = Sheet::new(SIZE);
         sheet.text(1, 1, 8, "ab", Style::new());
-        assert_eq!(changed(&sheet), [(1, 1, "a"), (2, 1, "b")]);
-        sheet.turn();
+        assert_eq!(shown(&mut sheet), [change(1, 1, "a"), change(2, 1, "b")]);
         sheet.text(1, 1, 8, "ac", Style::new());
-        assert_eq!(changed(&sheet), [(2, 1, "c")]);
-        sheet.turn();
+        assert_eq!(shown(&mut sheet), [change(2, 1, "c")]);
         sheet.text(1, 1, 8, "ac", Style::new().fg(Color::Blue));
-        assert_eq!(changed(&sheet), [(1, 1, "a"), (2, 1, "c")], "a colour is a change");
-        sheet.turn();
-        assert_eq!(changed(&sheet), [(1, 1, " "), (2, 1, " ")], "what was there is gone");
-        sheet.turn();
-        assert_eq!(changed(&sheet), []);
-        assert!(sheet.rows.iter().all(|row| !row.now.is_written && !row.before.is_written), "they cost nothing");
+        assert_eq!(shown(&mut sheet), [change(1, 1, "a"), change(2, 1, "c")], "a colour is a change");
+        assert_eq!(shown(&mut sheet), [change(1, 1, " "), change(2, 1, " ")], "what was there is gone");
+        assert_eq!(shown(&mut sheet), []);
+        let is_idle = |row: &SheetRow| !row.now.is_written && !row.before.is_written;
+        assert!(sheet.rows.iter().flatten().all(is_idle), "they cost nothing");
+        assert!(sheet.rows[0].is_none() && sheet.rows[1].is_some());
         sheet.text(1, 1, 8, "ab", Style::new());
-        assert_eq!(changed(&sheet), [(1, 1, "a"), (2, 1, "b")], "nothing of two frames ago is left");
+        assert_eq!(shown(&mut sheet), [change(1, 1, "a"), change(2, 1, "b")], "nothing of two frames ago is left");
+    }
+
+    #[test]
+    fn a_frame_without_changes_is_no_text() {
+        let mut sheet = Sheet::new(SIZE);
+        for is_first in [true, false] {
+            sheet.text(1, 1, 8, "ab", Style::new());
+            let mut bytes = Vec::new();
+            sheet.show(&mut CrosstermBackend::new(&mut bytes)).unwrap();
+            assert_eq!(bytes.is_empty(), !is_first);
+        }
     }
 
     #[test]
@@ -151,10 +168,12 @@ mod tests {
                 let ends = [&mut sheet, &mut alone].map(|sheet| sheet.text(x, y, width, &text, Style::new()));
                 assert!(ends[0] == ends[1] && ends[0] <= SIZE.width);
             }
-            show(&sheet, &mut terminal);
-            sheet.turn();
             let mut expected = new();
-            show(&alone, &mut expected);
+            for (sheet, terminal) in [(&mut sheet, &mut terminal), (&mut alone, &mut expected)] {
+                let mut bytes = Vec::new();
+                sheet.show(&mut CrosstermBackend::new(&mut bytes)).unwrap();
+                terminal.process(&bytes);
+            }
             let seen = |terminal: &vt100::Parser| {
                 let rows = terminal.screen().rows(0, SIZE.width);
                 rows.map(|row| row.trim_end().to_owned()).collect::<Vec<_>>()
@@ -172,6 +191,15 @@ mod tests {
         assert_eq!(sheet.text(MOST.width, 0, 2, "ab", Style::new()), MOST.width);
         sheet.style(MOST.width, 0, 2, Style::new().fg(Color::Blue));
         sheet.style(MOST.width - 1, 0, 2, Style::new().fg(Color::Blue));
-        assert_eq!(changed(&sheet), [(MOST.width - 1, 0, " ")]);
+        assert_eq!(sheet.changes().map(|(x, y, _)| (x, y)).collect::<Vec<_>>(), [(MOST.width - 1, 0)]);
+        let rows = sheet.rows.iter().flatten().count();
+        assert_eq!((sheet.rows.len(), rows), (1000, 1), "the others take no room");
+    }
+
+    #[test]
+    fn a_style_is_that_of_its_cells_alone() {
+        let mut sheet = Sheet::new(SIZE);
+        sheet.style(1, 1, 2, Style::new().fg(Color::Blue));
+        assert_eq!(sheet.changes().map(|(x, y, _)| (x, y)).collect::<Vec<_>>(), [(1, 1), (2, 1)]);
     }
 }

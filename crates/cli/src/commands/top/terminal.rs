@@ -39,7 +39,8 @@ pub(super) fn run(looks: Looks, every: Duration, count: Option<u64>, look: Look)
         format!("the terminal cannot be used: {error}; allowed: one with cursor keys; try --plain, which writes lines")
     })?;
     let result = session.run(screen, &hands, &signals, look);
-    // The terminal is as it was.
+    // The terminal is as it was. If a second signal cannot end it, it ends a little later.
+    let _ = signals.end_at_the_second();
     let (answers, outstanding) = hands.finish(ANSWERS);
     for answer in answers {
         let _ = writeln!(io::stderr(), "railweave: {}", crate::output::printable(&answer.text));
@@ -96,8 +97,8 @@ impl Session {
                     Effect::Quit => return Ok(()),
                     Effect::Suspend => screen.suspend(),
                     Effect::Redraw => screen.forget(),
-                    Effect::Faster => self.every = (self.every / 2).max(FASTEST.min(self.every)),
-                    Effect::Slower => self.every = (self.every * 2).min(SLOWEST.max(self.every)),
+                    Effect::Faster => self.every = faster(self.every),
+                    Effect::Slower => self.every = slower(self.every),
                     Effect::Order(order) => hands.give(order),
                 }
             }
@@ -108,5 +109,30 @@ impl Session {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns the time between two looks that a key makes of another one: one that the command line chose may be shorter
+/// or longer than those of keys.
+fn faster(every: Duration) -> Duration {
+    (every / 2).max(FASTEST.min(every))
+}
+
+fn slower(every: Duration) -> Duration {
+    (every * 2).min(SLOWEST.max(every))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_make_looks_more_or_less_frequent_within_bounds() {
+        let ms = Duration::from_millis;
+        assert_eq!([500, 150, 100, 20].map(|every| faster(ms(every))), [250, 100, 100, 20].map(ms));
+        assert_eq!(
+            [500, 6_000, 10_000, 60_000].map(|every| slower(ms(every))),
+            [1_000, 10_000, 10_000, 60_000].map(ms)
+        );
     }
 }

@@ -360,6 +360,38 @@ fn names_from_files_obey_no_terminal() {
     let found = story.found(Vec::new());
     let lines = lines.look(&mut story.board, found);
     assert!(lines.iter().all(|line| line.lines().count() == 1 && !line.contains('\u{1b}')), "{lines:?}");
+    // Signs of ASCII alone are as dangerous.
+    for hostile in ["\u{1b}[31mred", "a\u{7f}b", "a\u{9}b"] {
+        let mut story = Story::new(vec![member(hostile, 0, &[hostile], 2)]);
+        let text = story.text(120, 30, LOOK);
+        assert!(text.contains('\u{fffd}') && !text.contains(['\u{1b}', '\u{7f}', '\t']), "{hostile:?}: {text}");
+    }
+}
+
+#[test]
+fn names_that_are_too_long_end_in_a_sign_and_touch_no_other_column() {
+    let of = |host: &str| {
+        let mut story = Story::new(vec![member("4711", 0, &[host], 2)]);
+        let text = story.text(80, 24, LOOK);
+        text.lines().find(|line| line.contains("▾ n") || line.contains("▾ 数")).unwrap().to_owned()
+    };
+    let plain = of(&"n123456789".repeat(9));
+    assert!(plain.starts_with("  ▾ n123456789n123456… 1→ 1←"), "{plain:?}");
+    // Each takes two columns, and the picture has an empty sign for the second one.
+    let wide = of(&"数".repeat(40));
+    assert!(wide.matches('数').count() == 8 && wide.contains("数 …  1→ 1←"), "{wide:?}");
+}
+
+#[test]
+fn the_folder_of_the_selected_row_comes_first() {
+    let mut story = Story::new(vec![member("4711", 0, &["node8"], 2)]);
+    story.board.run_dirs = ["/a", "/b", "/run", "/d"].map(Into::into).to_vec();
+    let by_use = |story: &Story| story.board.run_dirs_by_use();
+    assert_eq!(by_use(&story), story.board.run_dirs, "nothing is selected");
+    story.press(KeyCode::End);
+    assert_eq!(by_use(&story), ["/run", "/a", "/b", "/d"].map(std::path::PathBuf::from));
+    story.board.run_dirs.remove(2);
+    assert_eq!(by_use(&story), story.board.run_dirs, "it is not shown any more");
 }
 
 #[test]

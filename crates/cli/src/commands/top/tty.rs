@@ -36,6 +36,9 @@ const END: Duration = Duration::from_secs(1);
 /// The exit code of Rust's programs after a panic.
 const PANIC: i32 = 101;
 
+/// The signals that ask for the end.
+const ENDS: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
+
 /// True while the terminal is taken.
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 
@@ -54,14 +57,25 @@ impl Signals {
     /// If there is no room for that.
     pub(super) fn note() -> io::Result<Self> {
         let signals = Self::default();
-        for signal in [SIGTERM, SIGINT, SIGHUP] {
-            // The second one ends it wherever it is.
-            signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&signals.is_told))?;
+        for signal in ENDS {
             signal_hook::flag::register(signal, Arc::clone(&signals.is_told))?;
         }
         signal_hook::flag::register(SIGWINCH, Arc::clone(&signals.is_resized))?;
         signal_hook::flag::register(SIGCONT, Arc::clone(&signals.is_continued))?;
         Ok(signals)
+    }
+
+    /// Has the second signal end the program wherever it is, once the terminal is given back.
+    ///
+    /// # Errors
+    /// If there is no room for that.
+    pub(super) fn end_at_the_second(&self) -> io::Result<()> {
+        let has_come = Arc::new(AtomicBool::new(self.is_told()));
+        for signal in ENDS {
+            signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&has_come))?;
+            signal_hook::flag::register(signal, Arc::clone(&has_come))?;
+        }
+        Ok(())
     }
 
     /// Returns true if the end was asked for.
@@ -119,12 +133,8 @@ impl Screen {
             backend.clear_region(ClearType::All)?;
         }
         draw(&mut self.sheet, board, look);
-        if self.sheet.changes().next().is_some() {
-            backend.draw(self.sheet.changes())?;
-        }
-        write(&self.frame, || self.signals.is_told() || !IS_TAKEN.load(Ordering::Relaxed))?;
-        self.sheet.turn();
-        Ok(())
+        self.sheet.show(&mut backend)?;
+        write(&self.frame, || self.signals.is_told() || !IS_TAKEN.load(Ordering::Relaxed))
     }
 
     /// Makes the next frame draw everything, whatever the terminal shows.

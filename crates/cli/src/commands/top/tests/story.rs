@@ -11,7 +11,7 @@ use railweave_telemetry::{
     Connection, ConnectionState, Device, Direction, Event, EventKind, Latencies, Policy, Port, Presence, Process, Rail,
     RailState, Snapshot, State,
 };
-use ratatui::backend::{Backend, TestBackend};
+use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Size;
 use std::collections::BTreeMap;
@@ -179,8 +179,7 @@ impl Story {
         let new = || (Sheet::new(size), TestBackend::new(width, height));
         let draw_on = |(sheet, terminal): &mut (Sheet, TestBackend)| {
             draw(sheet, &self.board, look);
-            terminal.draw(sheet.changes()).unwrap();
-            sheet.turn();
+            sheet.show(terminal).unwrap();
             terminal.buffer().clone()
         };
         let drawn = draw_on(&mut new());
