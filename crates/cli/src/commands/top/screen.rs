@@ -560,3 +560,17 @@ fn short(number: f64) -> String {
     }
     format!("{number:.0}P")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_text_has_a_column_for_each_letter_and_obeys_nothing() {
+        assert!(is_plain(" mlx5_0 ~") && is_plain(""));
+        for other in ["\u{1b}[31m", "a\u{7f}", "\t", "\n", "\u{e4}", "数", "\u{9b}31m"] {
+            assert!(!is_plain(other), "{other:?}");
+        }
+        assert_eq!(["", "ab", "数b", "e\u{301}"].map(columns_of), [0, 2, 3, 1]);
+    }
+}
