@@ -355,12 +355,15 @@ impl Agent {
         let mut take = |outcome: Outcome, is_told: bool| {
             left -= 1;
             let late = outcome.trouble.clone().filter(|_| outcome.is_late());
-            if is_told {
+            if is_told || late.is_some() {
                 done(outcome);
             }
             // Each of the others would be waited for as long.
             match late {
-                Some(late) if left > 0 => Err(format!("{}; the orders after that were not given", String::from(late))),
+                Some(late) if left > 0 => Err(format!(
+                    "{}; whatever else stands was not taken back; try again once that is done",
+                    String::from(late)
+                )),
                 _ => Ok(()),
             }
         };

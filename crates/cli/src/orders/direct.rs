@@ -1,5 +1,6 @@
 //! Orders without an agent: in the policy file itself.
 
+use super::effect::stands_for;
 use super::found::Found;
 use super::outcome::{By, Drained, InForce, Order, OrderedRule, Outcome, Preview};
 use super::sentences::{drained_before, no_drain, no_rule, set_before};
@@ -245,13 +246,16 @@ impl Direct {
         let is_new = changes.iter().any(|change| change.is_new);
         let is_moved = is_new && (self.ttl.is_some() || !holds);
         settle(&mut outcomes, changes, is_moved);
+        let is_written = has_changed || is_moved;
+        if is_written && kept(&standing).is_empty() {
+            notes.clear();
+        }
         if is_moved {
             notes.extend(end(found.as_ref(), self.ttl_s()));
         }
         if let Some(last) = outcomes.last_mut() {
             last.notes.extend(notes);
         }
-        let is_written = has_changed || is_moved;
         free(&standing, is_written, &mut outcomes);
         let standing = if is_written { kept(&standing) } else { standing };
         self.trial = Some(Trial { standing, holds: if is_new { self.ttl.is_none() } else { holds } });
@@ -274,9 +278,9 @@ impl Direct {
             return Ok(outcomes);
         }
         let failed = |error| format!("\"{}\" {error}; the orders are as they were", shown.display());
-        let mut notes: Vec<String> = note.into_iter().collect();
         free(&standing, true, &mut outcomes);
         let standing = kept(&standing);
+        let mut notes: Vec<String> = note.filter(|_| !standing.is_empty()).into_iter().collect();
         if standing.is_empty() {
             folder.remove_policy().map_err(failed)?;
         } else {
@@ -305,7 +309,7 @@ impl Direct {
 fn free(standing: &Standing, is_written: bool, outcomes: &mut [Outcome]) {
     if let (true, Some(last)) = (is_written, outcomes.last_mut()) {
         let sick = standing.sick().map(|(port, _)| port);
-        let is_free = |port: &&str| standing.drained().all(|drained| drained != *port);
+        let is_free = |port: &&str| !standing.drained().any(|drained| stands_for(drained, port));
         last.freed = sick.filter(is_free).map(str::to_owned).collect();
     }
 }

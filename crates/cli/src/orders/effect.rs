@@ -41,6 +41,11 @@ pub(crate) fn covers(rules: &Rules, port: &str) -> bool {
     rules.decide(&subject).is_some_and(|order| order.drained == 1)
 }
 
+/// Returns true if a drain of this name drains a port.
+pub(crate) fn stands_for(name: &str, port: &str) -> bool {
+    name == port || drain(name).is_some_and(|rules| covers(&rules, port))
+}
+
 /// The part of a connection's data that a rail has to carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {

@@ -1,5 +1,6 @@
 //! Orders, and the answers to them.
 
+use super::effect::stands_for;
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
@@ -84,8 +85,10 @@ impl Outcome {
 pub(crate) fn note_freed(outcomes: &mut [Outcome]) {
     let mut freed: Vec<String> = Vec::new();
     for outcome in &*outcomes {
-        if let Order::Drain { port } | Order::GiveBack { port } = &outcome.order {
-            freed.retain(|other| other != port);
+        match &outcome.order {
+            Order::Drain { port } => freed.retain(|freed| !stands_for(port, freed)),
+            Order::GiveBack { port } if outcome.is_changed => freed.retain(|freed| freed != port),
+            _ => {}
         }
         freed.extend(outcome.freed.iter().cloned());
     }

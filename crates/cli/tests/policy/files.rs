@@ -213,15 +213,20 @@ fn the_orders_of_an_agent_that_is_gone_stay_and_its_policies_end() {
     assert!(scratch.file().is_none_or(|file| !file.contains("eth7")));
     // Those that the command itself drains or gives back are not said to be in use again.
     let in_use = "sick ports are in use again (eth7)";
-    for (words, is_said) in
-        [(&["drain", "eth2"][..], true), (&["drain", "eth7"], false), (&["drain", "eth2", "eth7"], false)]
-    {
+    for (words, is_said) in [
+        (&["drain", "eth2"][..], true),
+        (&["drain", "eth7"], false),
+        (&["drain", "eth2", "eth7"], false),
+        (&["set", "any -> policy speed"], true),
+    ] {
         scratch.write(&text);
         assert_eq!(scratch.said(words).contains(in_use), is_said, "{words:?}");
     }
     scratch.write(&text);
+    let dry = scratch.said(&["clear", "--all", "--dry-run"]);
     let said = scratch.said(&["clear", "--all"]);
     assert!(said.contains("port eth7 is given back") && !said.contains("in use again"), "{said}");
+    assert!(!said.contains("orders stay") && !dry.contains("orders stay"), "{said}{dry}");
     assert!(scratch.file().is_none());
     // Any order that changes the file ends it: nobody would see that it is well.
     scratch.write(&text);

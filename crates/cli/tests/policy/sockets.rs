@@ -205,7 +205,7 @@ fn orders_after_a_late_one_are_said_to_be_missing() {
     // No file is there, which is no proof: the second port and the rules still stand.
     let error = scratch.error(&["clear", "--all"]);
     assert!(
-        error.contains("has not carried it out") && error.contains("the orders after that were not given"),
+        error.contains("has not carried it out") && error.contains("whatever else stands was not taken back"),
         "{error}"
     );
     assert_eq!(given(), ["/api/v1/drains/eth1"]);

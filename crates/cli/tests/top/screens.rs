@@ -3,6 +3,7 @@
 use super::host::{Job, Scratch, Started, controlled_top, top};
 use super::screen::{Screen, side_of};
 use railweave_telemetry::EventKind;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, openpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 use std::fs::{self, File};
@@ -82,9 +83,8 @@ fn a_window_that_was_small_for_a_moment_is_drawn_again() {
         screen.resize(40, 10);
         screen.resize(80, 24);
     }
-    screen.until("node8 by eth0+eth1");
-    screen.until("q quit");
-    assert!(!screen.text().contains("rubbish"));
+    let is_whole = |text: &str| text.contains("node8 by") && text.contains("q quit") && !text.contains("rubbish");
+    railweave_patience::until("the whole screen", || is_whole(&screen.text()).then_some(()));
     screen.press("q");
     assert_eq!(screen.ends(), Some(0));
 }
@@ -125,10 +125,12 @@ fn a_signal_ends_it_on_a_terminal_that_takes_nothing() {
     // Whoever reads the terminal waits for this, so it takes nothing.
     let seen = Arc::clone(&screen.seen);
     let is_shut = seen.lock().unwrap();
-    for _ in 0..200 {
+    railweave_patience::until("a full terminal", || {
         screen.press("\u{c}");
         std::thread::sleep(Duration::from_millis(10));
-    }
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        (poll(&mut [PollFd::new(&screen.side, PollFlags::OUT)], Some(&now)).unwrap() == 0).then_some(())
+    });
     rustix::process::kill_process(rustix::process::Pid::from_child(&screen.child.0), rustix::process::Signal::TERM)
         .unwrap();
     assert_eq!(screen.ends(), Some(0));
@@ -190,6 +192,8 @@ fn whatever_happens_in_a_pause_is_found_after_it() {
     screen.until("node8 by eth0+eth1");
     screen.press("p");
     screen.until("PAUSED");
+    // A look that was asked for before may come still.
+    std::thread::sleep(Duration::from_millis(300));
     job.note(EventKind::RAIL_DOWN, "rail 1 is gone");
     job.write(1);
     // Many looks would have found it, and a pause costs next to nothing.

@@ -1,6 +1,6 @@
 //! The names of ports and devices that this host has.
 
-use crate::orders::effect::{covers, drain};
+use crate::orders::effect::{covers, drain, stands_for};
 use crate::orders::{OrderedRule, files};
 use crate::output::printable;
 use railweave_telemetry::Folder;
@@ -63,8 +63,7 @@ impl Names {
     /// Returns a warning if nothing here has the name of a port.
     pub(super) fn warn_of_port(&self, port: &str) -> Option<String> {
         let rules = drain(port)?;
-        let stands_for = |name: &String| drain(name).is_some_and(|rules| covers(&rules, port));
-        if self.ports.iter().any(|name| covers(&rules, name) || stands_for(name)) {
+        if self.ports.iter().any(|name| covers(&rules, name) || stands_for(name, port)) {
             return None;
         }
         let known = few(&self.ports);

@@ -5,10 +5,11 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use termina::{Event, Parser};
 
 use super::tty::reopened;
@@ -19,7 +20,16 @@ const MOST: usize = 4096;
 /// The time after which an escape that nothing follows is a key.
 const ESCAPE_ALONE: Duration = Duration::from_millis(25);
 
+/// The longest time between two parts of one sequence.
+const LONGEST_GAP: Duration = Duration::from_millis(100);
+
 const ESCAPE: u8 = 0x1b;
+const BELL: u8 = 0x07;
+const CTRL_C: u8 = 0x03;
+const CTRL_Z: u8 = 0x1a;
+
+/// The beginning of a text that is pasted.
+const PASTE: &[u8] = b"\x1b[200~";
 
 /// The keys of a terminal.
 pub(super) struct Input {
@@ -32,8 +42,14 @@ pub(super) struct Input {
 #[derive(Default)]
 struct Events {
     parser: Parser,
+    found: VecDeque<Event>,
+    /// The beginning of the sequence that is not whole yet.
+    begun: Vec<u8>,
     /// True if the last byte was an escape, whose meaning comes with the next one.
     has_escape: bool,
+    /// True in an answer of the terminal, which nobody has asked for: its text is no keys.
+    is_in_answer: bool,
+    last: Option<Instant>,
 }
 
 impl Input {
@@ -44,7 +60,6 @@ impl Input {
     pub(super) fn new() -> io::Result<Self> {
         let stdin = io::stdin();
         let tty = if stdin.is_terminal() {
-            // The terminal of another user, as after su(1), cannot be opened.
             reopened(stdin.as_fd(), File::options().read(true)).or_else(|_| stdin.as_fd().try_clone_to_owned())?
         } else {
             File::open("/dev/tty")?.into()
@@ -61,7 +76,7 @@ impl Input {
         while self.is_there(longest)? {
             match read(&self.tty, &mut self.bytes) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => self.events.take(&self.bytes[..count]),
+                Ok(count) => self.events.take(&self.bytes[..count], Instant::now()),
                 // Somebody else has read it, or a signal has come.
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
                 Err(error) => return Err(error.into()),
@@ -77,7 +92,7 @@ impl Input {
 
     /// Returns the next key, or text that was pasted.
     pub(super) fn next(&mut self) -> Option<Event> {
-        self.events.parser.pop()
+        self.events.found.pop_front()
     }
 
     fn is_there(&self, longest: Duration) -> io::Result<bool> {
@@ -95,29 +110,66 @@ impl Input {
 }
 
 impl Events {
-    fn take(&mut self, bytes: &[u8]) {
+    fn take(&mut self, bytes: &[u8], now: Instant) {
+        let is_late = self.last.replace(now).is_none_or(|last| now.duration_since(last) > LONGEST_GAP);
+        // Whatever was begun long ago will not end any more, but a large text may be on its way for long. Whoever
+        // presses these keys is heard in any case.
+        if (is_late && !self.is_in_paste()) || matches!(bytes, [CTRL_C | CTRL_Z]) {
+            self.forget();
+        }
         for byte in bytes {
             match (self.has_escape, *byte) {
                 (false, ESCAPE) => self.has_escape = true,
-                (false, byte) => self.parser.parse(&[byte], true),
-                // They begin answers of terminals, which nobody has asked, and would swallow all keys up to their end.
-                (true, b']' | b'P' | b'X' | b'^' | b'_') => self.has_escape = false,
-                (true, byte) => {
-                    self.has_escape = byte == ESCAPE;
-                    self.parser.parse(&[ESCAPE], !self.has_escape);
-                    if !self.has_escape {
-                        self.parser.parse(&[byte], true);
-                    }
+                (true, b'\\') | (false, BELL) if self.is_in_answer => {
+                    (self.is_in_answer, self.has_escape) = (false, false);
                 }
+                (_, byte) if self.is_in_answer => self.has_escape = byte == ESCAPE,
+                // The beginnings of answers (DCS, SOS, OSC, PM and APC of ECMA-48).
+                (true, b'P' | b'X' | b']' | b'^' | b'_') if !self.is_in_paste() => {
+                    (self.is_in_answer, self.has_escape) = (true, false);
+                }
+                (true, ESCAPE) => self.feed(ESCAPE, false),
+                (true, byte) => {
+                    self.has_escape = false;
+                    self.feed(ESCAPE, true);
+                    self.feed(byte, true);
+                }
+                (false, byte) => self.feed(byte, true),
             }
         }
     }
 
     /// Nothing has come for a while.
     fn pause(&mut self) {
-        if std::mem::take(&mut self.has_escape) {
-            self.parser.parse(&[ESCAPE], false);
+        if std::mem::take(&mut self.has_escape) && !self.is_in_answer {
+            self.feed(ESCAPE, false);
         }
+    }
+
+    fn feed(&mut self, byte: u8, has_more: bool) {
+        // Only a text that is pasted goes on with such a byte.
+        if byte < b' ' && self.begun.len() > 1 && !self.is_in_paste() {
+            self.forget();
+        }
+        self.parser.parse(&[byte], has_more);
+        let before = self.found.len();
+        self.found.extend(std::iter::from_fn(|| self.parser.pop()));
+        if self.found.len() > before {
+            self.begun.clear();
+        } else if self.begun.len() < PASTE.len() {
+            self.begun.push(byte);
+        }
+    }
+
+    fn is_in_paste(&self) -> bool {
+        self.begun == PASTE
+    }
+
+    /// Forgets the sequence that is not whole.
+    fn forget(&mut self) {
+        self.parser = Parser::default();
+        self.begun.clear();
+        (self.has_escape, self.is_in_answer) = (false, false);
     }
 }
 
@@ -127,77 +179,129 @@ mod tests {
     use proptest::prelude::*;
     use termina::event::{KeyCode, KeyEvent, Modifiers};
 
-    fn all(events: &mut Events) -> Vec<Event> {
-        std::iter::from_fn(|| events.parser.pop()).collect()
+    /// Bytes that come at some times.
+    struct Typist {
+        events: Events,
+        now: Instant,
+    }
+
+    impl Typist {
+        fn new() -> Self {
+            Self { events: Events::default(), now: Instant::now() }
+        }
+
+        /// Returns the events of bytes that come with others.
+        fn at_once(&mut self, bytes: &[u8]) -> Vec<Event> {
+            self.events.take(bytes, self.now);
+            self.events.found.drain(..).collect()
+        }
+
+        fn pause(&mut self) -> Vec<Event> {
+            self.events.pause();
+            self.events.found.drain(..).collect()
+        }
+
+        /// Returns the events of bytes that come long after others.
+        fn later(&mut self, bytes: &[u8]) -> Vec<Event> {
+            self.pause();
+            self.now += Duration::from_secs(1);
+            self.at_once(bytes)
+        }
     }
 
     fn key(code: KeyCode) -> Event {
         Event::Key(code.into())
     }
 
+    fn letter(letter: char) -> Event {
+        key(KeyCode::Char(letter))
+    }
+
+    fn with(letter: char, modifiers: Modifiers) -> Event {
+        Event::Key(KeyEvent::new(KeyCode::Char(letter), modifiers))
+    }
+
     #[test]
     fn keys_may_come_in_parts() {
-        let mut events = Events::default();
-        events.take(b"q\x1b");
-        events.take(b"[");
-        events.take(b"Ad");
-        assert_eq!(all(&mut events), [key(KeyCode::Char('q')), key(KeyCode::Up), key(KeyCode::Char('d'))]);
-        events.take("\u{e4}".as_bytes());
-        assert_eq!(all(&mut events), [key(KeyCode::Char('\u{e4}'))]);
+        let mut typist = Typist::new();
+        assert_eq!(typist.at_once(b"q\x1b"), [letter('q')]);
+        assert_eq!(typist.at_once(b"["), []);
+        assert_eq!(typist.at_once(b"Ad"), [key(KeyCode::Up), letter('d')]);
+        assert_eq!(typist.at_once("\u{e4}".as_bytes()), [letter('\u{e4}')]);
+        assert_eq!(typist.at_once(b"\x1b[15~\x1bOP"), [5, 1].map(|number| key(KeyCode::Function(number))));
     }
 
     #[test]
     fn an_escape_that_nothing_follows_is_a_key() {
-        let mut events = Events::default();
-        events.take(b"\x1b");
-        assert_eq!(all(&mut events), []);
-        events.pause();
-        assert_eq!(all(&mut events), [key(KeyCode::Escape)]);
-        events.take(b"\x1b\x1b");
-        events.pause();
-        assert_eq!(all(&mut events), [key(KeyCode::Escape), key(KeyCode::Escape)]);
-        events.take(b"\x1bd");
-        assert_eq!(all(&mut events), [Event::Key(KeyEvent::new(KeyCode::Char('d'), Modifiers::ALT))]);
-        events.pause();
-        assert_eq!(all(&mut events), []);
+        let mut typist = Typist::new();
+        assert_eq!(typist.at_once(b"\x1b"), []);
+        assert_eq!(typist.pause(), [key(KeyCode::Escape)]);
+        assert_eq!(typist.at_once(b"\x1b\x1b"), [key(KeyCode::Escape)]);
+        assert_eq!(typist.pause(), [key(KeyCode::Escape)]);
+        assert_eq!(typist.at_once(b"\x1bd"), [with('d', Modifiers::ALT)]);
+        assert_eq!(typist.pause(), []);
     }
 
     #[test]
-    fn a_pasted_text_is_one_event() {
-        let mut events = Events::default();
-        events.take(b"\x1b[200~dd");
-        events.pause();
-        events.take(b"\x1b");
-        events.take(b"[201~q");
-        assert_eq!(all(&mut events), [Event::Paste("dd".to_owned()), key(KeyCode::Char('q'))]);
+    fn a_pasted_text_is_one_event_however_long_it_takes() {
+        let mut typist = Typist::new();
+        assert_eq!(typist.at_once(b"\x1b[200~d\n\x1b]"), []);
+        assert_eq!(typist.later(b"d"), []);
+        assert_eq!(typist.at_once(b"\x1b"), []);
+        assert_eq!(typist.at_once(b"[201~q"), [Event::Paste("d\n\x1b]d".to_owned()), letter('q')]);
+        // Its end may be lost.
+        assert_eq!(typist.at_once(b"\x1b[200~d"), []);
+        assert_eq!(typist.later(b"\x03"), [with('c', Modifiers::CONTROL)]);
+        assert_eq!(typist.at_once(b"d"), [letter('d')]);
     }
 
     #[test]
-    fn no_key_makes_the_next_ones_mute() {
-        for begin in [b"\x1b]", b"\x1bP", b"\x1bX", b"\x1b^", b"\x1b_"] {
-            let mut events = Events::default();
-            events.take(begin);
-            events.take(b"q");
-            assert_eq!(all(&mut events).last(), Some(&key(KeyCode::Char('q'))), "{begin:?}");
+    fn answers_that_nobody_has_asked_for_are_no_keys() {
+        for answer in [&b"\x1b]11;rgb:dddd/dddd/dddd\x1b\\"[..], b"\x1b]11;rgb:dddd/d/d\x07", b"\x1bP1+rd\x1b\\"] {
+            assert_eq!(Typist::new().at_once(&[answer, b"q"].concat()), [letter('q')], "{answer:?}");
         }
+    }
+
+    #[test]
+    fn no_key_makes_the_later_ones_mute() {
+        for begin in [
+            &b"\x1b]"[..],
+            b"\x1bP",
+            b"\x1bX",
+            b"\x1b^",
+            b"\x1b_",
+            b"\x1b[",
+            b"\x1b[?",
+            b"\x1b[>0;276;0c",
+            b"\x1b[<",
+            b"\x1bO",
+            b"\xe2",
+        ] {
+            let mut typist = Typist::new();
+            typist.at_once(begin);
+            assert_eq!(typist.later(b"q"), [letter('q')], "{begin:?}");
+            typist.at_once(begin);
+            assert_eq!(typist.at_once(b"\x1a").last(), Some(&with('z', Modifiers::CONTROL)), "{begin:?}");
+        }
+        let mut typist = Typist::new();
+        assert_eq!(typist.at_once(b"\x1b[?\x1b[Aq"), [key(KeyCode::Up), letter('q')], "the next key ends it");
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_taken(parts in prop::collection::vec(
-            prop::collection::vec(prop_oneof![
-                Just(ESCAPE), Just(b'['), Just(b'<'), Just(b';'), Just(b'~'), Just(b'?'), b'0'..=b'9', any::<u8>(),
-            ], 0..12),
+        fn whatever_came_the_end_is_heard(parts in prop::collection::vec(
+            (prop::collection::vec(prop_oneof![
+                Just(ESCAPE), Just(b'['), Just(b'<'), Just(b';'), Just(b'~'), Just(b'?'), Just(b'2'), b'0'..=b'9',
+                any::<u8>(),
+            ], 0..12), any::<bool>()),
             0..12,
         )) {
-            let mut events = Events::default();
-            for part in parts {
-                events.take(&part);
-                events.pause();
+            let mut typist = Typist::new();
+            for (part, is_late) in parts {
+                if is_late { typist.later(&part) } else { typist.at_once(&part) };
             }
-            // Whatever came, a sequence of the longest kind ends.
-            events.take(b"\x1b[201~");
-            all(&mut events);
+            prop_assert_eq!(typist.later(&[CTRL_C]), [with('c', Modifiers::CONTROL)]);
+            prop_assert_eq!(typist.later(b"q"), [letter('q')]);
         }
     }
 }

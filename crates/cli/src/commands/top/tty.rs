@@ -13,8 +13,8 @@ use ratatui::layout::Size;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::process::{Signal, getpid, kill_process};
-use rustix::termios::tcgetwinsize;
+use rustix::process::{Signal, getpgrp, getpid, getsid, kill_current_process_group, kill_process};
+use rustix::termios::{tcgetpgrp, tcgetsid, tcgetwinsize};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 use std::fs::OpenOptions;
 use std::io;
@@ -100,13 +100,15 @@ impl Screen {
     pub(super) fn take(signals: Signals) -> io::Result<Self> {
         let before = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
-            give_back();
+            let was_taken = give_back();
             before(panic);
-            // Other threads would draw on a terminal that is given back.
-            exit(PANIC);
+            // Other threads would go on to draw.
+            if was_taken {
+                exit(PANIC);
+            }
         }));
         let screen = Self { sheet: Sheet::default(), frame: Vec::new(), signals };
-        take()?;
+        take(&screen.signals)?;
         Ok(screen)
     }
 
@@ -118,7 +120,7 @@ impl Screen {
         if self.signals.is_continued.swap(false, Ordering::Relaxed) {
             // Others have used it meanwhile.
             give_back();
-            take()?;
+            take(&self.signals)?;
             self.forget();
         }
         // One that became small and large again has lost what was there.
@@ -157,20 +159,23 @@ impl Drop for Screen {
     }
 }
 
-fn take() -> io::Result<()> {
+fn take(signals: &Signals) -> io::Result<()> {
+    // A process in the background waits for its turn: until then the modes are those of somebody else.
+    if tcgetpgrp(output()).is_ok_and(|front| front != getpgrp()) {
+        let _ = kill_current_process_group(Signal::TTOU);
+    }
     enable_raw_mode()?;
     IS_TAKEN.store(true, Ordering::Relaxed);
     let mut bytes = Vec::new();
     // Without bracketed paste, a text that is pasted would be keys.
     queue!(bytes, EnterAlternateScreen, EnableBracketedPaste, Hide)?;
-    let begin = Instant::now();
-    write(&bytes, || begin.elapsed() > END)
+    write(&bytes, || signals.is_told())
 }
 
-/// Gives the terminal back, if it is taken. One that is gone needs nothing back.
-fn give_back() {
+/// Gives the terminal back, if it is taken. One that is gone needs nothing back. Returns true if it was taken.
+fn give_back() -> bool {
     if !IS_TAKEN.swap(false, Ordering::Relaxed) {
-        return;
+        return false;
     }
     // The modes of the line matter most.
     let _ = disable_raw_mode();
@@ -178,6 +183,7 @@ fn give_back() {
     let _ = queue!(bytes, DisableBracketedPaste, LeaveAlternateScreen, Show);
     let begin = Instant::now();
     let _ = write(&bytes, || begin.elapsed() > END);
+    true
 }
 
 /// Returns the size of the terminal. crossterm would open /dev/tty for it, for each frame.
@@ -188,16 +194,23 @@ fn size() -> io::Result<Size> {
 }
 
 /// Opens a terminal again: then nobody waits on it, and it is as it was for those that use the file that is given.
+///
+/// # Errors
+/// If that may not be: a terminal of another user, as after su(1), that controls other processes.
 pub(super) fn reopened(tty: BorrowedFd<'_>, options: &mut OpenOptions) -> io::Result<OwnedFd> {
-    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
-    Ok(options.custom_flags(flags).open(format!("/proc/self/fd/{}", tty.as_raw_fd()))?.into())
+    let options = options.custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed());
+    let again = options.open(format!("/proc/self/fd/{}", tty.as_raw_fd())).or_else(|error| {
+        // Everybody may open the one that controls them.
+        let is_controlling = tcgetsid(tty).is_ok_and(|session| getsid(None) == Ok(session));
+        if is_controlling { options.open("/dev/tty") } else { Err(error) }
+    });
+    Ok(again?.into())
 }
 
 /// Returns the terminal on which frames are written.
 fn output() -> BorrowedFd<'static> {
     static OUTPUT: OnceLock<Option<OwnedFd>> = OnceLock::new();
     let stdout = rustix::stdio::stdout();
-    // The terminal of another user, as after su(1), cannot be opened.
     OUTPUT.get_or_init(|| reopened(stdout, OpenOptions::new().write(true)).ok()).as_ref().map_or(stdout, AsFd::as_fd)
 }
 
