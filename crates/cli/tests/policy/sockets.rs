@@ -152,23 +152,30 @@ fn an_agent_without_dry_runs_is_not_asked_for_one() {
     assert_eq!(*ORDERS.lock().unwrap(), ["PUT /api/v1/drains/eth1 HTTP/1.1"]);
 }
 
+/// Answers as an agent that has two drains and two rules. Returns false for orders, which it leaves to others.
+fn has_two_of_each(request: &str, stream: &mut UnixStream) -> bool {
+    let reasons = "{\"reasons\": [{\"reason\": \"operator\"}], \"phase\": \"empty\"}";
+    let drains = ["eth1", "eth2"].map(|port| format!("{{\"port\": \"{port}\", \"drain\": {reasons}}}")).join(",");
+    let rules = ["a", "b"].map(|peer| format!("{{\"matchers\": \"peer={peer}\", \"actions\": \"policy speed\"}}"));
+    match request {
+        _ if request.starts_with("GET /api/v1/drains ") => send(stream, 200, &format!("[{drains}]")),
+        _ if request.starts_with("GET /api/v1/rules ") => send(stream, 200, &format!("[{}]", rules.join(","))),
+        _ if request.contains("dry_run=true") => send(stream, 200, "{\"users\": []}"),
+        _ => return false,
+    }
+    true
+}
+
 #[test]
 fn orders_that_are_gone_meanwhile_do_not_end_the_others() {
     static ORDERS: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
     let scratch = Scratch::new("meanwhile");
     pretend(&scratch, |request, stream| {
-        let reasons = "{\"reasons\": [{\"reason\": \"operator\"}], \"phase\": \"empty\"}";
-        let drains = ["eth1", "eth2"].map(|port| format!("{{\"port\": \"{port}\", \"drain\": {reasons}}}")).join(",");
-        let rules = ["a", "b"].map(|peer| format!("{{\"matchers\": \"peer={peer}\", \"actions\": \"policy speed\"}}"));
-        match request {
-            _ if request.starts_with("GET /api/v1/drains ") => send(stream, 200, &format!("[{drains}]")),
-            _ if request.starts_with("GET /api/v1/rules ") => send(stream, 200, &format!("[{}]", rules.join(","))),
-            _ if request.contains("dry_run=true") => send(stream, 200, "{\"users\": []}"),
-            _ => {
-                ORDERS.lock().unwrap().push(request.split(' ').nth(1).unwrap_or_default().to_owned());
-                let is_gone = request.contains("eth1") || request.contains("peer%3Da");
-                send(stream, if is_gone { 404 } else { 202 }, "{\"error\": \"none\"}");
-            }
+        let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
+        if !has_two_of_each(request, stream) {
+            let is_gone = path.contains("eth1") || path.contains("peer%3Da");
+            ORDERS.lock().unwrap().push(path);
+            send(stream, if is_gone { 404 } else { 202 }, "{\"error\": \"none\"}");
         }
     });
     let json = scratch.json(&["clear", "--all"]);
@@ -180,28 +187,17 @@ fn orders_that_are_gone_meanwhile_do_not_end_the_others() {
     );
 }
 
-/// Answers as an agent that has two drains and two rules, and carries nothing out in time. Notes the orders.
-fn late(request: &str, stream: &mut UnixStream, orders: &std::sync::Mutex<Vec<String>>) {
-    let reasons = "{\"reasons\": [{\"reason\": \"operator\"}], \"phase\": \"empty\"}";
-    let drains = ["eth1", "eth2"].map(|port| format!("{{\"port\": \"{port}\", \"drain\": {reasons}}}")).join(",");
-    let rules = ["a", "b"].map(|peer| format!("{{\"matchers\": \"peer={peer}\", \"actions\": \"policy speed\"}}"));
-    match request {
-        _ if request.starts_with("GET /api/v1/drains ") => send(stream, 200, &format!("[{drains}]")),
-        _ if request.starts_with("GET /api/v1/rules ") => send(stream, 200, &format!("[{}]", rules.join(","))),
-        _ if request.contains("dry_run=true") => send(stream, 200, "{\"users\": []}"),
-        _ => {
-            orders.lock().unwrap().push(request.split(' ').nth(1).unwrap_or_default().to_owned());
-            send(stream, 202, "{\"carried_out\": false, \"late\": true}");
-        }
-    }
-}
-
 #[test]
 fn orders_after_a_late_one_are_said_to_be_missing() {
     static ORDERS: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
     let given = || std::mem::take(&mut *ORDERS.lock().unwrap());
     let scratch = Scratch::new("late");
-    pretend(&scratch, |request, stream| late(request, stream, &ORDERS));
+    pretend(&scratch, |request, stream| {
+        if !has_two_of_each(request, stream) {
+            ORDERS.lock().unwrap().push(request.split(' ').nth(1).unwrap_or_default().to_owned());
+            send(stream, 202, "{\"carried_out\": false, \"late\": true}");
+        }
+    });
     // No file is there, which is no proof: the second port and the rules still stand.
     let error = scratch.error(&["clear", "--all"]);
     assert!(

@@ -2,5 +2,5 @@
 
 mod host;
 mod lines;
-mod screen;
 mod screens;
+mod terminal;

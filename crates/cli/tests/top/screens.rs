@@ -1,7 +1,7 @@
 //! The screen of `top`, on a terminal of our own.
 
 use super::host::{Job, Scratch, Started, controlled_top, top};
-use super::screen::{Screen, side_of};
+use super::terminal::{Screen, side_of};
 use railweave_telemetry::EventKind;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pty::{OpenptFlags, openpt};

@@ -3,6 +3,7 @@
 //! They are read here and not by crossterm, which loses sight of keys that come together with a change of the window's
 //! size, until the next key, and reads the end of a terminal that is gone again and again.
 
+use super::terminal::reopened;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read};
 use std::collections::VecDeque;
@@ -11,8 +12,6 @@ use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 use termina::{Event, Parser};
-
-use super::tty::reopened;
 
 /// The most bytes that are read at once: a terminal's line holds no more (`N_TTY_BUF_SIZE` of Linux).
 const MOST: usize = 4096;
@@ -147,8 +146,8 @@ impl Events {
     }
 
     fn feed(&mut self, byte: u8, has_more: bool) {
-        // Only a text that is pasted goes on with such a byte.
-        if byte < b' ' && self.begun.len() > 1 && !self.is_in_paste() {
+        // Only a text that is pasted, and Alt with such a key, go on with such a byte.
+        if byte < b' ' && !matches!(self.begun[..], [] | [ESCAPE]) && !self.is_in_paste() {
             self.forget();
         }
         self.parser.parse(&[byte], has_more);
@@ -249,6 +248,9 @@ mod tests {
         assert_eq!(typist.later(b"d"), []);
         assert_eq!(typist.at_once(b"\x1b"), []);
         assert_eq!(typist.at_once(b"[201~q"), [Event::Paste("d\n\x1b]d".to_owned()), letter('q')]);
+        // Nor does a byte that begins nothing change that.
+        assert_eq!(typist.at_once(b"\xff\x1b[200~d\nd"), []);
+        assert_eq!(typist.at_once(b"\x1b[201~"), [Event::Paste("d\nd".to_owned())]);
         // Its end may be lost.
         assert_eq!(typist.at_once(b"\x1b[200~d"), []);
         assert_eq!(typist.later(b"\x03"), [with('c', Modifiers::CONTROL)]);

@@ -16,11 +16,11 @@ mod looks;
 mod plain;
 mod rows;
 mod screen;
+mod session;
 mod sheet;
 mod steerer;
 mod style;
 mod terminal;
-mod tty;
 
 #[cfg(test)]
 mod tests;
@@ -68,5 +68,5 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         return plain::run(looks, arguments.every.unwrap_or(EVERY_PLAIN), arguments.count);
     }
     let look = Look::new(variable, arguments.ascii);
-    terminal::run(looks, arguments.every.unwrap_or(EVERY), arguments.count, look)
+    session::run(looks, arguments.every.unwrap_or(EVERY), arguments.count, look)
 }

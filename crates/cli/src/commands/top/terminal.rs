@@ -1,138 +1,232 @@
-//! The loop: looks and keys in, frames out, until the user has seen enough.
+//! The terminal itself: taken and given back, and frames on it.
 
 use super::board::Board;
-use super::hands::Hands;
-use super::input::Input;
-use super::keys::{Effect, paste, press};
-use super::looks::{Looks, Watcher, host};
+use super::screen::draw;
+use super::sheet::Sheet;
 use super::style::Look;
-use super::tty::{Screen, Signals};
-use std::error::Error;
-use std::io::{self, Write};
+use ratatui::backend::{Backend, ClearType, CrosstermBackend};
+use ratatui::crossterm::cursor::{Hide, Show};
+use ratatui::crossterm::event::{DisableBracketedPaste, EnableBracketedPaste};
+use ratatui::crossterm::queue;
+use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
+use ratatui::layout::Size;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::{Signal, getpgrp, getpid, getsid, kill_current_process_group, kill_process};
+use rustix::termios::{tcgetpgrp, tcgetsid, tcgetwinsize};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGWINCH};
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::panic;
+use std::process::exit;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use termina::Event;
 
-/// The shortest and the longest time between two looks that keys choose.
-const FASTEST: Duration = Duration::from_millis(100);
-const SLOWEST: Duration = Duration::from_secs(10);
+/// The size of a terminal that does not know its own, as those of serial lines.
+const USUAL: Size = Size { width: 80, height: 24 };
 
-/// The longest time for which the screen stays as it is: answers to orders, signals and ages come meanwhile.
-const LONGEST: Duration = Duration::from_millis(500);
+/// The time between two looks for signals while a terminal takes nothing, and the time for which the end waits for it.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const END: Duration = Duration::from_secs(1);
 
-/// The time in which a look usually comes, and the one after which it is looked for again.
-const SOON: Duration = Duration::from_millis(20);
-const LATER: Duration = Duration::from_millis(50);
+/// The exit code of Rust's programs after a panic.
+const PANIC: i32 = 101;
 
-/// The time for which the end waits for answers to orders.
-const ANSWERS: Duration = Duration::from_secs(10);
+/// The signals that ask for the end.
+const ENDS: [i32; 3] = [SIGTERM, SIGINT, SIGHUP];
 
-/// Shows the screen.
-pub(super) fn run(looks: Looks, every: Duration, count: Option<u64>, look: Look) -> Result<(), Box<dyn Error>> {
-    let signals = Signals::note();
-    let signals =
-        signals.map_err(|error| format!("signals cannot be waited for: {error}; try --plain, which does not"))?;
-    let hands = Looks::hands()?;
-    let watcher = Watcher::new(looks);
-    let watcher = watcher.map_err(|error| format!("no thread can be started: {error}; try a higher `ulimit -u`"))?;
-    let mut session = Session { board: Board::new(host()), watcher, every, count, looks_so_far: 0 };
-    let screen = Screen::take(signals.clone()).map_err(|error| {
-        format!("the terminal cannot be used: {error}; allowed: one with cursor keys; try --plain, which writes lines")
-    })?;
-    let result = session.run(screen, &hands, &signals, look);
-    // The terminal is as it was. If a second signal cannot end it, it ends a little later.
-    let _ = signals.end_at_the_second();
-    let (answers, outstanding) = hands.finish(ANSWERS);
-    for answer in answers {
-        let _ = writeln!(io::stderr(), "railweave: {}", crate::output::printable(&answer.text));
-    }
-    if outstanding > 0 {
-        let reason = "orders have no answer yet, so nobody knows if they hold; try `railweave policy show`";
-        return Err(format!("{outstanding} {reason}").into());
-    }
-    result
+/// True while the terminal is taken.
+static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// The signals that have come.
+#[derive(Clone, Default)]
+pub(super) struct Signals {
+    is_told: Arc<AtomicBool>,
+    is_resized: Arc<AtomicBool>,
+    is_continued: Arc<AtomicBool>,
 }
 
-/// The screen while it is shown.
-struct Session {
-    board: Board,
-    watcher: Watcher,
-    every: Duration,
-    count: Option<u64>,
-    looks_so_far: u64,
-}
+impl Signals {
+    /// Begins to note signals.
+    ///
+    /// # Errors
+    /// If there is no room for that.
+    pub(super) fn note() -> io::Result<Self> {
+        let signals = Self::default();
+        for signal in ENDS {
+            signal_hook::flag::register(signal, Arc::clone(&signals.is_told))?;
+        }
+        signal_hook::flag::register(SIGWINCH, Arc::clone(&signals.is_resized))?;
+        signal_hook::flag::register(SIGCONT, Arc::clone(&signals.is_continued))?;
+        Ok(signals)
+    }
 
-impl Session {
-    fn run(&mut self, mut screen: Screen, hands: &Hands, signals: &Signals, look: Look) -> Result<(), Box<dyn Error>> {
-        let lost = |error: io::Error| format!("the terminal is lost: {error}; try another one");
-        let mut input = Input::new().map_err(lost)?;
-        self.watcher.ask();
-        let mut looked = Instant::now();
-        while !signals.is_told() {
-            if let Some(found) = self.watcher.wait(SOON)? {
-                self.looks_so_far += 1;
-                if self.count.is_some_and(|count| self.looks_so_far > count) {
-                    return Ok(());
-                }
-                self.board.take(found);
-            }
-            self.board.take_answers(hands.answers(), hands.standing(self.board.run_dirs_by_use()));
-            screen.draw(&self.board, look).map_err(lost)?;
-            let longest = if self.watcher.is_asked { LATER } else { LONGEST };
-            // In a pause, no look is due.
-            let due = if self.board.is_paused { longest } else { self.every.saturating_sub(looked.elapsed()) };
-            let wait = due.min(longest);
-            input.wait(wait).map_err(lost)?;
-            // All keys that have come are taken before anything is drawn.
-            while let Some(event) = input.next() {
-                let effect = match event {
-                    Event::Key(key) => press(&mut self.board, key),
-                    Event::Paste(text) => {
-                        paste(&mut self.board, &text);
-                        Effect::None
-                    }
-                    _ => Effect::None,
-                };
-                match effect {
-                    Effect::None => {}
-                    Effect::Quit => return Ok(()),
-                    Effect::Suspend => screen.suspend(),
-                    Effect::Redraw => screen.forget(),
-                    Effect::Faster => self.every = faster(self.every),
-                    Effect::Slower => self.every = slower(self.every),
-                    Effect::Order(order) => hands.give(order),
-                }
-            }
-            // Whatever happens in a pause is found after it.
-            if looked.elapsed() >= self.every && !self.board.is_paused {
-                looked = Instant::now();
-                self.watcher.ask();
-            }
+    /// Has the second signal end the program wherever it is, once the terminal is given back.
+    ///
+    /// # Errors
+    /// If there is no room for that.
+    pub(super) fn end_at_the_second(&self) -> io::Result<()> {
+        let has_come = Arc::new(AtomicBool::new(self.is_told()));
+        for signal in ENDS {
+            signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&has_come))?;
+            signal_hook::flag::register(signal, Arc::clone(&has_come))?;
         }
         Ok(())
     }
-}
 
-/// Returns the time between two looks that a key makes of another one: one that the command line chose may be shorter
-/// or longer than those of keys.
-fn faster(every: Duration) -> Duration {
-    (every / 2).max(FASTEST.min(every))
-}
-
-fn slower(every: Duration) -> Duration {
-    (every * 2).min(SLOWEST.max(every))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_make_looks_more_or_less_frequent_within_bounds() {
-        let ms = Duration::from_millis;
-        assert_eq!([500, 150, 100, 20].map(|every| faster(ms(every))), [250, 100, 100, 20].map(ms));
-        assert_eq!(
-            [500, 6_000, 10_000, 60_000].map(|every| slower(ms(every))),
-            [1_000, 10_000, 10_000, 60_000].map(ms)
-        );
+    /// Returns true if the end was asked for.
+    pub(super) fn is_told(&self) -> bool {
+        self.is_told.load(Ordering::Relaxed)
     }
+}
+
+/// A terminal that is as it was before at the end, however that comes.
+pub(super) struct Screen {
+    sheet: Sheet,
+    /// The text of a frame, which is written at once.
+    frame: Vec<u8>,
+    signals: Signals,
+}
+
+impl Screen {
+    /// Takes the terminal.
+    ///
+    /// # Errors
+    /// If it cannot be used.
+    pub(super) fn take(signals: Signals) -> io::Result<Self> {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |panic| {
+            let was_taken = give_back();
+            before(panic);
+            // Other threads would go on to draw.
+            if was_taken {
+                exit(PANIC);
+            }
+        }));
+        let screen = Self { sheet: Sheet::default(), frame: Vec::new(), signals };
+        take(&screen.signals)?;
+        Ok(screen)
+    }
+
+    /// Draws a frame. It stays a part if the end is asked for meanwhile.
+    ///
+    /// # Errors
+    /// If the terminal is gone.
+    pub(super) fn draw(&mut self, board: &Board, look: Look) -> io::Result<()> {
+        if self.signals.is_continued.swap(false, Ordering::Relaxed) {
+            // Others have used it meanwhile.
+            give_back();
+            take(&self.signals)?;
+            self.forget();
+        }
+        // One that became small and large again has lost what was there.
+        if self.signals.is_resized.swap(false, Ordering::Relaxed) {
+            self.forget();
+        }
+        let size = size()?;
+        self.frame.clear();
+        let mut backend = CrosstermBackend::new(&mut self.frame);
+        if size != self.sheet.size() {
+            self.sheet = Sheet::new(size);
+            backend.clear_region(ClearType::All)?;
+        }
+        draw(&mut self.sheet, board, look);
+        self.sheet.show(&mut backend)?;
+        write(&self.frame, || self.signals.is_told() || !IS_TAKEN.load(Ordering::Relaxed))
+    }
+
+    /// Makes the next frame draw everything, whatever the terminal shows.
+    pub(super) fn forget(&mut self) {
+        self.sheet = Sheet::default();
+    }
+
+    /// Gives the terminal back, and stops until the user comes again.
+    pub(super) fn suspend(&mut self) {
+        give_back();
+        // The shell sees it stopped. Where nobody would continue it, the signal does nothing.
+        let _ = kill_process(getpid(), Signal::TSTP);
+        self.signals.is_continued.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+fn take(signals: &Signals) -> io::Result<()> {
+    // A process in the background waits for its turn: until then the modes are those of somebody else.
+    if tcgetpgrp(output()).is_ok_and(|front| front != getpgrp()) {
+        let _ = kill_current_process_group(Signal::TTOU);
+    }
+    enable_raw_mode()?;
+    IS_TAKEN.store(true, Ordering::Relaxed);
+    let mut bytes = Vec::new();
+    // Without bracketed paste, a text that is pasted would be keys.
+    queue!(bytes, EnterAlternateScreen, EnableBracketedPaste, Hide)?;
+    write(&bytes, || signals.is_told())
+}
+
+/// Gives the terminal back, if it is taken. One that is gone needs nothing back. Returns true if it was taken.
+fn give_back() -> bool {
+    if !IS_TAKEN.swap(false, Ordering::Relaxed) {
+        return false;
+    }
+    // The modes of the line matter most.
+    let _ = disable_raw_mode();
+    let mut bytes = Vec::new();
+    let _ = queue!(bytes, DisableBracketedPaste, LeaveAlternateScreen, Show);
+    let begin = Instant::now();
+    let _ = write(&bytes, || begin.elapsed() > END);
+    true
+}
+
+/// Returns the size of the terminal. crossterm would open /dev/tty for it, for each frame.
+fn size() -> io::Result<Size> {
+    let size = tcgetwinsize(output())?;
+    let or = |number, usual| if number == 0 { usual } else { number };
+    Ok(Size { width: or(size.ws_col, USUAL.width), height: or(size.ws_row, USUAL.height) })
+}
+
+/// Opens a terminal again: then nobody waits on it, and it is as it was for those that use the file that is given.
+///
+/// # Errors
+/// If that may not be: a terminal of another user, as after su(1), that controls other processes.
+pub(super) fn reopened(tty: BorrowedFd<'_>, options: &mut OpenOptions) -> io::Result<OwnedFd> {
+    let options = options.custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed());
+    let again = options.open(format!("/proc/self/fd/{}", tty.as_raw_fd())).or_else(|error| {
+        // Everybody may open the one that controls them.
+        let is_controlling = tcgetsid(tty).is_ok_and(|session| getsid(None) == Ok(session));
+        if is_controlling { options.open("/dev/tty") } else { Err(error) }
+    });
+    Ok(again?.into())
+}
+
+/// Returns the terminal on which frames are written.
+fn output() -> BorrowedFd<'static> {
+    static OUTPUT: OnceLock<Option<OwnedFd>> = OnceLock::new();
+    let stdout = rustix::stdio::stdout();
+    OUTPUT.get_or_init(|| reopened(stdout, OpenOptions::new().write(true)).ok()).as_ref().map_or(stdout, AsFd::as_fd)
+}
+
+/// Writes to the terminal, until that is done or `ends` says to leave it.
+fn write(bytes: &[u8], ends: impl Fn() -> bool) -> io::Result<()> {
+    let mut rest = bytes;
+    while !rest.is_empty() && !ends() {
+        match rustix::io::write(output(), rest) {
+            Ok(count) => rest = &rest[count..],
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => {
+                // A signal ends the wait too.
+                let _ = poll(&mut [PollFd::from_borrowed_fd(output(), PollFlags::OUT)], Some(&PAUSE));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
