@@ -85,10 +85,8 @@ impl Outcome {
 pub(crate) fn note_freed(outcomes: &mut [Outcome]) {
     let mut freed: Vec<String> = Vec::new();
     for outcome in &*outcomes {
-        match &outcome.order {
-            Order::Drain { port } => freed.retain(|freed| !stands_for(port, freed)),
-            Order::GiveBack { port } if outcome.is_changed => freed.retain(|freed| freed != port),
-            _ => {}
+        if let Order::Drain { port } = &outcome.order {
+            freed.retain(|freed| !stands_for(port, freed));
         }
         freed.extend(outcome.freed.iter().cloned());
     }

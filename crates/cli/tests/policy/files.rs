@@ -211,7 +211,8 @@ fn the_orders_of_an_agent_that_is_gone_stay_and_its_policies_end() {
     assert_eq!(scratch.json(&["show"])["drains"][0]["reasons"], json!(["sick"]));
     assert_eq!(scratch.json(&["clear", "eth7"])["orders"][0]["changed"], json!(true));
     assert!(scratch.file().is_none_or(|file| !file.contains("eth7")));
-    // Those that the command itself drains or gives back are not said to be in use again.
+    // Those that the command itself drains are not said to be in use again. One that it gives back after another order
+    // is: that order has freed it.
     let in_use = "sick ports are in use again (eth7)";
     for (words, is_said) in [
         (&["drain", "eth2"][..], true),
@@ -222,6 +223,8 @@ fn the_orders_of_an_agent_that_is_gone_stay_and_its_policies_end() {
         scratch.write(&text);
         assert_eq!(scratch.said(words).contains(in_use), is_said, "{words:?}");
     }
+    scratch.write(&text.replace("# sick", "# drained eth2\n# sick"));
+    assert!(scratch.said(&["clear", "eth2", "eth7"]).contains(in_use));
     scratch.write(&text);
     let dry = scratch.said(&["clear", "--all", "--dry-run"]);
     let said = scratch.said(&["clear", "--all"]);

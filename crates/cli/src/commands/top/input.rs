@@ -48,7 +48,8 @@ struct Events {
     has_escape: bool,
     /// True in an answer of the terminal, which nobody has asked for: its text is no keys.
     is_in_answer: bool,
-    last: Option<Instant>,
+    /// The time for which nothing came although it was waited for.
+    idle: Duration,
 }
 
 impl Input {
@@ -72,10 +73,10 @@ impl Input {
     /// If the terminal is gone.
     pub(super) fn wait(&mut self, longest: Duration) -> io::Result<()> {
         let mut longest = longest;
-        while self.is_there(longest)? {
+        while self.is_there_within(longest)? {
             match read(&self.tty, &mut self.bytes) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => self.events.take(&self.bytes[..count], Instant::now()),
+                Ok(count) => self.events.take(&self.bytes[..count]),
                 // Somebody else has read it, or a signal has come.
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
                 Err(error) => return Err(error.into()),
@@ -94,6 +95,13 @@ impl Input {
         self.events.found.pop_front()
     }
 
+    fn is_there_within(&mut self, longest: Duration) -> io::Result<bool> {
+        let begin = Instant::now();
+        let is_there = self.is_there(longest);
+        self.events.idle += begin.elapsed();
+        is_there
+    }
+
     fn is_there(&self, longest: Duration) -> io::Result<bool> {
         let mut fds = [PollFd::new(&self.tty, PollFlags::IN)];
         let longest = Timespec { tv_sec: longest.as_secs().cast_signed(), tv_nsec: longest.subsec_nanos().into() };
@@ -109,12 +117,14 @@ impl Input {
 }
 
 impl Events {
-    fn take(&mut self, bytes: &[u8], now: Instant) {
-        let is_late = self.last.replace(now).is_none_or(|last| now.duration_since(last) > LONGEST_GAP);
+    fn take(&mut self, bytes: &[u8]) {
+        let is_late = std::mem::take(&mut self.idle) > LONGEST_GAP;
+        let is_urgent = !bytes.is_empty() && bytes.iter().all(|byte| matches!(*byte, CTRL_C | CTRL_Z));
         // Whatever was begun long ago will not end any more, but a large text may be on its way for long. Whoever
         // presses these keys is heard in any case.
-        if (is_late && !self.is_in_paste()) || matches!(bytes, [CTRL_C | CTRL_Z]) {
+        if (is_late && !self.is_in_paste()) || is_urgent {
             self.forget();
+            (self.has_escape, self.is_in_answer) = (false, false);
         }
         for byte in bytes {
             match (self.has_escape, *byte) {
@@ -168,7 +178,6 @@ impl Events {
     fn forget(&mut self) {
         self.parser = Parser::default();
         self.begun.clear();
-        (self.has_escape, self.is_in_answer) = (false, false);
     }
 }
 
@@ -179,19 +188,15 @@ mod tests {
     use termina::event::{KeyCode, KeyEvent, Modifiers};
 
     /// Bytes that come at some times.
+    #[derive(Default)]
     struct Typist {
         events: Events,
-        now: Instant,
     }
 
     impl Typist {
-        fn new() -> Self {
-            Self { events: Events::default(), now: Instant::now() }
-        }
-
         /// Returns the events of bytes that come with others.
         fn at_once(&mut self, bytes: &[u8]) -> Vec<Event> {
-            self.events.take(bytes, self.now);
+            self.events.take(bytes);
             self.events.found.drain(..).collect()
         }
 
@@ -203,7 +208,7 @@ mod tests {
         /// Returns the events of bytes that come long after others.
         fn later(&mut self, bytes: &[u8]) -> Vec<Event> {
             self.pause();
-            self.now += Duration::from_secs(1);
+            self.events.idle += Duration::from_secs(1);
             self.at_once(bytes)
         }
     }
@@ -222,7 +227,7 @@ mod tests {
 
     #[test]
     fn keys_may_come_in_parts() {
-        let mut typist = Typist::new();
+        let mut typist = Typist::default();
         assert_eq!(typist.at_once(b"q\x1b"), [letter('q')]);
         assert_eq!(typist.at_once(b"["), []);
         assert_eq!(typist.at_once(b"Ad"), [key(KeyCode::Up), letter('d')]);
@@ -232,7 +237,7 @@ mod tests {
 
     #[test]
     fn an_escape_that_nothing_follows_is_a_key() {
-        let mut typist = Typist::new();
+        let mut typist = Typist::default();
         assert_eq!(typist.at_once(b"\x1b"), []);
         assert_eq!(typist.pause(), [key(KeyCode::Escape)]);
         assert_eq!(typist.at_once(b"\x1b\x1b"), [key(KeyCode::Escape)]);
@@ -243,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_pasted_text_is_one_event_however_long_it_takes() {
-        let mut typist = Typist::new();
+        let mut typist = Typist::default();
         assert_eq!(typist.at_once(b"\x1b[200~d\n\x1b]"), []);
         assert_eq!(typist.later(b"d"), []);
         assert_eq!(typist.at_once(b"\x1b"), []);
@@ -253,14 +258,23 @@ mod tests {
         assert_eq!(typist.at_once(b"\x1b[201~"), [Event::Paste("d\nd".to_owned())]);
         // Its end may be lost.
         assert_eq!(typist.at_once(b"\x1b[200~d"), []);
-        assert_eq!(typist.later(b"\x03"), [with('c', Modifiers::CONTROL)]);
+        assert_eq!(typist.later(b"\x03\x03"), [with('c', Modifiers::CONTROL), with('c', Modifiers::CONTROL)]);
         assert_eq!(typist.at_once(b"d"), [letter('d')]);
+    }
+
+    #[test]
+    fn sequences_that_are_not_known_are_no_keys() {
+        // Shift and Left in rxvt, also with Alt.
+        let mut typist = Typist::default();
+        assert_eq!(typist.at_once(b"\x1b[d\x1b[d"), []);
+        assert_eq!(typist.at_once(b"\x1b\x1b[d\x1b\x1b[d"), [key(KeyCode::Escape), key(KeyCode::Escape)]);
+        assert_eq!(typist.at_once(b"\x1b[?\x1b\x1b[A"), [key(KeyCode::Escape), key(KeyCode::Up)]);
     }
 
     #[test]
     fn answers_that_nobody_has_asked_for_are_no_keys() {
         for answer in [&b"\x1b]11;rgb:dddd/dddd/dddd\x1b\\"[..], b"\x1b]11;rgb:dddd/d/d\x07", b"\x1bP1+rd\x1b\\"] {
-            assert_eq!(Typist::new().at_once(&[answer, b"q"].concat()), [letter('q')], "{answer:?}");
+            assert_eq!(Typist::default().at_once(&[answer, b"q"].concat()), [letter('q')], "{answer:?}");
         }
     }
 
@@ -279,13 +293,13 @@ mod tests {
             b"\x1bO",
             b"\xe2",
         ] {
-            let mut typist = Typist::new();
+            let mut typist = Typist::default();
             typist.at_once(begin);
             assert_eq!(typist.later(b"q"), [letter('q')], "{begin:?}");
             typist.at_once(begin);
             assert_eq!(typist.at_once(b"\x1a").last(), Some(&with('z', Modifiers::CONTROL)), "{begin:?}");
         }
-        let mut typist = Typist::new();
+        let mut typist = Typist::default();
         assert_eq!(typist.at_once(b"\x1b[?\x1b[Aq"), [key(KeyCode::Up), letter('q')], "the next key ends it");
     }
 
@@ -298,7 +312,7 @@ mod tests {
             ], 0..12), any::<bool>()),
             0..12,
         )) {
-            let mut typist = Typist::new();
+            let mut typist = Typist::default();
             for (part, is_late) in parts {
                 if is_late { typist.later(&part) } else { typist.at_once(&part) };
             }

@@ -13,7 +13,7 @@ use ratatui::layout::Size;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::process::{Signal, getpgrp, getpid, getsid, kill_current_process_group, kill_process};
+use rustix::process::{Signal, getpgrp, getsid, kill_current_process_group};
 use rustix::termios::{tcgetpgrp, tcgetsid, tcgetwinsize};
 use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 use std::fs::OpenOptions;
@@ -147,8 +147,8 @@ impl Screen {
     /// Gives the terminal back, and stops until the user comes again.
     pub(super) fn suspend(&mut self) {
         give_back();
-        // The shell sees it stopped. Where nobody would continue it, the signal does nothing.
-        let _ = kill_process(getpid(), Signal::TSTP);
+        // The shell sees all of its job stopped. Where nobody would continue it, the signal does nothing.
+        let _ = kill_current_process_group(Signal::TSTP);
         self.signals.is_continued.store(true, Ordering::Relaxed);
     }
 }
@@ -161,9 +161,15 @@ impl Drop for Screen {
 
 fn take(signals: &Signals) -> io::Result<()> {
     // A process in the background waits for its turn: until then the modes are those of somebody else.
-    if tcgetpgrp(output()).is_ok_and(|front| front != getpgrp()) {
+    while tcgetpgrp(output()).is_ok_and(|front| front != getpgrp()) && !signals.is_told() {
+        signals.is_continued.store(false, Ordering::Relaxed);
         let _ = kill_current_process_group(Signal::TTOU);
+        // Where the signal is ignored, or nobody would continue it, it does nothing.
+        if !signals.is_continued.load(Ordering::Relaxed) {
+            break;
+        }
     }
+    signals.is_continued.store(false, Ordering::Relaxed);
     enable_raw_mode()?;
     IS_TAKEN.store(true, Ordering::Relaxed);
     let mut bytes = Vec::new();
