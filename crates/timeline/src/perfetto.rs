@@ -142,3 +142,87 @@ impl Sink for Perfetto<'_> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::timeline::Choice;
+    use crate::{Connection, Piece, Rank, Request};
+    use std::collections::BTreeMap;
+
+    /// All packets of a file: Perfetto's `Trace`.
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct Trace {
+        #[prost(message, repeated, tag = "1")]
+        packet: Vec<TracePacket>,
+    }
+
+    /// A rank with two sends over one rail, at the same time.
+    fn packets() -> Vec<TracePacket> {
+        let piece = |begin, end, bytes| Piece { rail: 0, begin, end: Some(end), bytes };
+        let request = |number, begin, end, bytes| Request {
+            number,
+            asked: crate::Asked::Send,
+            begin,
+            end: Some(end),
+            bytes,
+            cts_wait: None,
+            event: 0,
+            pieces: vec![piece(begin, end, bytes)],
+        };
+        let requests = vec![request(1, 100, 200, 10), request(2, 150, 250, 20)];
+        let mut connection = Connection { requests, ..Connection::default() };
+        connection.facts.sends = true;
+        let connections = BTreeMap::from([(1, connection)]);
+        let rank = Rank { span: Some((100, 250)), connections, ..Rank::default() };
+        let mut bytes = Vec::new();
+        write_perfetto(&Timeline::join(vec![rank], Choice::Newest).unwrap(), &mut bytes).unwrap();
+        Trace::decode(&bytes[..]).unwrap().packet
+    }
+
+    #[test]
+    fn each_slice_has_its_begin_and_end_on_a_track_of_its_own() {
+        let packets = packets();
+        let mut open: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut slices = 0;
+        for packet in &packets {
+            let Some(event) = &packet.track_event else { continue };
+            let (track, at) = (event.track_uuid.unwrap(), packet.timestamp.unwrap());
+            match event.r#type.unwrap() {
+                proto::SLICE_BEGIN => assert_eq!(open.insert(track, at), None, "slices of one line do not overlap"),
+                proto::SLICE_END => {
+                    assert!(open.remove(&track).unwrap() <= at);
+                    slices += 1;
+                }
+                _ => {}
+            }
+        }
+        assert_eq!((slices, open.len()), (4, 0));
+        let parents: Vec<_> = packets.iter().filter_map(|it| it.track_descriptor.as_ref()).collect();
+        for track in &parents {
+            let is_parent = |it: &&&TrackDescriptor| it.uuid == track.parent_uuid;
+            assert!(track.parent_uuid.is_none() || parents.iter().any(|it| is_parent(&it)), "{track:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_written_once_and_meant_by_their_numbers() {
+        let packets = packets();
+        assert_eq!(packets[0].sequence_flags, Some(proto::STATE_CLEARED));
+        let interned = || packets.iter().filter_map(|it| it.interned_data.as_ref());
+        let names: Vec<_> = interned().flat_map(|it| &it.event_names).filter_map(|it| it.name.as_deref()).collect();
+        assert_eq!(names, ["send", "piece"]);
+        let facts: Vec<_> =
+            interned().flat_map(|it| &it.debug_annotation_names).filter_map(|it| it.name.as_deref()).collect();
+        assert_eq!(facts, ["request", "bytes"]);
+    }
+
+    #[test]
+    fn a_request_and_its_piece_share_a_flow() {
+        let packets = packets();
+        let mut flows: BTreeMap<u64, usize> = BTreeMap::new();
+        let events = packets.iter().filter_map(|it| it.track_event.as_ref());
+        events.flat_map(|it| &it.flow_ids).for_each(|id| *flows.entry(*id).or_default() += 1);
+        assert_eq!(flows.into_values().collect::<Vec<_>>(), [2, 2]);
+    }
+}

@@ -26,8 +26,9 @@ pub(crate) fn find(ranks: &[Rank]) -> Vec<Vec<usize>> {
     let by_id: HashMap<&[u8], usize> =
         ranks.iter().enumerate().map(|(number, rank)| (rank.process.id.as_slice(), number)).collect();
     for (number, rank) in ranks.iter().enumerate() {
-        for connection in rank.connections.values() {
-            if let Some(peer) = by_id.get(connection.facts.peer.as_slice()) {
+        let connected = rank.connections.values().map(|it| &it.facts.peer);
+        for peer in connected.chain(rank.peer_clocks.iter().map(|it| &it.peer)) {
+            if let Some(peer) = by_id.get(peer.as_slice()) {
                 groups.join(number, *peer);
             }
         }
