@@ -36,8 +36,8 @@ impl Found {
         if files.is_empty() {
             let sources: Vec<_> = sources.iter().map(|it| format!("\"{}\"", it.display())).collect();
             return Err(format!(
-                "{} has no trace files (*.rwtrace); to get some, start the job with RAILWEAVE_TRACE=FOLDER on all ranks, \
-                 with a folder that all hosts share, or with one on each host and copy their files together",
+                "{} has no trace files (*.rwtrace); to get some, start the job with RAILWEAVE_TRACE=FOLDER on all \
+                 ranks, with a folder that all hosts share, or with one on each host and copy their files together",
                 sources.join(" and ")
             ));
         }

@@ -27,8 +27,8 @@ fn time(ns: u64) -> String {
     let us = ns as f64 / 1e3;
     match ns {
         ..10_000 => format!("{us:.1} µs"),
-        ..1_000_000 => format!("{us:.0} µs"),
-        ..1_000_000_000 => format!("{:.1} ms", us / 1e3),
+        10_000..1_000_000 => format!("{us:.0} µs"),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", us / 1e3),
         _ => format!("{:.2} s", us / 1e6),
     }
 }
@@ -120,7 +120,10 @@ fn rails(summary: &Summary, all_rails: bool) -> io::Result<()> {
         let connection = rail.connection.map_or_else(|| count(rail.connections, "rail"), |number| number.to_string());
         let ended_last = rail.ended_last.to_string();
         let [share, idle] = [rail.share, rail.idle].map(percent);
-        add(&mut shown, [from, peer, connection, rail.rail.clone(), bytes(rail.bytes), share, idle, ended_last]);
+        // A receiving rail that no sample tells of: its bytes are unknown.
+        let is_unknown = !rail.sends && rail.bytes == 0 && rail.pieces > 0;
+        let carried = if is_unknown { String::new() } else { bytes(rail.bytes) };
+        add(&mut shown, [from, peer, connection, rail.rail.clone(), carried, share, idle, ended_last]);
     }
     print(shown)
 }
