@@ -1,4 +1,4 @@
-//! The records of threads: what happens for each message and each event of NCCL's profiler. They have one size, so that
+//! The records of threads: that which happens for each message and each event of NCCL's profiler. They have one size, so that
 //! a thread can note them without memory of its own.
 
 /// The bytes of a record.
@@ -12,11 +12,11 @@ pub type Words = [u64; 4];
 pub struct Record {
     /// The time.
     pub at_ns: u64,
-    /// What happened then.
+    /// The thing that happened then.
     pub what: What,
 }
 
-/// What a record tells. A request is a number that its connection uses once; an event is a number of NCCL's profiler
+/// The content of a record. A request is a number that its connection uses once; an event is a number of NCCL's profiler
 /// that its process uses once, and 0 stands for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
