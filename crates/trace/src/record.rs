@@ -1,5 +1,5 @@
-//! The records of threads: that which happens for each message and each event of NCCL's profiler. They have one size, so that
-//! a thread can note them without memory of its own.
+//! The records of threads: that which happens for each message and each event of NCCL's profiler. They have one size,
+//! so that a thread can note them without memory of its own.
 
 /// The bytes of a record.
 pub const RECORD_BYTES: usize = 32;
@@ -16,8 +16,8 @@ pub struct Record {
     pub what: What,
 }
 
-/// The content of a record. A request is a number that its connection uses once; an event is a number of NCCL's profiler
-/// that its process uses once, and 0 stands for none.
+/// The content of a record. A request is a number that its connection uses once; an event is a number of NCCL's
+/// profiler that its process uses once, and 0 stands for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A send was accepted: a message of this many bytes.
