@@ -25,6 +25,9 @@ pub(crate) const GID_INDEX: &str = "a number from 0 to 255, or -1 for an automat
 /// The allowed lengths of a prefix.
 pub(crate) const PREFIX_LENGTH: &str = "a number from 1 to 32, or -1 for the interface's";
 
+/// The allowed sizes of a trace.
+pub(crate) const TRACE_BYTES: &str = "bytes from 1M to 1024G; K, M and G count in 1024s";
+
 /// The allowed numbers of bytes.
 pub(crate) const BYTES: &str = "bytes from 0 to 1G; K, M and G count in 1024s";
 

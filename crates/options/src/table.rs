@@ -2,7 +2,7 @@
 
 use crate::allowed::{
     BYTES, FILTER, FOLDER, GID_INDEX, GROUPS, HANDSHAKE_SECONDS, HANDSHAKE_TIMEOUT, LIBRARY, MESH_TIMEOUT, OUTAGE,
-    PEER_SECONDS, PREFIX_LENGTH, RAIL_TIMEOUT, RANGE, THRESHOLD,
+    PEER_SECONDS, PREFIX_LENGTH, RAIL_TIMEOUT, RANGE, THRESHOLD, TRACE_BYTES,
 };
 use crate::entry::{Entry, Row};
 use crate::error::{OptionErrors, Warning};
@@ -586,6 +586,21 @@ options! {
                status` shows, and in which it looks for the policy file that steers it (docs/policy.md). It is made \
                if it is missing, and must belong to the job's user, whose number is UID; nobody else may write there. \
                Containers that are watched from their host need a mounted folder. With `none` there are no files.",
+    }
+    /// The folder in which processes write their traces; `None` if they write none.
+    trace: Option<PathBuf> {
+        variables: [variable("RAILWEAVE_TRACE", FOLDER, "/tmp/trace", value::trace)],
+        default: None, "none",
+        help: "The folder in which each process writes a trace: when each message, step and collective began and \
+               ended, and over which rails (docs/tracing.md). It is made if it is missing. `railweave trace` makes a \
+               file for Perfetto of it, or a summary. With `none` nothing is traced.",
+    }
+    /// The bytes that the trace of a process may take, 1 MiB to 1 TiB.
+    trace_max: u64 {
+        variables: [variable("RAILWEAVE_TRACE_MAX", TRACE_BYTES, "1G", value::trace_max)],
+        default: 256 << 20, "256M",
+        help: "The bytes that the trace of a process may take (`RAILWEAVE_TRACE`). When they are used up, the older \
+               half goes.",
     }
     /// True if GPU memory is flushed when NCCL asks for it.
     flush: bool {

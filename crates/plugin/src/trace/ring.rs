@@ -1,0 +1,136 @@
+//! The rings of threads, and the numbers of events. Each thread that is traced has one ring, which it alone fills and
+//! the trace thread alone empties.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use railweave_trace::{Record, Words};
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use super::{CURRENT_SERIAL, Tracer, lock};
+
+/// The records that a ring has room for: 2 MiB, which a thread allocates with its first one.
+const RECORDS: usize = 1 << 16;
+
+/// The bits of an event's number below the number of its thread.
+const EVENT_BITS: u32 = 40;
+
+/// The ring of a thread, as the thread has it.
+struct Ring {
+    /// The number of its trace.
+    serial: u64,
+    records: Producer<Words>,
+    lost: Arc<AtomicU64>,
+    /// The number of the next event of NCCL's profiler that this thread starts.
+    next_event: u64,
+}
+
+/// The ring of a thread, as the trace thread has it.
+pub(super) struct Reader {
+    pub(super) records: Consumer<Words>,
+    /// The number of records for which there was no room, and how many of them the file knows of.
+    pub(super) lost: Arc<AtomicU64>,
+    pub(super) told: u64,
+    pub(super) number: u32,
+    pub(super) tid: u32,
+    pub(super) name: String,
+    /// True once the file knows the thread.
+    pub(super) is_known: bool,
+}
+
+thread_local! {
+    static RING: RefCell<Option<Ring>> = const { RefCell::new(None) };
+}
+
+/// Passes the ring of this thread to `fill`, which must note nothing itself. `None` if the thread is ending.
+fn with_ring<R>(tracer: &Tracer, fill: impl FnOnce(&mut Ring) -> R) -> Option<R> {
+    let with = |place: &RefCell<Option<Ring>>| {
+        let mut place = place.try_borrow_mut().ok()?;
+        let ring = match &mut *place {
+            Some(ring) if ring.serial == tracer.shared.serial => ring,
+            // A forked child may have its parent's.
+            place => place.insert(Ring::new(tracer)),
+        };
+        Some(fill(ring))
+    };
+    RING.try_with(with).ok().flatten()
+}
+
+/// Notes one record of this thread.
+pub(crate) fn note(tracer: &Tracer, record: Record) {
+    note_all(tracer, &[record]);
+}
+
+/// Notes records of this thread, all or none of them.
+pub(crate) fn note_all(tracer: &Tracer, records: &[Record]) {
+    with_ring(tracer, |ring| ring.push(records));
+}
+
+/// Notes one record of this thread in the trace that goes on, if there is one.
+pub(crate) fn note_here(record: Record) {
+    let serial = CURRENT_SERIAL.load(Ordering::Relaxed);
+    if serial == 0 {
+        return;
+    }
+    let push = |place: &RefCell<Option<Ring>>| {
+        let mut place = place.try_borrow_mut().ok()?;
+        let ring = place.as_mut().filter(|ring| ring.serial == serial)?;
+        ring.push(&[record]);
+        Some(())
+    };
+    // A thread that has noted nothing yet has no ring.
+    if RING.try_with(push).is_ok_and(|pushed| pushed.is_none())
+        && let Some(tracer) = Tracer::current()
+    {
+        note(&tracer, record);
+    }
+}
+
+/// Returns a number for an event that this thread starts; 0 if the thread is ending.
+pub(crate) fn new_event(tracer: &Tracer) -> u64 {
+    let next = |ring: &mut Ring| {
+        ring.next_event += 1;
+        ring.next_event
+    };
+    with_ring(tracer, next).unwrap_or(0)
+}
+
+impl Ring {
+    /// Adds all records, or none of them if there is no room.
+    fn push(&mut self, records: &[Record]) {
+        if self.records.slots() < records.len() {
+            let lost = self.lost.load(Ordering::Relaxed);
+            self.lost.store(lost + records.len() as u64, Ordering::Relaxed);
+            return;
+        }
+        for record in records {
+            // There is room, because only this thread fills the ring.
+            let _ = self.records.push(record.words());
+        }
+    }
+
+    /// Makes the ring of this thread.
+    #[cold]
+    fn new(tracer: &Tracer) -> Self {
+        let shared = &tracer.shared;
+        let number = shared.next_thread.fetch_add(1, Ordering::Relaxed);
+        let (producer, records) = RingBuffer::new(RECORDS);
+        let lost = Arc::new(AtomicU64::new(0));
+        // SAFETY: the call takes nothing and returns a number.
+        let tid = unsafe { libc::gettid() }.cast_unsigned();
+        let reader =
+            Reader { records, lost: Arc::clone(&lost), told: 0, number, tid, name: thread_name(), is_known: false };
+        lock(&shared.rings).push(reader);
+        Self { serial: shared.serial, records: producer, lost, next_event: u64::from(number) << EVENT_BITS }
+    }
+}
+
+/// Returns the name of this thread, as the kernel knows it; empty if it does not say.
+fn thread_name() -> String {
+    let mut bytes = [0_u8; 16];
+    // SAFETY: the kernel writes at most 16 bytes, with a NUL at their end (PR_GET_NAME of prctl(2)).
+    let result = unsafe { libc::prctl(libc::PR_GET_NAME, bytes.as_mut_ptr()) };
+    let length = bytes.iter().position(|byte| *byte == 0).unwrap_or(0);
+    if result == 0 { String::from_utf8_lossy(&bytes[..length]).into_owned() } else { String::new() }
+}
