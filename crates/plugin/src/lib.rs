@@ -7,6 +7,7 @@
 //!
 //! Nothing on the data path (isend, irecv, test, iflush) blocks, allocates or locks.
 
+mod callback;
 mod comm;
 mod congestion;
 mod control;

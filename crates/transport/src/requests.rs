@@ -274,8 +274,8 @@ impl Requests {
         }
     }
 
-    /// Returns the place of a request among the messages of a slot; `None` if it is none of them, or the slot was posted
-    /// again since.
+    /// Returns the place of a request among the messages of a slot; `None` if it is none of them, or the slot was
+    /// posted again since.
     pub(crate) fn buffer_of(&self, sequence: Sequence, request: u8) -> Option<usize> {
         let slot = &self.slots[sequence.slot()];
         match slot.group {

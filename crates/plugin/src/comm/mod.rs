@@ -24,12 +24,12 @@ pub(crate) use observer::{Observer, Traced};
 pub(crate) use memory::{MemoryHandle, Registrar, RegistrarOf};
 pub(crate) use registrations::Registrations;
 
-use crate::profiler;
+use crate::callback;
 use crate::sync::AtomicLink;
 use owing::Linked;
 
-/// Sends `size` bytes at `data`: connection, data, size, tag, memory, NCCL's profiler handle, request. The order is that
-/// of NCCL's function since v10, so that the arguments stay in their places.
+/// Sends `size` bytes at `data`: connection, data, size, tag, memory, NCCL's profiler handle, request. The order is
+/// that of NCCL's function since v10, so that the arguments stay in their places.
 pub(crate) type Isend =
     unsafe extern "C" fn(&Comm, *mut c_void, usize, c_int, *mut c_void, *mut c_void, *mut *mut c_void) -> NcclResult;
 
@@ -63,8 +63,8 @@ pub(crate) struct Calls {
 
 /// One end of a connection.
 pub(crate) trait End: ConnectionEnd + Recovers + Send {
-    /// Returns NCCL's calls for this kind of end, those with an observer if it `is_observed`; no other function may look
-    /// into it.
+    /// Returns NCCL's calls for this kind of end, those with an observer if it `is_observed`; no other function may
+    /// look into it.
     fn calls(&self, is_observed: bool) -> Calls;
 
     /// Returns true if this is the sending end.
@@ -178,8 +178,8 @@ pub(crate) struct Comm {
 }
 
 // SAFETY: One thread at a time uses `end`: NCCL promises that for its calls, `debt` ensures it for settling after them,
-// and `turn` for the control thread between them. Only NCCL's calls use `observer`. Requests point back to their connection. All other fields are safe to
-// share by their own types.
+// and `turn` for the control thread between them. Only NCCL's calls use `observer`. Requests point back to their
+// connection. All other fields are safe to share by their own types.
 unsafe impl Send for Comm {}
 // SAFETY: as above.
 unsafe impl Sync for Comm {}
@@ -194,7 +194,7 @@ impl Comm {
     /// Makes a connection that NCCL owns until [`Self::close`].
     pub(crate) fn into_raw(established: Established, route: Route, control: Arc<dyn ControlHandle>) -> *mut c_void {
         let (trace, sends) = (established.trace, established.end.sends());
-        let observer = Observer::of(profiler::callback(), trace, &established.rails, sends);
+        let observer = Observer::of(callback::get(), trace, &established.rails, sends);
         let calls = established.end.calls(observer.is_some());
         let comm = Arc::new_cyclic(|itself: &Weak<Self>| Self {
             magic: MAGIC,

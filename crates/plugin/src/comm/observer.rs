@@ -13,7 +13,6 @@ use railweave_fabric::{Fabric, MAX_RAILS, RailId, RailSet};
 use railweave_trace::{Record, What};
 use railweave_transport::{Parts, PostedSlot, RailInfo, RecvConnection, RecvRequest, SendConnection, SendRequest};
 
-use crate::profiler;
 use crate::trace::{self, Tracer};
 
 /// The opcode of a send's events: that of its writes, IBV_WR_RDMA_WRITE_WITH_IMM of ibv_post_send(3).
@@ -90,7 +89,7 @@ impl Observer {
         sends: bool,
     ) -> Option<Box<Self>> {
         // If NCCL has this library's own profiler, which sleeps, no event reaches another.
-        let callback = callback.filter(|_| trace.is_some() || !profiler::is_loaded());
+        let callback = callback.filter(|_| trace.is_some() || !crate::callback::is_own());
         if callback.is_none() && trace.is_none() {
             return None;
         }
@@ -199,7 +198,7 @@ impl Observer {
         self.next_request += 1;
         let number = self.next_request;
         // This library's own profiler answers with the event above: its trace has the rails already.
-        let is_own = profiler::is_loaded();
+        let is_own = crate::callback::is_own();
         let event = if is_own { self.start(RailId::default(), handle, number, 0, 0).addr() as u64 } else { 0 };
         let handle = if is_own { ptr::null_mut() } else { handle };
         let (begun, ended, events) = (RailSet::EMPTY, RailSet::EMPTY, [ptr::null_mut(); MAX_RAILS]);

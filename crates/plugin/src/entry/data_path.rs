@@ -39,8 +39,8 @@ where
 /// `isend`.
 ///
 /// # Safety
-/// `comm` and `memory` must be this plugin's, `data` in that memory, `profiler` NULL or NCCL's handle of this request for
-/// its profiler, `request` NULL or valid for writing; only the connection's progress thread may call this.
+/// `comm` and `memory` must be this plugin's, `data` in that memory, `profiler` NULL or NCCL's handle of this request
+/// for its profiler, `request` NULL or valid for writing; only the connection's progress thread may call this.
 #[inline(always)]
 pub(crate) unsafe fn isend(
     comm: *mut c_void,
@@ -70,7 +70,8 @@ pub(crate) struct Buffers<S> {
     pub(crate) memory: *mut *mut c_void,
 }
 
-/// `irecv`. `request` may hold the hint that the completion is optional. `profiler` is NULL, or has a handle for each buffer.
+/// `irecv`. `request` may hold the hint that the completion is optional. `profiler` is NULL, or has a handle for each
+/// buffer.
 ///
 /// # Safety
 /// `comm` must be this plugin's; the arrays must hold `count` entries each, with memory handles of this plugin;

@@ -13,8 +13,8 @@ use railweave_transport::{Error, MAX_BUFFERS};
 use super::api::{self, NAME};
 use super::data_path::{self, Buffers, negative_size};
 use super::guard::{failed, guard, null};
+use crate::callback;
 use crate::log;
-use crate::profiler;
 
 // NCCL calls every function below. Its promises (net.h of each version) are the ones that `api` and `data_path`
 // require: pointers are NULL or valid for the call, objects are this plugin's and not closed, and one thread at a time
@@ -30,9 +30,9 @@ unsafe extern "C" fn init_v9(logger: Option<NcclLogger>) -> NcclResult {
     guard("init", || api::init_implicit(v9::NetProperties::FORCES_FLUSHES))
 }
 
-unsafe extern "C" fn init_v10(logger: Option<NcclLogger>, callback: Option<ProfilerCallback>) -> NcclResult {
+unsafe extern "C" fn init_v10(logger: Option<NcclLogger>, profiler: Option<ProfilerCallback>) -> NcclResult {
     log::set_logger(logger);
-    profiler::set_callback(callback);
+    callback::set(profiler);
     guard("init", || api::init_implicit(v10::NetProperties::FORCES_FLUSHES))
 }
 
@@ -41,10 +41,10 @@ unsafe extern "C" fn init_v11(
     _comm_id: u64,
     config: *mut CommConfig,
     logger: Option<NcclLogger>,
-    callback: Option<ProfilerCallback>,
+    profiler: Option<ProfilerCallback>,
 ) -> NcclResult {
     log::set_logger(logger);
-    profiler::set_callback(callback);
+    callback::set(profiler);
     guard("init", || {
         // SAFETY: NCCL's promise; NULL becomes `None`.
         let class = unsafe { config.as_ref() }.map_or(net::TRAFFIC_CLASS_UNDEF, |config| config.traffic_class);

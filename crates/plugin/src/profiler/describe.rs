@@ -1,12 +1,11 @@
 //! The descriptions of events, by which NCCL's versions differ.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 
 use railweave_abi::profiler::{EventType, parts, v1, v2, v3, v4, v5, v6, v7};
 use railweave_trace::{Coll, Op, P2p};
 
-use super::text;
 use crate::trace::Tracer;
 
 /// An event that starts.
@@ -25,6 +24,18 @@ pub(super) enum Facts {
     /// The number of a step.
     Step(u32),
     None,
+}
+
+/// Returns the text at one of NCCL's pointers; empty for NULL.
+///
+/// # Safety
+/// The pointer must be NULL or lead to a string that ends with a NUL.
+pub(super) unsafe fn text(pointer: *const c_char) -> String {
+    if pointer.is_null() {
+        return String::new();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 
 /// A version's description of an event.

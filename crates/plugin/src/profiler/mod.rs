@@ -9,12 +9,10 @@
 mod describe;
 mod tables;
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-use railweave_abi::ProfilerCallback;
 use railweave_abi::profiler::EventType;
 use railweave_trace::{Communicator, Kind, Record, What};
 use railweave_transport::Error;
@@ -25,17 +23,12 @@ pub use tables::{
 };
 
 use self::describe::{Facts, Started};
+use crate::callback;
 use crate::process;
 use crate::trace::{self, Tracer};
 
 /// The name of the profiler.
 const NAME: &CStr = c"Railweave";
-
-/// NCCL's callback for net plugins, or NULL. All communicators of a process have the same.
-static CALLBACK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
-
-/// The number of communicators that have this profiler.
-static CONTEXTS: AtomicUsize = AtomicUsize::new(0);
 
 /// A communicator that has this profiler.
 struct Context {
@@ -43,25 +36,6 @@ struct Context {
     tracer: Option<Arc<Tracer>>,
     /// The communicator's number in the trace.
     communicator: u32,
-}
-
-/// Stores the callback that NCCL passed to the net plugin's `init`.
-pub(crate) fn set_callback(callback: Option<ProfilerCallback>) {
-    if let Some(callback) = callback {
-        CALLBACK.store(callback as *mut (), Ordering::Release);
-    }
-}
-
-/// Returns NCCL's callback; `None` before v10 of its net API.
-pub(crate) fn callback() -> Option<ProfilerCallback> {
-    let address = CALLBACK.load(Ordering::Acquire);
-    // SAFETY: only `set_callback` stores here, and it stores a function of this type; NULL is `None`.
-    unsafe { std::mem::transmute::<*mut (), Option<ProfilerCallback>>(address) }
-}
-
-/// Returns true if NCCL has this profiler: then its callback leads here, and to no other.
-pub(crate) fn is_loaded() -> bool {
-    CONTEXTS.load(Ordering::Relaxed) > 0
 }
 
 /// The events that the trace has. The work of GPUs is not among them: NCCL would start a proxy for each kernel.
@@ -92,7 +66,7 @@ unsafe fn init(context: *mut *mut c_void, mask: *mut c_int, communicator: Commun
     // SAFETY: not NULL, and the caller's promise.
     unsafe { mask.write(if tracer.is_some() { wanted } else { 0 }) };
     let made = Box::new(Context { tracer, communicator: number });
-    CONTEXTS.fetch_add(1, Ordering::Relaxed);
+    callback::add_own();
     // SAFETY: as above.
     unsafe { context.write(Box::into_raw(made).cast()) };
     Ok(())
@@ -108,7 +82,7 @@ unsafe fn finalize(context: *mut c_void) {
     }
     // SAFETY: init made it from a box, and NCCL hands it back once.
     drop(unsafe { Box::from_raw(context.cast::<Context>()) });
-    CONTEXTS.fetch_sub(1, Ordering::Relaxed);
+    callback::remove_own();
 }
 
 /// `startEvent`: `describe` returns the event, with the names that the trace gives texts. Returns the event's handle;
@@ -163,16 +137,4 @@ fn record(event: *mut c_void, state: c_int, bytes: u64) {
         let what = What::State { event: event.addr() as u64, state, bytes };
         trace::note_here(Record { at_ns: trace::now_ns(), what });
     }
-}
-
-/// Returns the text at one of NCCL's pointers, at most its first 100 bytes; empty for NULL.
-///
-/// # Safety
-/// The pointer must be NULL or lead to a string that ends with a NUL.
-unsafe fn text(pointer: *const c_char) -> String {
-    if pointer.is_null() {
-        return String::new();
-    }
-    // SAFETY: the caller's promise.
-    unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }

@@ -53,7 +53,7 @@ unsafe extern "C" fn init_v4(
     log::set_logger(logger);
     let known = |number: c_int| u32::try_from(number).ok();
     // SAFETY: NCCL's promise.
-    let name = unsafe { super::text(name) };
+    let name = unsafe { describe::text(name) };
     let (rank, ranks, nodes) = (known(rank), known(ranks), known(hosts));
     begin(context, mask, Communicator { number: 0, id, name, rank, ranks, nodes })
 }

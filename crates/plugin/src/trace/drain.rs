@@ -1,15 +1,19 @@
 //! The trace thread: it empties the rings, looks at the counters of rails, and writes the files.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::PoisonError;
+use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use railweave_trace::{Frame, Process, RECORD_BYTES, RailSample, Record, Records, Sample, Thread, Writer, Written};
 
-use super::ring::Reader;
-use super::{LOOK, Shared, TraceConfig, lock, now_ns, wall_ns};
+use super::shared::{Reader, Shared, lock, now_ns, wall_ns};
 use crate::log;
+
+/// The time between two looks of the trace thread at the rings. A ring has room for what a thread notes in many times
+/// this time.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The most records of one frame.
 const MOST_RECORDS: usize = 8192;
@@ -27,8 +31,8 @@ pub(super) struct Drain {
 }
 
 impl Drain {
-    pub(super) fn new(shared: Arc<Shared>, config: &TraceConfig, process: Process) -> Self {
-        let writer = Writer::new(&config.dir, process, config.most_bytes);
+    pub(super) fn new(shared: Arc<Shared>, dir: &Path, most_bytes: u64, process: Process) -> Self {
+        let writer = Writer::new(dir, process, most_bytes);
         Self { shared, writer, looks: 0, seen: HashMap::new() }
     }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use railweave_trace::{Record, Words};
-use rtrb::{Consumer, Producer, RingBuffer};
+use rtrb::{Producer, RingBuffer};
 
-use super::{CURRENT_SERIAL, Tracer, lock};
+use super::shared::{Reader, Shared, lock};
 
 /// The records that a ring has room for: 2 MiB, which a thread allocates with its first one.
 const RECORDS: usize = 1 << 16;
@@ -26,74 +26,45 @@ struct Ring {
     next_event: u64,
 }
 
-/// The ring of a thread, as the trace thread has it.
-pub(super) struct Reader {
-    pub(super) records: Consumer<Words>,
-    /// The number of records for which there was no room, and how many of them the file knows of.
-    pub(super) lost: Arc<AtomicU64>,
-    pub(super) told: u64,
-    pub(super) number: u32,
-    pub(super) tid: u32,
-    pub(super) name: String,
-    /// True once the file knows the thread.
-    pub(super) is_known: bool,
-}
-
 thread_local! {
     static RING: RefCell<Option<Ring>> = const { RefCell::new(None) };
 }
 
 /// Passes the ring of this thread to `fill`, which must note nothing itself. `None` if the thread is ending.
-fn with_ring<R>(tracer: &Tracer, fill: impl FnOnce(&mut Ring) -> R) -> Option<R> {
+fn with_ring<R>(shared: &Shared, fill: impl FnOnce(&mut Ring) -> R) -> Option<R> {
     let with = |place: &RefCell<Option<Ring>>| {
         let mut place = place.try_borrow_mut().ok()?;
         let ring = match &mut *place {
-            Some(ring) if ring.serial == tracer.shared.serial => ring,
+            Some(ring) if ring.serial == shared.serial => ring,
             // A forked child may have its parent's.
-            place => place.insert(Ring::new(tracer)),
+            place => place.insert(Ring::new(shared)),
         };
         Some(fill(ring))
     };
     RING.try_with(with).ok().flatten()
 }
 
-/// Notes one record of this thread.
-pub(crate) fn note(tracer: &Tracer, record: Record) {
-    note_all(tracer, &[record]);
-}
-
 /// Notes records of this thread, all or none of them.
-pub(crate) fn note_all(tracer: &Tracer, records: &[Record]) {
-    with_ring(tracer, |ring| ring.push(records));
+pub(super) fn note_all(shared: &Shared, records: &[Record]) {
+    with_ring(shared, |ring| ring.push(records));
 }
 
-/// Notes one record of this thread in the trace that goes on, if there is one.
-pub(crate) fn note_here(record: Record) {
-    let serial = CURRENT_SERIAL.load(Ordering::Relaxed);
-    if serial == 0 {
-        return;
-    }
+/// Notes one record of this thread, if it has a ring of the trace with this number. Returns true if it has.
+pub(super) fn note_here(serial: u64, record: Record) -> bool {
     let push = |place: &RefCell<Option<Ring>>| {
         let mut place = place.try_borrow_mut().ok()?;
-        let ring = place.as_mut().filter(|ring| ring.serial == serial)?;
-        ring.push(&[record]);
-        Some(())
+        place.as_mut().filter(|ring| ring.serial == serial).map(|ring| ring.push(&[record]))
     };
-    // A thread that has noted nothing yet has no ring.
-    if RING.try_with(push).is_ok_and(|pushed| pushed.is_none())
-        && let Some(tracer) = Tracer::current()
-    {
-        note(&tracer, record);
-    }
+    RING.try_with(push).is_ok_and(|pushed| pushed.is_some())
 }
 
 /// Returns a number for an event that this thread starts; 0 if the thread is ending.
-pub(crate) fn new_event(tracer: &Tracer) -> u64 {
+pub(super) fn new_event(shared: &Shared) -> u64 {
     let next = |ring: &mut Ring| {
         ring.next_event += 1;
         ring.next_event
     };
-    with_ring(tracer, next).unwrap_or(0)
+    with_ring(shared, next).unwrap_or(0)
 }
 
 impl Ring {
@@ -112,8 +83,7 @@ impl Ring {
 
     /// Makes the ring of this thread.
     #[cold]
-    fn new(tracer: &Tracer) -> Self {
-        let shared = &tracer.shared;
+    fn new(shared: &Shared) -> Self {
         let number = shared.next_thread.fetch_add(1, Ordering::Relaxed);
         let (producer, records) = RingBuffer::new(RECORDS);
         let lost = Arc::new(AtomicU64::new(0));
