@@ -94,7 +94,7 @@ pub use session::{
 pub use steering::{OwnWeights, Steering};
 pub use turn::{InCall, Taken, Turn};
 pub use violation::{CtsViolation, ImmediateFault, Violation};
-pub use watched::Parts;
+pub use watched::Carriers;
 
 pub use railweave_policy::{GRANULE, Order};
 

@@ -4,7 +4,7 @@ use railweave_fabric::RailSet;
 
 /// The rails that carry a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Parts {
+pub struct Carriers {
     /// The rails that were given a part of it. A receiver learns them from the first sign of the message.
     pub active: RailSet,
     /// Those whose part has not been placed yet, as far as this end knows.

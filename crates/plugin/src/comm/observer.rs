@@ -11,7 +11,7 @@ use railweave_abi::profiler::EventCall;
 use railweave_abi::profiler::ib::{KIND_QP, NetIbDescr, PLUGIN_ID_V1, Qp};
 use railweave_fabric::{Fabric, MAX_RAILS, RailId, RailSet};
 use railweave_trace::{Record, What};
-use railweave_transport::{Parts, PostedSlot, RailInfo, RecvConnection, RecvRequest, SendConnection, SendRequest};
+use railweave_transport::{Carriers, PostedSlot, RailInfo, RecvConnection, RecvRequest, SendConnection, SendRequest};
 
 use crate::trace::{self, Tracer};
 
@@ -244,7 +244,7 @@ impl Observer {
             |watched| {
                 let request = SendRequest::from_index(watched.index);
                 watched.slot = watched.slot.or_else(|| end.posted_slot(request));
-                watched.slot.map_or(Parts::default(), |slot| end.parts(slot))
+                watched.slot.map_or(Carriers::default(), |slot| end.carriers(slot))
             },
             |watched, rail| {
                 let request = SendRequest::from_index(watched.index);
@@ -256,18 +256,22 @@ impl Observer {
 
     /// Notes the rails that carry receives now, and those that are done with theirs.
     pub(crate) fn look_at_receives<F: Fabric>(&mut self, end: &RecvConnection<F>) {
-        let parts = |watched: &mut Watched| end.parts(RecvRequest::from_index(watched.index));
+        let parts = |watched: &mut Watched| end.carriers(RecvRequest::from_index(watched.index));
         self.look(parts, |_, rail| (end.lane_number(rail), 0));
     }
 
     /// Looks at all requests: `parts` returns the rails of one, `facts` the number of a rail's first lane and the bytes
     /// that the rail was given.
-    fn look(&mut self, mut parts: impl FnMut(&mut Watched) -> Parts, facts: impl Fn(&Watched, RailId) -> (u32, u64)) {
+    fn look(
+        &mut self,
+        mut parts: impl FnMut(&mut Watched) -> Carriers,
+        facts: impl Fn(&Watched, RailId) -> (u32, u64),
+    ) {
         let mut watched = std::mem::take(&mut self.watched);
         {
             let mut notes = notes(&self.trace);
             for it in &mut watched {
-                let Parts { active, missing } = parts(it);
+                let Carriers { active, missing } = parts(it);
                 let number = it.number;
                 for rail in active.except(it.begun) {
                     let (lane, bytes) = facts(it, rail);

@@ -3,14 +3,14 @@
 use railweave_fabric::{Fabric, Rail, RailId};
 
 use super::{RecvConnection, RecvRequest};
-use crate::Parts;
+use crate::Carriers;
 
 impl<F: Fabric> RecvConnection<F> {
     /// Returns the rails that carry the data of a receive, as far as it has come. A flush has none.
-    pub fn parts(&self, request: RecvRequest) -> Parts {
-        let Some(slot) = request.slot() else { return Parts::default() };
+    pub fn carriers(&self, request: RecvRequest) -> Carriers {
+        let Some(slot) = request.slot() else { return Carriers::default() };
         let (active, missing) = self.inbox.slots.parts(slot);
-        Parts { active, missing }
+        Carriers { active, missing }
     }
 
     /// Returns the number of a rail's first lane: see [`Rail::number`]. 0 while the rail has none.

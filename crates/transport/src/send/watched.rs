@@ -3,7 +3,7 @@
 use railweave_fabric::{Fabric, Rail, RailId};
 
 use super::{SendConnection, SendRequest};
-use crate::Parts;
+use crate::Carriers;
 use crate::sequence::Sequence;
 
 /// The slot in which a message was sent, until it is used again.
@@ -19,9 +19,9 @@ impl<F: Fabric> SendConnection<F> {
     }
 
     /// Returns the rails that carry the messages of a slot. A slot that is used again has none.
-    pub fn parts(&self, slot: PostedSlot) -> Parts {
+    pub fn carriers(&self, slot: PostedSlot) -> Carriers {
         let (active, missing) = self.progress.requests.parts(slot.0);
-        Parts { active, missing }
+        Carriers { active, missing }
     }
 
     /// Returns the bytes of a request's message that a rail was given, if this slot carries it.
