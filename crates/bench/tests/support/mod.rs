@@ -5,7 +5,8 @@ use railweave_bench::bootstrap::{Event, Link, Relay};
 use railweave_bench::communicator::{Mode, Settings};
 use railweave_bench::{Communicator, CommunicatorError};
 use railweave_nccl_host::net::{
-    Comm, Handle, ListenComm, MAX_PARTS, NetApi, NetError, Part, Properties, RecvComm, Registration, Request, SendComm,
+    Comm, Handle, ListenComm, MAX_PARTS, NetApi, NetError, Part, ProfilerHandle, Properties, RecvComm, Registration,
+    Request, SendComm,
 };
 use railweave_patience::until;
 use std::collections::{HashMap, VecDeque};
@@ -183,13 +184,14 @@ impl NetApi for Loopback {
         Ok(())
     }
 
-    unsafe fn isend(
+    unsafe fn isend_profiled(
         &self,
         comm: &SendComm,
         data: NonNull<u8>,
         bytes: usize,
         tag: i32,
         registration: Registration,
+        _profiler: ProfilerHandle,
     ) -> Result<Option<Request>, NetError> {
         check_registered(Comm::Send(comm), registration, data, bytes);
         let wire = Arc::clone(&end(comm.pointer()).wire);
@@ -206,7 +208,13 @@ impl NetApi for Loopback {
         Ok(Some(Request::new(boxed(Pending::Send { wire, receive, data, bytes, number, polls }))))
     }
 
-    unsafe fn irecv(&self, comm: &RecvComm, parts: &[Part], _optional: bool) -> Result<Option<Request>, NetError> {
+    unsafe fn irecv_profiled(
+        &self,
+        comm: &RecvComm,
+        parts: &[Part],
+        _optional: bool,
+        _profiler: &[ProfilerHandle],
+    ) -> Result<Option<Request>, NetError> {
         let [part] = parts else { panic!("one part") };
         check_registered(Comm::Recv(comm), part.registration, part.data, part.bytes);
         let mut state = end(comm.pointer()).wire.state.lock().unwrap();
