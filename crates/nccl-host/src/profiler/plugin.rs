@@ -124,6 +124,13 @@ impl ProfilerPlugin {
         Ok(Self { inner: Arc::new(Inner { place, table, name, masks, path, versions, _library: library }) })
     }
 
+    /// Returns the callback that net plugins get, for a test's substitute for one. It does nothing once the profiler is
+    /// unloaded.
+    #[must_use]
+    pub fn callback(&self) -> ProfilerCallback {
+        self.inner.callback()
+    }
+
     /// Returns what a net plugin needs that has its callback.
     pub(crate) fn shared(&self) -> Arc<Inner> {
         Arc::clone(&self.inner)
