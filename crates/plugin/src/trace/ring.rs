@@ -5,13 +5,16 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use railweave_trace::{Record, Words};
+use railweave_trace::{Record, What, Words};
 use rtrb::{Producer, RingBuffer};
 
 use super::shared::{Reader, Shared, lock};
 
 /// The records that a ring has room for: 2 MiB, which a thread allocates with its first one.
 const RECORDS: usize = 1 << 16;
+
+/// The events whose last state a thread remembers: NCCL repeats a state in each round of a progress thread that waits.
+const STATES: usize = 64;
 
 /// The bits of an event's number below the number of its thread.
 const EVENT_BITS: u32 = 40;
@@ -24,6 +27,8 @@ struct Ring {
     lost: Arc<AtomicU64>,
     /// The number of the next event of NCCL's profiler that this thread starts.
     next_event: u64,
+    /// Events and the states that they have entered last, each in the place of its number.
+    states: [(u64, u16); STATES],
 }
 
 thread_local! {
@@ -53,7 +58,11 @@ pub(super) fn note_all(shared: &Shared, records: &[Record]) {
 pub(super) fn note_here(serial: u64, record: Record) -> bool {
     let push = |place: &RefCell<Option<Ring>>| {
         let mut place = place.try_borrow_mut().ok()?;
-        place.as_mut().filter(|ring| ring.serial == serial).map(|ring| ring.push(&[record]))
+        let ring = place.as_mut().filter(|ring| ring.serial == serial)?;
+        if !ring.repeats(&record) {
+            ring.push(&[record]);
+        }
+        Some(())
     };
     RING.try_with(push).is_ok_and(|pushed| pushed.is_some())
 }
@@ -68,6 +77,13 @@ pub(super) fn new_event(shared: &Shared) -> u64 {
 }
 
 impl Ring {
+    /// Returns true if a record says that an event enters the state that it is in.
+    fn repeats(&mut self, record: &Record) -> bool {
+        let What::State { event, state, .. } = record.what else { return false };
+        let place = &mut self.states[event as usize % STATES];
+        std::mem::replace(place, (event, state)) == (event, state)
+    }
+
     /// Adds all records, or none of them if there is no room.
     fn push(&mut self, records: &[Record]) {
         if self.records.slots() < records.len() {
@@ -92,7 +108,13 @@ impl Ring {
         let reader =
             Reader { records, lost: Arc::clone(&lost), told: 0, number, tid, name: thread_name(), is_known: false };
         lock(&shared.rings).push(reader);
-        Self { serial: shared.serial, records: producer, lost, next_event: u64::from(number) << EVENT_BITS }
+        Self {
+            serial: shared.serial,
+            records: producer,
+            lost,
+            next_event: u64::from(number) << EVENT_BITS,
+            states: [(0, 0); STATES],
+        }
     }
 }
 
