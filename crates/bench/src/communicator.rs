@@ -3,6 +3,7 @@
 //! The calling thread plays NCCL's service thread: it sets connections up, registers and closes. The progress loop runs
 //! on a thread of its own, as NCCL's does, so a plugin sees the same calls from the same kinds of threads.
 
+use crate::announcement::{Addresses, Announcement, Operation};
 use crate::bootstrap::{BootstrapError, Link};
 use crate::error::CommunicatorError;
 use crate::patience::Patience;
@@ -11,6 +12,7 @@ use crate::progress::{Buffers, ELEMENT_BYTES, run};
 use railweave_abi::net::HANDLE_MAX_BYTES;
 use railweave_nccl_host::connection::{Connection, StepShape};
 use railweave_nccl_host::net::{Handle, ListenComm, NetApi, NetError, RecvComm, SendComm};
+use railweave_nccl_host::profiler::{DataType, Function, Profiler};
 use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -41,6 +43,9 @@ pub struct Settings {
 /// mistake would not fit.
 const DIRECT_SLICE_BYTES: usize = 8 << 20;
 
+/// The number of functions that NCCL counts.
+const FUNCTIONS: usize = 8;
+
 /// The connections of one rank with all others. An error closes them, and every later call then returns an error.
 #[derive(Debug)]
 pub struct Communicator<'net, N: NetApi> {
@@ -53,6 +58,9 @@ pub struct Communicator<'net, N: NetApi> {
     senders: Vec<Connection<'net, N, SendComm>>,
     /// One per device from the previous rank, then one from each other rank in order.
     receivers: Vec<Connection<'net, N, RecvComm>>,
+    profiler: Option<&'net Profiler>,
+    /// The number of collectives so far, by the number of their function.
+    sequences: [u64; FUNCTIONS],
 }
 
 impl<'net, N: NetApi> Communicator<'net, N> {
@@ -81,7 +89,8 @@ impl<'net, N: NetApi> Communicator<'net, N> {
             return Err(CommunicatorError::Usage { what, allowed: "at least 2 ranks and 1 device" });
         }
         let abort = link.abort_flag();
-        let mut this = Self { net, rank, ranks, settings, abort, senders: Vec::new(), receivers: Vec::new() };
+        let (senders, receivers, sequences) = (Vec::new(), Vec::new(), [0; FUNCTIONS]);
+        let mut this = Self { net, rank, ranks, settings, abort, senders, receivers, profiler: None, sequences };
         this.set_up(link, announce)?;
         // No rank starts to send before all have accepted, so that the times of collectives do not include the set-up.
         link.barrier()?;
@@ -100,6 +109,12 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         self.ranks
     }
 
+    /// Announces every later collective to `profiler`, as NCCL does, and gives its handles to the net plugin. The
+    /// plugin's callback must be that of the same profiler (`railweave_nccl_host::Plugin::init_with`).
+    pub fn set_profiler(&mut self, profiler: Option<&'net Profiler>) {
+        self.profiler = profiler;
+    }
+
     /// Sums `data` of all ranks, element by element, into `data` of every rank.
     ///
     /// # Errors
@@ -110,7 +125,8 @@ impl<'net, N: NetApi> Communicator<'net, N> {
             let chunks = chunks(part, self.ranks);
             self.ring().all_reduce(&mut plan, connection, &chunks, RING_SLICE);
         }
-        self.run(&plan, Buffers::in_place(data))
+        let operation = coll(Function::ALL_REDUCE, data.len(), (data.len(), DataType::FLOAT32));
+        self.run(operation, &plan, Buffers::in_place(data))
     }
 
     /// Concatenates the inputs of all ranks in `output` of every rank.
@@ -125,7 +141,9 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         for (connection, chunks) in self.blocks(block).iter().enumerate() {
             self.ring().all_gather(&mut plan, connection, chunks, RING_SLICE);
         }
-        self.run(&plan, Buffers::in_place(output))
+        // NCCL gathers bytes.
+        let operation = coll(Function::ALL_GATHER, block, (block * ELEMENT_BYTES, DataType::INT8));
+        self.run(operation, &plan, Buffers::in_place(output))
     }
 
     /// Sums `data` of all ranks and returns the range of this rank's own block of sums. The rest of `data` then holds
@@ -140,7 +158,8 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         for (connection, chunks) in self.blocks(block).iter().enumerate() {
             self.ring().reduce_scatter(&mut plan, connection, chunks, RING_SLICE);
         }
-        self.run(&plan, Buffers::in_place(data))?;
+        let operation = coll(Function::REDUCE_SCATTER, block, (block, DataType::FLOAT32));
+        self.run(operation, &plan, Buffers::in_place(data))?;
         Ok(self.rank * block..(self.rank + 1) * block)
     }
 
@@ -159,7 +178,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
             plan.send(self.peer_connection(peer), &range(peer), self.peer_slice());
             plan.receive(self.peer_connection(peer), &range(peer), self.peer_slice());
         }
-        self.run(&plan, Buffers::new(input, output))
+        self.run(Operation::Peers, &plan, Buffers::new(input, output))
     }
 
     /// Sends `input` to rank `to` and receives `output` from rank `from`, at the same time.
@@ -182,7 +201,7 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         let mut plan = Plan::default();
         plan.send(self.peer_connection(to), &(0..input.len()), self.peer_slice());
         plan.receive(self.peer_connection(from), &(0..output.len()), self.peer_slice());
-        self.run(&plan, Buffers::new(input, output))
+        self.run(Operation::Peers, &plan, Buffers::new(input, output))
     }
 
     /// Closes all connections; all ranks call this after their last collective.
@@ -198,6 +217,22 @@ impl<'net, N: NetApi> Communicator<'net, N> {
             result = result.and(receiver.close());
         }
         Ok(result?)
+    }
+
+    /// Announces an operation to the profiler, if there is one.
+    fn announce(&mut self, operation: Operation, plan: &Plan, buffers: Buffers) -> Option<Announcement<'net>> {
+        let sequence = match operation {
+            Operation::Coll { function, .. } => {
+                let next = &mut self.sequences[usize::from(function.number())];
+                *next += 1;
+                *next - 1
+            }
+            Operation::Peers => 0,
+        };
+        let address = |place| buffers.whole(place).0.as_ptr().cast();
+        let addresses = Addresses { input: address(Place::Input), output: address(Place::Output) };
+        let connections = (&self.senders[..], &self.receivers[..]);
+        Some(Announcement::begin(self.profiler?, operation, sequence, addresses, plan, connections))
     }
 
     fn ring(&self) -> Ring {
@@ -229,19 +264,23 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         Err(CommunicatorError::Usage { what, allowed: "lengths that divide evenly among the ranks" })
     }
 
-    /// Executes a plan: this thread registers, the progress thread moves data, this thread deregisters.
-    fn run(&mut self, plan: &Plan, buffers: Buffers) -> Result<(), CommunicatorError> {
+    /// Executes a plan: this thread registers and announces, the progress thread moves data, this thread deregisters.
+    fn run(&mut self, operation: Operation, plan: &Plan, buffers: Buffers) -> Result<(), CommunicatorError> {
         if self.senders.is_empty() {
             return Err(CommunicatorError::Closed { rank: self.rank });
         }
         assert!(buffers.hold(plan), "a plan stays inside the buffers that it was made for");
+        // Requests point into it, so it is dropped after the connections that an error closes.
+        let mut announcement = None;
         let result = self.register(plan, buffers).and_then(|()| {
+            announcement = self.announce(operation, plan, buffers);
+            let announcement = announcement.as_mut();
             let patience = Patience::new(self.rank, self.settings.stall, &self.abort);
             let (net, senders, receivers) = (self.net, &self.senders[..], &self.receivers[..]);
             std::thread::scope(|scope| {
                 // SAFETY: the buffers are borrowed by our caller and hold the plan; after an error the connections are
                 // closed below, before the borrow ends. Registrations are of whole buffers.
-                let progress = move || unsafe { run(net, plan, senders, receivers, buffers, patience) };
+                let progress = move || unsafe { run(net, plan, senders, receivers, buffers, announcement, patience) };
                 let thread = std::thread::Builder::new().name("progress".to_owned()).spawn_scoped(scope, progress);
                 match thread {
                     Ok(thread) => thread.join(),
@@ -360,6 +399,11 @@ impl<'net, N: NetApi> Communicator<'net, N> {
         let devices = &self.settings.devices;
         devices[if index < devices.len() { index } else { (self.rank + peer) % devices.len() }]
     }
+}
+
+/// Returns a collective of which the user gives `given` elements, and which moves a number of elements of a type.
+fn coll(function: Function, given: usize, moved: (usize, DataType)) -> Operation {
+    Operation::Coll { function, given, moved }
 }
 
 /// The length of a ring's slice in elements.

@@ -5,9 +5,10 @@
 //! [`railweave_nccl_host::NetApi`].
 //!
 //! The path of a message: a collective is written as a plan (`plan.rs`), `progress.rs` executes it on connections, and
-//! these call the API. Ranks are processes of their own ([`ranks`]), which exchange handles through their parent
-//! ([`bootstrap`]).
+//! these call the API; a profiler hears of it as it does from NCCL (`announcement.rs`). Ranks are processes of their
+//! own ([`ranks`]), which exchange handles through their parent ([`bootstrap`]).
 
+mod announcement;
 pub mod bootstrap;
 pub mod communicator;
 pub mod connections;

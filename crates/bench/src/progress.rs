@@ -3,12 +3,15 @@
 //! returns no request is retried in the next round. One loop serves both directions, so neither can wait for the other
 //! forever.
 
+use crate::announcement::Announcement;
 use crate::error::CommunicatorError;
 use crate::patience::Patience;
 use crate::plan::{Action, Place, Plan, RecvStream, SendStream};
 use railweave_nccl_host::connection::Connection;
-use railweave_nccl_host::net::{MAX_PARTS, NetApi, Part, RecvComm, Registration, Request, SendComm};
+use railweave_nccl_host::net::{MAX_PARTS, NetApi, Part, ProfilerHandle, RecvComm, Registration, Request, SendComm};
+use railweave_nccl_host::profiler::Op;
 use std::collections::VecDeque;
+use std::iter::repeat_with;
 use std::ptr::NonNull;
 
 /// The bytes of one element.
@@ -76,7 +79,7 @@ impl Buffers {
     }
 }
 
-/// Executes `plan`.
+/// Executes `plan`, whose announcement gets the events of this thread.
 ///
 /// # Errors
 /// If the plugin returns an error, nothing moves for too long, the parent says stop, or a message has the wrong size.
@@ -85,7 +88,7 @@ impl Buffers {
 /// # Safety
 /// The buffers hold the plan (see [`Buffers::hold`]), stay in place, and are not touched by others until this returns
 /// or, after an error, until the connections are closed. A connection with a user's registration has registered the
-/// whole buffer that its stream uses.
+/// whole buffer that its stream uses. The announcement stays in place as long as the buffers do.
 ///
 /// # Panics
 /// If a plan names a connection that does not exist, or a slice does not fit the staging slot that it goes through.
@@ -95,12 +98,25 @@ pub(crate) unsafe fn run<N: NetApi>(
     senders: &[Connection<'_, N, SendComm>],
     receivers: &[Connection<'_, N, RecvComm>],
     buffers: Buffers,
+    mut announcement: Option<&mut Announcement<'_>>,
     mut patience: Patience<'_>,
 ) -> Result<(), CommunicatorError> {
-    let mut sends: Vec<Sending<'_, '_, N>> =
-        plan.sends.iter().map(|stream| Sending::new(stream, &senders[stream.connection])).collect();
-    let mut receives: Vec<Receiving<'_, '_, N>> =
-        plan.receives.iter().map(|stream| Receiving::new(stream, &receivers[stream.connection])).collect();
+    let (send_ops, receive_ops) =
+        announcement.as_deref_mut().map(|announcement| announcement.start(plan, (senders, receivers))).unzip();
+    let mut send_ops = send_ops.into_iter().flatten();
+    let mut receive_ops = receive_ops.into_iter().flatten();
+    let mut sends: Vec<_> = plan
+        .sends
+        .iter()
+        .zip(repeat_with(|| send_ops.next()))
+        .map(|(stream, op)| Sending::new(stream, &senders[stream.connection], op))
+        .collect();
+    let mut receives: Vec<_> = plan
+        .receives
+        .iter()
+        .zip(repeat_with(|| receive_ops.next()))
+        .map(|(stream, op)| Receiving::new(stream, &receivers[stream.connection], op))
+        .collect();
     loop {
         let (mut moved, mut done) = (false, true);
         for receive in &mut receives {
@@ -115,7 +131,7 @@ pub(crate) unsafe fn run<N: NetApi>(
             done &= send.is_done();
         }
         if done {
-            return Ok(());
+            break;
         }
         patience.after_round(moved, || {
             let stuck = receives.iter().filter(|stream| !stream.is_done()).map(Receiving::describe);
@@ -123,10 +139,14 @@ pub(crate) unsafe fn run<N: NetApi>(
             stuck.collect::<Vec<_>>().join("; ")
         })?;
     }
+    if let Some(announcement) = announcement {
+        announcement.end();
+    }
+    Ok(())
 }
 
 /// A send stream in progress.
-struct Sending<'a, 'net, N: NetApi> {
+struct Sending<'a, 'net, 'p, N: NetApi> {
     stream: &'a SendStream,
     connection: &'a Connection<'net, N, SendComm>,
     requests: VecDeque<Request>,
@@ -134,18 +154,34 @@ struct Sending<'a, 'net, N: NetApi> {
     done: usize,
     /// True while the next slice is already in its staging slot, from an attempt that returned no request.
     staged: bool,
+    /// Its event; `None` without a profiler.
+    op: Option<&'a mut Op<'p>>,
+    /// The slices whose steps have started.
+    announced: usize,
 }
 
-impl<'a, 'net, N: NetApi> Sending<'a, 'net, N> {
-    fn new(stream: &'a SendStream, connection: &'a Connection<'net, N, SendComm>) -> Self {
+impl<'a, 'net, 'p, N: NetApi> Sending<'a, 'net, 'p, N> {
+    fn new(stream: &'a SendStream, connection: &'a Connection<'net, N, SendComm>, op: Option<&'a mut Op<'p>>) -> Self {
         let requests = VecDeque::with_capacity(connection.shape().in_flight);
-        Self { stream, connection, requests, posted: 0, done: 0, staged: false }
+        Self { stream, connection, requests, posted: 0, done: 0, staged: false, op, announced: 0 }
+    }
+
+    /// Starts the steps of all slices that fit in the staging buffer; NCCL gives the GPU that much room.
+    fn announce(&mut self) {
+        let Some(op) = &mut self.op else { return };
+        let all = self.stream.slices.len().min(self.done + self.connection.shape().in_flight);
+        for number in self.announced..all {
+            op.start_step(number);
+            op.send_gpu_wait(number);
+            self.announced = number + 1;
+        }
     }
 
     /// # Safety
     /// As for `run`.
     unsafe fn progress(&mut self, net: &N, buffers: Buffers, fed: usize) -> Result<bool, CommunicatorError> {
         let mut moved = false;
+        self.announce();
         while let Some(slice) = self.stream.slices.get(self.posted)
             && self.posted - self.done < self.connection.shape().in_flight
             && (self.stream.after.is_none() || slice.needs <= fed)
@@ -167,9 +203,18 @@ impl<'a, 'net, N: NetApi> Sending<'a, 'net, N> {
                     (slot, registration)
                 }
             };
-            // SAFETY: the data lies inside the registration and is not touched until the request is done.
-            let request = unsafe { net.isend(self.connection.side(), data, bytes, SINGLE_TAG, registration) }?;
+            let side = self.connection.side();
+            let handle = self.op.as_ref().map_or(ProfilerHandle::NONE, |op| {
+                op.send_peer_wait(self.posted);
+                op.handle(self.posted)
+            });
+            // SAFETY: the data lies inside the registration and is not touched until the request is done; the caller
+            // keeps the announcement, and thus the step, in place.
+            let request = unsafe { net.isend_profiled(side, data, bytes, SINGLE_TAG, registration, handle) }?;
             let Some(request) = request else { break };
+            if let Some(op) = &mut self.op {
+                op.send_wait(self.posted, bytes);
+            }
             self.requests.push_back(request);
             self.staged = false;
             self.posted += 1;
@@ -181,8 +226,16 @@ impl<'a, 'net, N: NetApi> Sending<'a, 'net, N> {
                 break;
             }
             self.requests.pop_front();
+            if let Some(op) = &mut self.op {
+                op.stop_step(self.done);
+            }
             self.done += 1;
             moved = true;
+        }
+        if self.is_done()
+            && let Some(op) = self.op.take()
+        {
+            op.stop();
         }
         Ok(moved)
     }
@@ -198,18 +251,20 @@ impl<'a, 'net, N: NetApi> Sending<'a, 'net, N> {
 }
 
 /// A receive stream in progress.
-struct Receiving<'a, 'net, N: NetApi> {
+struct Receiving<'a, 'net, 'p, N: NetApi> {
     stream: &'a RecvStream,
     connection: &'a Connection<'net, N, RecvComm>,
     requests: VecDeque<Request>,
     posted: usize,
     done: usize,
+    /// Its event; `None` without a profiler.
+    op: Option<&'a mut Op<'p>>,
 }
 
-impl<'a, 'net, N: NetApi> Receiving<'a, 'net, N> {
-    fn new(stream: &'a RecvStream, connection: &'a Connection<'net, N, RecvComm>) -> Self {
+impl<'a, 'net, 'p, N: NetApi> Receiving<'a, 'net, 'p, N> {
+    fn new(stream: &'a RecvStream, connection: &'a Connection<'net, N, RecvComm>, op: Option<&'a mut Op<'p>>) -> Self {
         let requests = VecDeque::with_capacity(connection.shape().in_flight);
-        Self { stream, connection, requests, posted: 0, done: 0 }
+        Self { stream, connection, requests, posted: 0, done: 0, op }
     }
 
     /// Returns the user's registration if slice `index` goes straight to the user's buffer; sums always go through a
@@ -241,10 +296,18 @@ impl<'a, 'net, N: NetApi> Receiving<'a, 'net, N> {
                     Part { data, bytes: self.connection.shape().slice_bytes, tag: SINGLE_TAG, registration }
                 }
             };
+            let handle = self.op.as_ref().map(|op| {
+                op.start_step(self.posted);
+                op.handle(self.posted)
+            });
             // SAFETY: the buffer lies inside its registration and is not touched until the request is done: a slot
-            // because no more than `in_flight` requests are pending, the user's because the caller promises it.
-            let request = unsafe { net.irecv(self.connection.side(), &[part], false) }?;
+            // because no more than `in_flight` requests are pending, the user's because the caller promises it. The
+            // caller keeps the announcement, and thus the step, in place.
+            let request = unsafe { net.irecv_profiled(self.connection.side(), &[part], false, handle.as_slice()) }?;
             let Some(request) = request else { break };
+            if let Some(op) = &mut self.op {
+                op.recv_wait(self.posted);
+            }
             self.requests.push_back(request);
             self.posted += 1;
             moved = true;
@@ -256,10 +319,23 @@ impl<'a, 'net, N: NetApi> Receiving<'a, 'net, N> {
                 break;
             }
             self.requests.pop_front();
+            if let Some(op) = &mut self.op {
+                op.recv_flush_wait(self.done, usize::try_from(sizes[0]).unwrap_or(0));
+                // Memory of the host needs no flush.
+                op.recv_gpu_wait(self.done);
+            }
             // SAFETY: the slice was just received.
             unsafe { self.take_in(buffers, i64::from(sizes[0])) }?;
+            if let Some(op) = &mut self.op {
+                op.stop_step(self.done);
+            }
             self.done += 1;
             moved = true;
+        }
+        if self.is_done()
+            && let Some(op) = self.op.take()
+        {
+            op.stop();
         }
         Ok(moved)
     }

@@ -3,7 +3,8 @@
 use railweave_bench::bootstrap::{Event, Link, Relay};
 use railweave_bench::sweep::{Results, Settings, run};
 use railweave_nccl_host::net::{
-    Comm, Handle, ListenComm, MAX_PARTS, NetApi, NetError, Part, Properties, RecvComm, Registration, Request, SendComm,
+    Comm, Handle, ListenComm, MAX_PARTS, NetApi, NetError, Part, ProfilerHandle, Properties, RecvComm, Registration,
+    Request, SendComm,
 };
 use railweave_patience::until;
 use std::collections::VecDeque;
@@ -134,13 +135,14 @@ impl NetApi for Memory {
         Ok(())
     }
 
-    unsafe fn isend(
+    unsafe fn isend_profiled(
         &self,
         comm: &SendComm,
         data: NonNull<u8>,
         bytes: usize,
         tag: i32,
         _registration: Registration,
+        _profiler: ProfilerHandle,
     ) -> Result<Option<Request>, NetError> {
         let mut wire = wire(comm.pointer()).lock().unwrap();
         let Some(receive) = wire.front().map(Arc::clone) else { return Ok(None) };
@@ -188,7 +190,13 @@ impl NetApi for Memory {
         Ok(Some(Request::new(self.open(Pending::Send(of_send)))))
     }
 
-    unsafe fn irecv(&self, comm: &RecvComm, parts: &[Part], _optional: bool) -> Result<Option<Request>, NetError> {
+    unsafe fn irecv_profiled(
+        &self,
+        comm: &RecvComm,
+        parts: &[Part],
+        _optional: bool,
+        _profiler: &[ProfilerHandle],
+    ) -> Result<Option<Request>, NetError> {
         let mut wire = wire(comm.pointer()).lock().unwrap();
         // Fewer receives than the sweep posts at a time, so that it must retry.
         if wire.len() == 20 {

@@ -18,6 +18,7 @@ mod network;
 mod orders;
 mod output;
 mod over_time;
+mod profiler;
 mod rank;
 mod relay;
 mod shape;

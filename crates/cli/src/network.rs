@@ -4,17 +4,19 @@ use crate::environment;
 use crate::job::{self, Part};
 use crate::library;
 use crate::namespaces::Namespaces;
+use crate::profiler;
 use clap::Args;
 use railweave_bench::nccl;
 use railweave_bench::ranks::{Ranks, RanksError};
 use railweave_discovery::{Found, Note};
 use railweave_nccl_host::logger;
+use railweave_nccl_host::profiler::Profiler;
 use railweave_nccl_host::{LoadedNet, Plugin};
 use railweave_options::Options;
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -56,6 +58,9 @@ pub(crate) struct NetworkArguments {
     /// True if a rail will fail on purpose.
     #[arg(skip)]
     pulled: bool,
+    /// The folder of the ranks' traces, if they are traced.
+    #[arg(skip)]
+    traces: Option<PathBuf>,
 }
 
 /// Two namespaces, in which the ranks run in turn.
@@ -90,6 +95,17 @@ pub(crate) struct Network {
     verbose: bool,
 }
 
+/// The plugins of a rank.
+pub(crate) struct Started {
+    pub(crate) plugin: Plugin,
+    pub(crate) net: LoadedNet,
+    /// `None` if there is none. It lasts as long as the rank.
+    pub(crate) profiler: Option<Profiler>,
+}
+
+/// The number of the communicator, the same on all ranks, like a communicator's hash.
+const COMM_ID: u64 = 0x7261_696c;
+
 impl NetworkArguments {
     /// Returns the arguments for ranks in these namespaces: even ones in the first, odd ones in the second.
     pub(crate) fn inside(&self, namespaces: &Namespaces) -> Self {
@@ -101,6 +117,11 @@ impl NetworkArguments {
     /// default ones, whatever the environment names.
     pub(crate) fn pulled(&self) -> Self {
         Self { pulled: true, ..self.clone() }
+    }
+
+    /// Returns the arguments for ranks that are traced into this folder.
+    pub(crate) fn traced(&self, dir: &Path) -> Self {
+        Self { traces: Some(dir.to_owned()), ..self.clone() }
     }
 
     /// Returns true if neither the user nor the environment chooses the rails, their split or the place of the ranks.
@@ -169,6 +190,9 @@ impl NetworkArguments {
     /// variables that the user's environment does not set. `is_set` returns true for a variable that it sets.
     fn variables(&self, is_set: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
         let mut variables = Vec::new();
+        if let Some(dir) = &self.traces {
+            variables.push(("RAILWEAVE_TRACE", dir.display().to_string()));
+        }
         if self.pulled && !is_set("RAILWEAVE_RECOVERY") {
             variables.push(("RAILWEAVE_RECOVERY", "1".to_owned()));
         }
@@ -224,9 +248,9 @@ impl Source {
 }
 
 impl Network {
-    /// Loads and starts the plugin in the process of this rank. The plugin's log lines go to standard error, each after
-    /// the rank's number.
-    pub(crate) fn start_rank(&self, rank: usize) -> Result<(Plugin, LoadedNet), Box<dyn Error>> {
+    /// Loads and starts the plugin and the profiler in the process of this rank of `ranks`. The plugin's log lines go to
+    /// standard error, each after the rank's number.
+    pub(crate) fn start_rank(&self, (rank, ranks): (usize, usize)) -> Result<Started, Box<dyn Error>> {
         let most = if self.verbose { logger::INFO } else { logger::WARN };
         logger::set_sink(move |line| {
             if line.level <= most {
@@ -236,9 +260,10 @@ impl Network {
             }
         });
         let plugin = self.source.load()?;
-        // The same number on all ranks, like a communicator's hash.
-        let net = plugin.init(0x7261_696c, None)?;
-        Ok((plugin, net))
+        let loaded = profiler::load(plugin.path());
+        let net = plugin.init_with(COMM_ID, None, loaded.as_ref())?;
+        let profiler = loaded.and_then(|loaded| profiler::start(&loaded, COMM_ID, (rank, ranks)));
+        Ok(Started { plugin, net, profiler })
     }
 
     /// Returns the longest time without any progress.

@@ -23,6 +23,8 @@ pub struct TcpRail {
     /// Both ends of each lane.
     descriptions: Vec<String>,
     ends: Option<(IpAddr, IpAddr)>,
+    /// The local port of the first lane.
+    number: u16,
 }
 
 impl TcpRail {
@@ -36,6 +38,7 @@ impl TcpRail {
     ) -> Self {
         let ends = |socket: &Socket| (socket.local().ip().to_canonical(), socket.remote().ip().to_canonical());
         let ends = sockets.first().map(ends);
+        let number = sockets.first().map_or(0, |socket| socket.local().port());
         let descriptions = sockets.iter().map(|socket| format!("{} - {}", socket.local(), socket.remote())).collect();
         Self {
             lanes: sockets.into_iter().map(|socket| Lane::new(socket, spec, peer_timeout)).collect(),
@@ -45,6 +48,7 @@ impl TcpRail {
             first: 0,
             descriptions,
             ends,
+            number,
         }
     }
 }
@@ -112,6 +116,10 @@ impl Rail for TcpRail {
 
     fn ends(&self) -> Option<(IpAddr, IpAddr)> {
         self.ends
+    }
+
+    fn number(&self) -> u32 {
+        self.number.into()
     }
 
     fn describe(&self) -> String {

@@ -472,6 +472,10 @@ impl Rail for VerbsRail {
         Some((address(self.gid), address(self.peer_gid)))
     }
 
+    fn number(&self) -> u32 {
+        self.lanes.iter().next().map_or(0, |lane| lane.qp.number())
+    }
+
     fn describe(&self) -> String {
         format!("{} {} - {}", self.domain.name, show_gid(self.gid), show_gid(self.peer_gid))
     }

@@ -337,6 +337,12 @@ pub trait Rail: Send + 'static {
     /// Describes both ends of the rail for messages: `127.0.0.1:1234 - 127.0.0.1:4321`.
     fn describe(&self) -> String;
 
+    /// Returns the number by which this host knows the rail's first lane, for profilers: that of its queue pair, or the
+    /// local port of its socket; 0 if the fabric has none.
+    fn number(&self) -> u32 {
+        0
+    }
+
     /// Describes each lane for messages: both ends' numbers and addresses, and the path's MTU where the fabric knows
     /// it.
     fn describe_lanes(&self) -> Vec<String> {

@@ -1,8 +1,8 @@
-//! Loads any NCCL net plugin as NCCL does, and calls it.
+//! Loads any NCCL net plugin and profiler as NCCL does, and calls it.
 //!
 //! This is the caller's side of the API, without GPUs and without NCCL. [`Plugin`] loads a .so, and [`LoadedNet`] is a
 //! started plugin, called through [`NetApi`]. The module [`connection`] keeps one side of a connection together with
-//! the memory that is registered for it.
+//! the memory that is registered for it. The module [`profiler`] calls a profiler plugin as NCCL does.
 
 pub mod connection;
 pub mod counters;
@@ -12,6 +12,7 @@ pub mod logger;
 pub mod memory;
 pub mod net;
 mod plugin;
+pub mod profiler;
 mod table;
 
 pub use counters::RailCount;

@@ -26,6 +26,11 @@ pub fn address(library: &Library, symbol: &CStr) -> Option<*mut c_void> {
     (!address.is_null()).then_some(address)
 }
 
+/// Returns versions as a reader sees them: `v12, v11`.
+pub(crate) fn list(versions: &[u32]) -> String {
+    versions.iter().map(|version| format!("v{version}")).collect::<Vec<_>>().join(", ")
+}
+
 /// Returns an error's text with its causes: the dynamic linker's own words are the cause of libloading's error.
 fn whole(error: &(dyn Error + 'static)) -> String {
     std::iter::successors(Some(error), |&error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
@@ -75,6 +80,47 @@ pub enum LoadError {
         wanted: u32,
         /// The versions that it exports.
         versions: String,
+    },
+    /// The file has no profiler.
+    #[error(
+        "{path} has no NCCL profiler that this program can use: it has none of the data symbols ncclProfiler_v7 down \
+         to ncclProfiler_v1; check the path"
+    )]
+    NoProfiler {
+        /// The path that was tried.
+        path: PathBuf,
+    },
+    /// The file has a profiler, but not of the requested version.
+    #[error(
+        "{path} has no ncclProfiler_v{wanted}: it exports {versions}; ask for one of these, or for no version to get \
+         the newest"
+    )]
+    NoProfilerVersion {
+        /// The path that was tried.
+        path: PathBuf,
+        /// The requested version.
+        wanted: u32,
+        /// The versions that it exports.
+        versions: String,
+    },
+    /// The profiler's table lacks its name.
+    #[error("{path} has NULL as the name in ncclProfiler_v{version}, which NCCL would read; it must be a string")]
+    NoProfilerName {
+        /// The path that was tried.
+        path: PathBuf,
+        /// The version of the table.
+        version: u32,
+    },
+    /// Too many profilers are loaded.
+    #[error(
+        "cannot load the profiler {path}: {limit} profilers are loaded in this process, which is the most; NCCL loads \
+         one"
+    )]
+    TooManyProfilers {
+        /// The path that was tried.
+        path: PathBuf,
+        /// The largest number.
+        limit: usize,
     },
     /// The table lacks the plugin's name.
     #[error("{path} has NULL as the name in ncclNetPlugin_v{version}, which NCCL would read; it must be a string")]

@@ -2,9 +2,11 @@
 
 use crate::logger;
 use crate::net::{
-    Comm, Handle, ListenComm, MAX_PARTS, NetApi, NetError, Part, Properties, RecvComm, Registration, Request, SendComm,
+    Comm, Handle, ListenComm, MAX_PARTS, NetApi, NetError, Part, ProfilerHandle, Properties, RecvComm, Registration,
+    Request, SendComm,
 };
 use crate::plugin::{Inner, Plugin};
+use crate::profiler::{self, ProfilerPlugin};
 use crate::table::{Table, each};
 use railweave_abi::NcclResult;
 use railweave_abi::net::parts::{CommConfig, VDeviceProps4, VDeviceProps8};
@@ -23,6 +25,8 @@ pub struct LoadedNet {
     context: *mut c_void,
     /// The configuration, which plugins may keep a pointer to.
     config: Box<UnsafeCell<CommConfig>>,
+    /// The profiler whose callback the plugin has, so that it stays loaded.
+    profiler: Option<Arc<profiler::Inner>>,
     /// True once `finalize` was called.
     finalized: bool,
 }
@@ -38,14 +42,35 @@ impl Plugin {
     /// # Errors
     /// If the plugin's `init` fails.
     pub fn init(&self, comm_id: u64, traffic_class: Option<i32>) -> Result<LoadedNet, NetError> {
-        LoadedNet::start(Arc::clone(&self.inner), comm_id, traffic_class)
+        self.init_with(comm_id, traffic_class, None)
+    }
+
+    /// As [`Self::init`], but the plugin gets the callback of a profiler, from v10 on. NCCL has one profiler, so a
+    /// plugin may keep the callback of its first communicator for all: start all with the same one. Without a profiler,
+    /// the callback does nothing.
+    ///
+    /// # Errors
+    /// If the plugin's `init` fails.
+    pub fn init_with(
+        &self,
+        comm_id: u64,
+        traffic_class: Option<i32>,
+        profiler: Option<&ProfilerPlugin>,
+    ) -> Result<LoadedNet, NetError> {
+        LoadedNet::start(Arc::clone(&self.inner), comm_id, traffic_class, profiler.map(ProfilerPlugin::shared))
     }
 }
 
 impl LoadedNet {
-    fn start(plugin: Arc<Inner>, comm_id: u64, traffic_class: Option<i32>) -> Result<Self, NetError> {
+    fn start(
+        plugin: Arc<Inner>,
+        comm_id: u64,
+        traffic_class: Option<i32>,
+        profiler: Option<Arc<profiler::Inner>>,
+    ) -> Result<Self, NetError> {
         let config = CommConfig { traffic_class: traffic_class.unwrap_or(TRAFFIC_CLASS_UNDEF) };
-        let mut net = Self { plugin, context: null_mut(), config: Box::new(UnsafeCell::new(config)), finalized: false };
+        let config = Box::new(UnsafeCell::new(config));
+        let mut net = Self { plugin, context: null_mut(), config, profiler, finalized: false };
         // There is nothing to finalize unless `init` succeeds.
         net.finalized = true;
         net.init(comm_id)?;
@@ -102,7 +127,8 @@ impl LoadedNet {
     }
 
     fn init(&mut self, comm_id: u64) -> Result<(), NetError> {
-        let (log, profiler) = (Some(logger::function()), Some(ignore_event as _));
+        let callback = self.profiler.as_ref().map_or(profiler::without_profiler as _, |profiler| profiler.callback());
+        let (log, profiler) = (Some(logger::function()), Some(callback));
         let plugin = Arc::clone(&self.plugin);
         let mut started = plugin.starts.lock().unwrap_or_else(PoisonError::into_inner);
         let table = plugin.table;
@@ -288,42 +314,43 @@ impl NetApi for LoadedNet {
         self.check("deregMr", unsafe { call(comm.pointer(), registration.0) })
     }
 
-    unsafe fn isend(
+    unsafe fn isend_profiled(
         &self,
         comm: &SendComm,
         data: NonNull<u8>,
         bytes: usize,
         tag: i32,
         registration: Registration,
+        profiler: ProfilerHandle,
     ) -> Result<Option<Request>, NetError> {
         self.limit("isend", bytes, self.plugin.table.message_limit())?;
-        let (comm, data, mr) = (comm.pointer(), data.as_ptr().cast(), registration.0);
+        let (comm, data, mr, event) = (comm.pointer(), data.as_ptr().cast(), registration.0, profiler.pointer());
         let mut request = null_mut();
         let out = &raw mut request;
         // Used for v6 to v8 only, where the limit above ensures that the size fits.
         let int = bytes as c_int;
-        // SAFETY: the caller keeps the registered data in place until the request is done. The profiler's event is
-        // NULL.
+        // SAFETY: the caller keeps the registered data and the profiler's step in place until the request is done.
         let code = unsafe {
             match self.plugin.table {
                 Table::V6(net) => self.need("isend", net.isend)?(comm, data, int, tag, mr, out),
                 Table::V7(net) => self.need("isend", net.isend)?(comm, data, int, tag, mr, out),
                 Table::V8(net) => self.need("isend", net.isend)?(comm, data, int, tag, mr, out),
                 Table::V9(net) => self.need("isend", net.isend)?(comm, data, bytes, tag, mr, out),
-                Table::V10(net) => self.need("isend", net.isend)?(comm, data, bytes, tag, mr, null_mut(), out),
-                Table::V11(net) => self.need("isend", net.isend)?(comm, data, bytes, tag, mr, null_mut(), out),
-                Table::V12(net) => self.need("isend", net.isend)?(comm, data, bytes, tag, mr, null_mut(), out),
+                Table::V10(net) => self.need("isend", net.isend)?(comm, data, bytes, tag, mr, event, out),
+                Table::V11(net) => self.need("isend", net.isend)?(comm, data, bytes, tag, mr, event, out),
+                Table::V12(net) => self.need("isend", net.isend)?(comm, data, bytes, tag, mr, event, out),
             }
         };
         self.check("isend", code)?;
         Ok(NonNull::new(request).map(Request::new))
     }
 
-    unsafe fn irecv(
+    unsafe fn irecv_profiled(
         &self,
         comm: &RecvComm,
         parts: &[Part],
         completion_optional: bool,
+        profiler: &[ProfilerHandle],
     ) -> Result<Option<Request>, NetError> {
         self.check_parts("irecv", parts)?;
         let (mut data, mut mrs) = ([null_mut(); MAX_PARTS], [null_mut(); MAX_PARTS]);
@@ -339,21 +366,26 @@ impl NetApi for LoadedNet {
         let (comm, n) = (comm.pointer(), parts.len() as c_int);
         let (data, mrs, tags) = (data.as_mut_ptr(), mrs.as_mut_ptr(), tags.as_mut_ptr());
         let (sizes, ints) = (sizes.as_mut_ptr(), ints.as_mut_ptr());
+        assert!(profiler.is_empty() || profiler.len() == parts.len(), "a profiler's handle for each part, or for none");
+        let mut events = [null_mut(); MAX_PARTS];
+        events.iter_mut().zip(profiler).for_each(|(event, handle)| *event = handle.pointer());
+        // NULL instead of the array is what NCCL's bootstrap passes.
+        let events = if profiler.is_empty() { null_mut() } else { events.as_mut_ptr() };
         // NCCL's shims remove the hint for versions that do not know it.
         let hint = completion_optional && parts.len() == 1 && self.plugin.table.version() >= 9;
         let mut request = if hint { optional_recv_completion() } else { null_mut() };
         let out = &raw mut request;
-        // SAFETY: every array has `n` entries; the caller leaves the registered buffers alone until the request is
-        // done. The array of the profiler's events is NULL too, as in NCCL's bootstrap.
+        // SAFETY: every array has `n` entries, or is NULL where that is allowed; the caller leaves the registered
+        // buffers alone and the profiler's steps in place until the request is done.
         let code = unsafe {
             match self.plugin.table {
                 Table::V6(net) => self.need("irecv", net.irecv)?(comm, n, data, ints, tags, mrs, out),
                 Table::V7(net) => self.need("irecv", net.irecv)?(comm, n, data, ints, tags, mrs, out),
                 Table::V8(net) => self.need("irecv", net.irecv)?(comm, n, data, ints, tags, mrs, out),
                 Table::V9(net) => self.need("irecv", net.irecv)?(comm, n, data, sizes, tags, mrs, out),
-                Table::V10(net) => self.need("irecv", net.irecv)?(comm, n, data, sizes, tags, mrs, null_mut(), out),
-                Table::V11(net) => self.need("irecv", net.irecv)?(comm, n, data, sizes, tags, mrs, null_mut(), out),
-                Table::V12(net) => self.need("irecv", net.irecv)?(comm, n, data, sizes, tags, mrs, null_mut(), out),
+                Table::V10(net) => self.need("irecv", net.irecv)?(comm, n, data, sizes, tags, mrs, events, out),
+                Table::V11(net) => self.need("irecv", net.irecv)?(comm, n, data, sizes, tags, mrs, events, out),
+                Table::V12(net) => self.need("irecv", net.irecv)?(comm, n, data, sizes, tags, mrs, events, out),
             }
         };
         self.check("irecv", code)?;
@@ -416,17 +448,6 @@ impl Drop for LoadedNet {
         // `finalize` returns the error to a caller who needs it.
         let _ = self.finish();
     }
-}
-
-/// The profiler's callback for plugins: it accepts every event and keeps none.
-unsafe extern "C" fn ignore_event(
-    _event: *mut *mut c_void,
-    _kind: c_int,
-    _parent: *mut c_void,
-    _plugin_id: i64,
-    _data: *mut c_void,
-) -> NcclResult {
-    NcclResult::SUCCESS
 }
 
 #[cfg(test)]

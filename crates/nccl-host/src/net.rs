@@ -94,6 +94,34 @@ unsafe impl Send for Registration {}
 // SAFETY: as above.
 unsafe impl Sync for Registration {}
 
+/// The handle of a message for NCCL's profiler: the API's `phandle`. A net plugin starts events of its own with it
+/// while the request is outstanding (v10 on).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProfilerHandle(*mut c_void);
+
+// SAFETY: the pointer is only passed to the plugin, and NCCL's callback, to which the plugin passes it, may be called
+// from any thread.
+unsafe impl Send for ProfilerHandle {}
+// SAFETY: as above.
+unsafe impl Sync for ProfilerHandle {}
+
+impl ProfilerHandle {
+    /// NULL: the plugin must not start events.
+    pub const NONE: Self = Self(std::ptr::null_mut());
+
+    /// Wraps the host's pointer.
+    #[must_use]
+    pub fn new(pointer: *mut c_void) -> Self {
+        Self(pointer)
+    }
+
+    /// Returns the host's pointer.
+    #[must_use]
+    pub fn pointer(self) -> *mut c_void {
+        self.0
+    }
+}
+
 /// One buffer of a receive.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
@@ -151,7 +179,9 @@ pub struct Properties {
 ///
 /// The unsafe ones follow the API's own rules: a registration belongs to the connection that it was made with,
 /// registered memory stays where it is until the registration or the connection ends, a transfer's buffer lies inside
-/// its registration and is not touched until the transfer is done, and a request that is done is not tested again.
+/// its registration and is not touched until the transfer is done, and a request that is done is not tested again. A
+/// profiler's handle is NULL, or points to a step of the profiler whose callback the plugin has; the step stays in
+/// place until the request is done or the connection is closed.
 pub trait NetApi: Sync {
     /// Returns the number of devices.
     ///
@@ -216,6 +246,26 @@ pub trait NetApi: Sync {
         bytes: usize,
         tag: i32,
         registration: Registration,
+    ) -> Result<Option<Request>, NetError> {
+        // SAFETY: the caller promises it, and NULL is allowed.
+        unsafe { self.isend_profiled(comm, data, bytes, tag, registration, ProfilerHandle::NONE) }
+    }
+
+    /// As [`Self::isend`], with the profiler's handle of the message, which only plugins of v10 on get.
+    ///
+    /// # Errors
+    /// If the plugin returns an error.
+    ///
+    /// # Safety
+    /// See the trait.
+    unsafe fn isend_profiled(
+        &self,
+        comm: &SendComm,
+        data: NonNull<u8>,
+        bytes: usize,
+        tag: i32,
+        registration: Registration,
+        profiler: ProfilerHandle,
     ) -> Result<Option<Request>, NetError>;
 
     /// Starts a receive of one to [`MAX_PARTS`] messages; returns `None` if it must be retried. With
@@ -232,6 +282,25 @@ pub trait NetApi: Sync {
         comm: &RecvComm,
         parts: &[Part],
         completion_optional: bool,
+    ) -> Result<Option<Request>, NetError> {
+        // SAFETY: the caller promises it, and NULL is allowed.
+        unsafe { self.irecv_profiled(comm, parts, completion_optional, &[]) }
+    }
+
+    /// As [`Self::irecv`], with the profiler's handle of each part, which only plugins of v10 on get; none stands for
+    /// NULL instead of an array.
+    ///
+    /// # Errors
+    /// If the plugin returns an error.
+    ///
+    /// # Safety
+    /// See the trait.
+    unsafe fn irecv_profiled(
+        &self,
+        comm: &RecvComm,
+        parts: &[Part],
+        completion_optional: bool,
+        profiler: &[ProfilerHandle],
     ) -> Result<Option<Request>, NetError>;
 
     /// Makes received data visible to the GPU; returns `None` if nothing is left to do.

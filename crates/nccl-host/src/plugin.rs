@@ -2,7 +2,7 @@
 //! tables, newest version first.
 
 use crate::counters::{RailCount, read_counters};
-use crate::library::{LoadError, address, open};
+use crate::library::{LoadError, address, list, open};
 use crate::table::{Table, text};
 use libloading::os::unix::Library;
 use railweave_abi::net::NET_SYMBOLS;
@@ -133,8 +133,4 @@ impl Plugin {
         // SAFETY: the function is the plugin's, of this type, and the plugin is loaded.
         self.inner.counters.map(|counters| unsafe { read_counters(counters) })
     }
-}
-
-fn list(versions: &[u32]) -> String {
-    versions.iter().map(|version| format!("v{version}")).collect::<Vec<_>>().join(", ")
 }

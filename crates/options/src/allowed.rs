@@ -9,6 +9,21 @@ pub(crate) const FILTER: &str =
 /// The path of a folder, which may be left out.
 pub(crate) const FOLDER: &str = "the absolute path of a folder, or none";
 
+/// The names of the policies.
+pub(crate) const POLICIES: &str = "auto, static, speed, adaptive or agent";
+
+/// The allowed lists of weights.
+pub(crate) const WEIGHTS: &str = "1 to 8 whole numbers from 0 to 1000000 with commas between, not all 0";
+
+/// The allowed numbers of lanes.
+pub(crate) const LANES: &str = "a number from 1 to 16, or up to 8 of them with commas between";
+
+/// The allowed ports of TCP.
+pub(crate) const PORTS: &str = "0 (any free port), a port from 1 to 65535, or a range such as 5000-5100";
+
+/// The allowed sizes of a socket's buffer.
+pub(crate) const BUFFER: &str = "0 (the kernel tunes it), or bytes from 64K to 256M; K, M and G count in 1024s";
+
 /// The syntax of a list of names that may group them.
 pub(crate) const GROUPS: &str =
     "[^][=]item,item,... where an item is name[:port[:rail[:plane]]], address/length, an address, or several with +";
@@ -24,6 +39,9 @@ pub(crate) const GID_INDEX: &str = "a number from 0 to 255, or -1 for an automat
 
 /// The allowed lengths of a prefix.
 pub(crate) const PREFIX_LENGTH: &str = "a number from 1 to 32, or -1 for the interface's";
+
+/// The allowed sizes of a trace.
+pub(crate) const TRACE_BYTES: &str = "bytes from 1M to 1024G; K, M and G count in 1024s";
 
 /// The allowed numbers of bytes.
 pub(crate) const BYTES: &str = "bytes from 0 to 1G; K, M and G count in 1024s";

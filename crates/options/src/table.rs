@@ -1,8 +1,9 @@
 //! The table itself: every setting, once.
 
 use crate::allowed::{
-    BYTES, FILTER, FOLDER, GID_INDEX, GROUPS, HANDSHAKE_SECONDS, HANDSHAKE_TIMEOUT, LIBRARY, MESH_TIMEOUT, OUTAGE,
-    PEER_SECONDS, PREFIX_LENGTH, RAIL_TIMEOUT, RANGE, THRESHOLD,
+    BUFFER, BYTES, FILTER, FOLDER, GID_INDEX, GROUPS, HANDSHAKE_SECONDS, HANDSHAKE_TIMEOUT, LANES, LIBRARY,
+    MESH_TIMEOUT, OUTAGE, PEER_SECONDS, POLICIES, PORTS, PREFIX_LENGTH, RAIL_TIMEOUT, RANGE, THRESHOLD, TRACE_BYTES,
+    WEIGHTS,
 };
 use crate::entry::{Entry, Row};
 use crate::error::{OptionErrors, Warning};
@@ -74,12 +75,7 @@ options! {
     /// The source of the split; `None` means the weights if they are set, otherwise an agent's file while there is one,
     /// otherwise the rails' rates.
     policy: Option<PolicyName> {
-        variables: [variable(
-            "RAILWEAVE_POLICY",
-            "auto, static, speed, adaptive or agent",
-            "adaptive",
-            value::policy,
-        )],
+        variables: [variable("RAILWEAVE_POLICY", POLICIES, "adaptive", value::policy)],
         default: None, "auto",
         help: "The source of the split of messages between rails. `adaptive` measures the rate at which each rail \
                carries what it is given, and follows it within some ten messages. `static` takes the weights of \
@@ -89,12 +85,7 @@ options! {
     }
     /// The shares of the rails in the traffic.
     weights: Weights {
-        variables: [variable(
-            "RAILWEAVE_WEIGHTS",
-            "1 to 8 whole numbers from 0 to 1000000 with commas between, not all 0",
-            "80,20",
-            Weights::parse,
-        )],
+        variables: [variable("RAILWEAVE_WEIGHTS", WEIGHTS, "80,20", Weights::parse)],
         default: Weights::Unset, "none",
         help: "The weights by which the rails of a connection share its traffic under the policy `static`, in their \
                order. A rail with weight 0, or past the list's end, carries nothing while one with a weight is usable.",
@@ -102,12 +93,7 @@ options! {
     /// The number of lanes of each rail.
     lanes: Lanes {
         variables: [
-            variable(
-                "RAILWEAVE_LANES",
-                "a number from 1 to 16, or up to 8 of them with commas between",
-                "2",
-                Lanes::parse,
-            ),
+            variable("RAILWEAVE_LANES", LANES, "2", Lanes::parse),
             variable("MPIB_SOUT_QP", "a number from 1 to 16", "1", Lanes::parse_count).and("MPIB_SUP_QP", Lanes::join),
             nccls("NCCL_IB_QPS_PER_CONNECTION", "a number from 1 to 16", "1", |text| {
                 nccl::byte(text, 1, MAX_LANES).map(Lanes::on_every_rail)
@@ -133,12 +119,7 @@ options! {
     }
     /// The TCP port that the control thread listens on.
     control_port: PortRange {
-        variables: [variable(
-            "RAILWEAVE_CONTROL_PORT",
-            "0 (any free port), a port from 1 to 65535, or a range such as 5000-5100",
-            "5000-5100",
-            PortRange::parse,
-        )],
+        variables: [variable("RAILWEAVE_CONTROL_PORT", PORTS, "5000-5100", PortRange::parse)],
         default: PortRange { first: 0, last: 0 }, "0, any free port",
         help: "The TCP port for handshakes. Each process on a host needs a port of its own, so give a range that the \
                firewall lets through. On TCP the lanes are accepted there too.",
@@ -199,12 +180,7 @@ options! {
     /// The size of each socket's send buffer, and of its receive buffer, in bytes: 0 (the kernel tunes them), or 64 KiB
     /// to 256 MiB.
     socket_buffer: u64 {
-        variables: [variable(
-            "RAILWEAVE_SOCKET_BUFFER",
-            "0 (the kernel tunes it), or bytes from 64K to 256M; K, M and G count in 1024s",
-            "4M",
-            value::socket_buffer,
-        )],
+        variables: [variable("RAILWEAVE_SOCKET_BUFFER", BUFFER, "4M", value::socket_buffer)],
         default: 0, "0, the kernel tunes it",
         help: "TCP only: the size of each lane's send buffer and of its receive buffer (`SO_SNDBUF`, `SO_RCVBUF`). The \
                kernel limits them to `net.core.wmem_max` and `net.core.rmem_max`.",
@@ -586,6 +562,21 @@ options! {
                status` shows, and in which it looks for the policy file that steers it (docs/policy.md). It is made \
                if it is missing, and must belong to the job's user, whose number is UID; nobody else may write there. \
                Containers that are watched from their host need a mounted folder. With `none` there are no files.",
+    }
+    /// The folder in which processes write their traces; `None` if they write none.
+    trace: Option<PathBuf> {
+        variables: [variable("RAILWEAVE_TRACE", FOLDER, "/tmp/trace", value::trace)],
+        default: None, "none",
+        help: "The folder in which each process writes a trace: when each message, step and collective began and \
+               ended, and over which rails (docs/tracing.md). It is made if it is missing. `railweave trace` makes a \
+               file for Perfetto of it, or a summary. With `none` nothing is traced.",
+    }
+    /// The bytes that the trace of a process may take, 1 MiB to 1 TiB.
+    trace_max: u64 {
+        variables: [variable("RAILWEAVE_TRACE_MAX", TRACE_BYTES, "1G", value::trace_max)],
+        default: 256 << 20, "256M",
+        help: "The bytes that the trace of a process may take (`RAILWEAVE_TRACE`). When they are used up, the older \
+               half goes.",
     }
     /// True if GPU memory is flushed when NCCL asks for it.
     flush: bool {

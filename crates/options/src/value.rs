@@ -303,6 +303,20 @@ impl fmt::Display for RunDir {
     }
 }
 
+/// Parses the folder of traces.
+pub(crate) fn trace(text: &str) -> Result<Option<PathBuf>, String> {
+    if text.trim().eq_ignore_ascii_case("none") { Ok(None) } else { absolute(text).map(Some) }
+}
+
+/// The fewest bytes that a trace may be allowed.
+const LEAST_TRACE: u64 = 1 << 20;
+
+/// Parses the bytes of a trace.
+pub(crate) fn trace_max(text: &str) -> Result<u64, String> {
+    let bytes = number::bytes(text, 1 << 40)?;
+    if bytes >= LEAST_TRACE { Ok(bytes) } else { Err("is less than 1M".into()) }
+}
+
 /// Parses the absolute path of a file.
 pub(crate) fn key_file(text: &str) -> Result<Option<PathBuf>, String> {
     absolute(text).map(Some)

@@ -7,6 +7,7 @@
 //!
 //! Nothing on the data path (isend, irecv, test, iflush) blocks, allocates or locks.
 
+mod callback;
 mod comm;
 mod congestion;
 mod control;
@@ -22,11 +23,18 @@ mod log;
 mod network;
 mod per_process;
 mod process;
+mod profiler;
 mod publish;
 mod shares;
 mod sync;
+mod trace;
 
 pub use counters::railweaveRailCounters_v1;
+pub use profiler::{
+    ncclProfiler_v1, ncclProfiler_v2, ncclProfiler_v3, ncclProfiler_v4, ncclProfiler_v5, ncclProfiler_v6,
+    ncclProfiler_v7,
+};
+
 pub use entry::{
     ncclNetPlugin_v6, ncclNetPlugin_v7, ncclNetPlugin_v8, ncclNetPlugin_v9, ncclNetPlugin_v10, ncclNetPlugin_v11,
     ncclNetPlugin_v12,

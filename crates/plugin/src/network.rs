@@ -63,6 +63,7 @@ impl<F: Fabric, H: MakesConnection<Connection: End + 'static> + 'static> AnyHand
             let rails = end.rails();
             let shared = |rail: &RailInfo| (rail.index, Arc::clone(&registrations[rail.local_port]));
             Box::new(Established {
+                trace: None,
                 registrar: Arc::new(RegistrarOf::<F> { rails: rails.iter().map(shared).collect() }),
                 fate: Arc::clone(end.fate()),
                 steering: Arc::clone(end.steering()),

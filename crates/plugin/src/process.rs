@@ -23,6 +23,7 @@ use crate::log;
 use crate::network::Network;
 use crate::per_process::PerProcess;
 use crate::publish::PublishConfig;
+use crate::trace::{TraceConfig, Tracer};
 
 /// The state that all connections of this process share.
 pub(crate) struct Process {
@@ -38,6 +39,8 @@ pub(crate) struct Process {
     key: Option<Key>,
     congestion: LaneCongestion,
     control: Mutex<Option<Arc<Control>>>,
+    /// The trace of this process, if it is traced.
+    tracer: Option<Arc<Tracer>>,
 }
 
 /// The context that `init` returns: one per communicator since v11, one for all communicators before.
@@ -97,6 +100,7 @@ impl Process {
         }
         let congestion = LaneCongestion::new(&options.tcp_congestion)?;
         let hello = identity::hello(in_use.mode, in_use.fabrics, key.is_some());
+        let tracer = start_tracer(&options, &hello);
         Ok(Self {
             options,
             network: in_use.network,
@@ -108,6 +112,7 @@ impl Process {
             key,
             congestion,
             control: Mutex::new(None),
+            tracer,
         })
     }
 
@@ -131,6 +136,7 @@ impl Process {
             events: self.events.clone(),
             return_events: self.options.return_events.value,
             publish: self.publish_config(),
+            tracer: self.tracer.clone(),
             log_lanes: self.options.log_lanes.value,
         };
         let started = Arc::new(Control::start(config)?);
@@ -141,18 +147,12 @@ impl Process {
     /// Returns the configuration of the telemetry and the policy files; `None` if the user wants none.
     fn publish_config(&self) -> Option<PublishConfig> {
         let run_dir = &self.options.run_dir.value;
-        let known = |number: i32| u32::try_from(number).ok();
-        let hello = &self.hello;
         (*run_dir != options::RunDir::Off).then(|| PublishConfig {
             dir: RunDir::named(run_dir.path()),
-            process: telemetry::Process::of_this_process(
-                hello.process.0,
-                known(hello.rank),
-                known(hello.world),
-                |name| std::env::var_os(name),
-            ),
+            process: facts(&self.hello),
             networks: [&self.network].into_iter().chain(&self.fallback).cloned().collect(),
             reads_policies: fabrics::reads_policies(&self.options),
+            tracer: self.tracer.clone(),
         })
     }
 
@@ -200,6 +200,45 @@ impl Process {
             ..ConnectionConfig::default()
         }
     }
+}
+
+/// Returns the facts about this process.
+fn facts(hello: &Hello) -> telemetry::Process {
+    let known = |number: i32| u32::try_from(number).ok();
+    telemetry::Process::of_this_process(hello.process.0, known(hello.rank), known(hello.world), |name| {
+        std::env::var_os(name)
+    })
+}
+
+/// Returns the trace of this process, if the user wants one.
+fn start_tracer(options: &Options, hello: &Hello) -> Option<Arc<Tracer>> {
+    let dir = options.trace.value.clone()?;
+    let config = TraceConfig { dir, most_bytes: options.trace_max.value };
+    Tracer::of_process(&config, || {
+        let facts = facts(hello);
+        railweave_trace::Process {
+            id: facts.id.to_vec(),
+            pid: facts.pid,
+            host: facts.host,
+            boot_id: facts.boot_id.map_or_else(Vec::new, |id| id.to_vec()),
+            rank: facts.rank,
+            world: facts.world,
+            job: facts.job,
+            version: facts.version,
+            ..Default::default()
+        }
+    })
+}
+
+/// Returns the trace of this process, if the user wants one. NCCL may use the profiler of this library and another
+/// network.
+pub(crate) fn tracer() -> Option<Arc<Tracer>> {
+    if let Some(process) = &lock(USERS.get()).process {
+        return process.tracer.clone();
+    }
+    // The network says what is wrong with a setting.
+    let (options, _) = Options::from_env().ok()?;
+    start_tracer(&options, &identity::hello(0, 0, false))
 }
 
 /// Makes and counts a context. The first context makes the process's state, for its own version of NCCL's API.

@@ -87,6 +87,8 @@ const WRONG: &[(&str, &str)] = &[
     ("RAILWEAVE_FLUSH", "2"),
     ("RAILWEAVE_POLICY", "fastest"),
     ("RAILWEAVE_RUN_DIR", "relative"),
+    ("RAILWEAVE_TRACE", "relative"),
+    ("RAILWEAVE_TRACE_MAX", "1023K"),
 ];
 
 /// Returns the code of a refused call.

@@ -1,5 +1,5 @@
-//! The records of threads: what happens for each message and each event of NCCL's profiler. They have one size, so that
-//! a thread can note them without memory of its own.
+//! The records of threads: that which happens for each message and each event of NCCL's profiler. They have one size,
+//! so that a thread can note them without memory of its own.
 
 /// The bytes of a record.
 pub const RECORD_BYTES: usize = 32;
@@ -12,12 +12,12 @@ pub type Words = [u64; 4];
 pub struct Record {
     /// The time.
     pub at_ns: u64,
-    /// What happened then.
+    /// The thing that happened then.
     pub what: What,
 }
 
-/// What a record tells. A request is a number that its connection uses once; an event is a number of NCCL's profiler
-/// that its process uses once, and 0 stands for none.
+/// The content of a record. A request is a number that its connection uses once; an event is a number of NCCL's
+/// profiler that its process uses once, and 0 stands for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A send was accepted: a message of this many bytes.

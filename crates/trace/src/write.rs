@@ -48,7 +48,7 @@ impl std::fmt::Display for Written {
     }
 }
 
-/// What a number stands for in all files from the frame that defines it on.
+/// The number of something, which means the same in all files from the frame that defines it on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Defined {
     Thread(u32),
@@ -156,7 +156,7 @@ impl Writer {
     }
 
     /// Writes what was added. `at_ns` is the present time, `wall_ns` the same time since 1970. If the disk is full or
-    /// the folder cannot be used, what was added is lost; the next flush tries again.
+    /// the folder cannot be used, what was added is lost; the next flush retries.
     pub fn flush(&mut self, at_ns: u64, wall_ns: u64) -> Option<Written> {
         let is_first = self.file.is_none() && !self.definitions.is_empty();
         if self.pending.is_empty() && !is_first {

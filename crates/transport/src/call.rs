@@ -188,6 +188,19 @@ pub fn test_recv<F: Fabric, G: DerefMut<Target = RecvConnection<F>>>(
     failed.map_or(Ok(()), Err)
 }
 
+/// Lets the application's thread look at its end after a call, for a profiler or a trace.
+///
+/// # Errors
+/// Those of `end` and of [`Callable::wait_for_others`].
+pub fn look<F: Fabric, E, G: DerefMut<Target = E>, R>(
+    connection: &impl Callable,
+    end: impl FnOnce() -> Result<G, Error>,
+    look: impl FnOnce(&E) -> R,
+) -> Result<R, Error> {
+    let call = enter(connection, !F::ONE_SIDED, end)?;
+    Ok(look(&call.end))
+}
+
 /// Calls [`RecvConnection::iflush`].
 ///
 /// # Errors

@@ -52,6 +52,7 @@ mod steering;
 mod sync;
 mod turn;
 mod violation;
+mod watched;
 mod work;
 
 pub use climb::{Climb, Failed};
@@ -83,7 +84,7 @@ pub use rail_info::{LATENCIES, RailCounters, RailInfo, RailName};
 pub use receive::{Flushed, RecvConnection, RecvRequest};
 pub use received::Received;
 pub use recovery::{GivenUp, Hearing, Hush, RailWork, Recovers, RecoveryAction};
-pub use send::{SendConnection, SendRequest};
+pub use send::{PostedSlot, SendConnection, SendRequest};
 pub use sequence::Slot;
 pub use session::{
     Ended, Gone, HelloFault, Limit, Lost, LostCause, PeerClock, Prover, Redials, ResumeFault, Session, SessionAction,
@@ -93,6 +94,7 @@ pub use session::{
 pub use steering::{OwnWeights, Steering};
 pub use turn::{InCall, Taken, Turn};
 pub use violation::{CtsViolation, ImmediateFault, Violation};
+pub use watched::Carriers;
 
 pub use railweave_policy::{GRANULE, Order};
 

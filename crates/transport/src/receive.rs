@@ -6,6 +6,7 @@ mod listening;
 mod rail_stages;
 mod read_back;
 mod recovery;
+mod watched;
 
 use std::sync::Arc;
 

@@ -274,6 +274,37 @@ impl Requests {
         }
     }
 
+    /// Returns the place of a request among the messages of a slot; `None` if it is none of them, or the slot was
+    /// posted again since.
+    pub(crate) fn buffer_of(&self, sequence: Sequence, request: u8) -> Option<usize> {
+        let slot = &self.slots[sequence.slot()];
+        match slot.group {
+            _ if slot.sequence != sequence => None,
+            ENDED => None,
+            0 => (sequence.slot().number() == request).then_some(0),
+            count => self.groups[sequence.slot()][..usize::from(count)].iter().position(|other| *other == request),
+        }
+    }
+
+    /// Returns all parts of a slot, and those of them that are not known to have been placed; none if the slot was
+    /// posted again since.
+    pub(crate) fn parts(&self, sequence: Sequence) -> (RailSet, RailSet) {
+        let slot = &self.slots[sequence.slot()];
+        match slot.group {
+            _ if slot.sequence != sequence => (RailSet::EMPTY, RailSet::EMPTY),
+            ENDED => (slot.mask, RailSet::EMPTY),
+            _ => (slot.mask, slot.owed),
+        }
+    }
+
+    /// Returns the message of a request, and true if the measurement of the slot, whose only message it is, knows its
+    /// split.
+    pub(crate) fn source(&self, sequence: Sequence, request: u8) -> (Source, bool) {
+        let (slot, SendSlot { address, size, keys, .. }) =
+            (&self.slots[sequence.slot()], self.slots[usize::from(request)]);
+        (Source { address, size: size.into(), keys }, slot.group == 0 && slot.measured != Measured::NOT)
+    }
+
     /// Returns the messages of a slot; `None` if the slot is owed nothing by this use.
     pub(crate) fn sources(&self, sequence: Sequence) -> Option<Sources> {
         let slot = &self.slots[sequence.slot()];

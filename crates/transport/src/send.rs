@@ -10,6 +10,7 @@ mod refusals;
 mod repairs;
 mod reports;
 mod slot_shares;
+mod watched;
 
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ use self::rail_stages::Recovery;
 use self::repairs::Repairs;
 use self::reports::InProgress;
 use self::slot_shares::SlotShares;
+pub use self::watched::PostedSlot;
 use crate::connection::{Core, both_ends};
 use crate::cts::CtsStream;
 use crate::depths::longest_chain;

@@ -129,6 +129,17 @@ impl Slots {
         self.open_count(opened) > 0
     }
 
+    /// Returns the rails that are known to carry the data of a slot's receive, and those of them that have not sent all
+    /// of it.
+    pub(crate) fn parts(&self, slot: Slot) -> (RailSet, RailSet) {
+        let receive = self.get(slot);
+        match receive.state {
+            _ if receive.expected.is_empty() => (RailSet::EMPTY, RailSet::EMPTY),
+            State::Open | State::Early => (receive.expected, receive.expected.except(receive.seen)),
+            State::Complete | State::Free => (receive.expected, RailSet::EMPTY),
+        }
+    }
+
     /// Takes a slot for a new receive. The caller writes its capacities and addresses.
     #[inline]
     pub(crate) fn open(&mut self, slot: Slot, count: u8, optional: bool, first_entry: u64) -> &mut Receive {

@@ -1,17 +1,21 @@
 //! A net in memory, for ranks that are threads: it keeps the rules of the API and fails if the host breaks one.
 #![allow(dead_code, reason = "no test needs all of it")]
 
+use railweave_abi::ProfilerCallback;
+use railweave_abi::profiler::EventCall;
 use railweave_bench::bootstrap::{Event, Link, Relay};
 use railweave_bench::communicator::{Mode, Settings};
 use railweave_bench::{Communicator, CommunicatorError};
 use railweave_nccl_host::net::{
-    Comm, Handle, ListenComm, MAX_PARTS, NetApi, NetError, Part, Properties, RecvComm, Registration, Request, SendComm,
+    Comm, Handle, ListenComm, MAX_PARTS, NetApi, NetError, Part, ProfilerHandle, Properties, RecvComm, Registration,
+    Request, SendComm,
 };
+use railweave_nccl_host::profiler::{CommunicatorInfo, ProfilerPlugin};
 use railweave_patience::until;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
 use std::os::unix::net::UnixStream;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -43,6 +47,8 @@ pub(crate) struct World {
     pub(crate) largest: AtomicUsize,
     /// Listens, connections and registrations that are open.
     pub(crate) open: AtomicI64,
+    /// The callback for the profiler, if the nets report their requests to one.
+    callback: Option<ProfilerCallback>,
 }
 
 /// One connection.
@@ -85,8 +91,16 @@ struct Memory {
 
 /// The object behind a request.
 enum Pending {
-    Send { wire: Arc<Wire>, receive: Arc<Receive>, data: NonNull<u8>, bytes: usize, number: usize, polls: AtomicUsize },
-    Receive(Arc<Receive>),
+    Send {
+        wire: Arc<Wire>,
+        receive: Arc<Receive>,
+        data: NonNull<u8>,
+        bytes: usize,
+        number: usize,
+        polls: AtomicUsize,
+        event: *mut c_void,
+    },
+    Receive(Arc<Receive>, *mut c_void),
 }
 
 /// One rank's net.
@@ -106,6 +120,24 @@ fn failed(call: &'static str, what: &'static str) -> NetError {
 }
 
 impl Loopback {
+    /// Starts the event of a request, and returns its handle.
+    fn start_event(&self, profiler: ProfilerHandle) -> *mut c_void {
+        let mut event = null_mut();
+        if let Some(callback) = self.0.callback.filter(|_| profiler != ProfilerHandle::NONE) {
+            // SAFETY: the host keeps the step in place while the request is outstanding.
+            let _ = unsafe { callback(&raw mut event, EventCall::START.0, profiler.pointer(), 0x1_0001, null_mut()) };
+        }
+        event
+    }
+
+    /// Stops an event, unless the profiler did not want it.
+    fn stop_event(&self, mut event: *mut c_void) {
+        if let Some(callback) = self.0.callback.filter(|_| !event.is_null()) {
+            // SAFETY: the handle was written by a start.
+            let _ = unsafe { callback(&raw mut event, EventCall::STOP.0, null_mut(), 0, null_mut()) };
+        }
+    }
+
     fn open_end(&self, wire: Arc<Wire>) -> NonNull<c_void> {
         self.0.open.fetch_add(1, SeqCst);
         boxed(End { wire, registrations: Mutex::default() })
@@ -183,13 +215,14 @@ impl NetApi for Loopback {
         Ok(())
     }
 
-    unsafe fn isend(
+    unsafe fn isend_profiled(
         &self,
         comm: &SendComm,
         data: NonNull<u8>,
         bytes: usize,
         tag: i32,
         registration: Registration,
+        profiler: ProfilerHandle,
     ) -> Result<Option<Request>, NetError> {
         check_registered(Comm::Send(comm), registration, data, bytes);
         let wire = Arc::clone(&end(comm.pointer()).wire);
@@ -202,11 +235,17 @@ impl NetApi for Loopback {
         if self.0.faults.fail == Some(number) {
             return Err(failed("isend", "a failure that the test asked for"));
         }
-        let polls = AtomicUsize::new(0);
-        Ok(Some(Request::new(boxed(Pending::Send { wire, receive, data, bytes, number, polls }))))
+        let (polls, event) = (AtomicUsize::new(0), self.start_event(profiler));
+        Ok(Some(Request::new(boxed(Pending::Send { wire, receive, data, bytes, number, polls, event }))))
     }
 
-    unsafe fn irecv(&self, comm: &RecvComm, parts: &[Part], _optional: bool) -> Result<Option<Request>, NetError> {
+    unsafe fn irecv_profiled(
+        &self,
+        comm: &RecvComm,
+        parts: &[Part],
+        _optional: bool,
+        profiler: &[ProfilerHandle],
+    ) -> Result<Option<Request>, NetError> {
         let [part] = parts else { panic!("one part") };
         check_registered(Comm::Recv(comm), part.registration, part.data, part.bytes);
         let mut state = end(comm.pointer()).wire.state.lock().unwrap();
@@ -216,7 +255,8 @@ impl NetApi for Loopback {
         let (size, done) = (AtomicUsize::new(0), AtomicBool::new(false));
         let receive = Arc::new(Receive { data: part.data, bytes: part.bytes, tag: part.tag, size, done });
         state.receives.push_back(Arc::clone(&receive));
-        Ok(Some(Request::new(boxed(Pending::Receive(receive)))))
+        let event = profiler.first().map_or(null_mut(), |handle| self.start_event(*handle));
+        Ok(Some(Request::new(boxed(Pending::Receive(receive, event)))))
     }
 
     unsafe fn iflush(&self, _comm: &RecvComm, _parts: &[Part]) -> Result<Option<Request>, NetError> {
@@ -228,7 +268,7 @@ impl NetApi for Loopback {
         let pending = unsafe { &*request.pointer().cast::<Pending>() };
         let faults = self.0.faults;
         let done = match pending {
-            Pending::Receive(receive) => {
+            Pending::Receive(receive, _) => {
                 let done = receive.done.load(SeqCst);
                 if let Some(sizes) = sizes.filter(|_| done) {
                     sizes[0] = receive.size.load(SeqCst) as c_int;
@@ -236,7 +276,7 @@ impl NetApi for Loopback {
                 done
             }
             Pending::Send { number, .. } if faults.lose_from.is_some_and(|from| *number >= from) => false,
-            Pending::Send { wire, receive, data, bytes, number, polls } => {
+            Pending::Send { wire, receive, data, bytes, number, polls, .. } => {
                 if polls.fetch_add(1, SeqCst) < 2 {
                     return Ok(false);
                 }
@@ -258,6 +298,9 @@ impl NetApi for Loopback {
             }
         };
         if done {
+            match pending {
+                Pending::Send { event, .. } | Pending::Receive(_, event) => self.stop_event(*event),
+            }
             // SAFETY: a request is not tested again after it is done.
             drop(unsafe { Box::from_raw(request.pointer().cast::<Pending>()) });
         }
@@ -303,7 +346,20 @@ pub(crate) fn with_ranks(
     faults: Faults,
     body: impl Fn(&mut Communicator<'_, Loopback>) -> Result<(), String> + Sync,
 ) -> (Vec<Result<(), String>>, Arc<World>) {
-    let world = Arc::new(World { faults, ..World::default() });
+    with_profiled_ranks(None, ranks, devices, mode, faults, body)
+}
+
+/// As [`with_ranks`], but every rank has a profiler, which its net reports to as well.
+pub(crate) fn with_profiled_ranks(
+    plugin: Option<&ProfilerPlugin>,
+    ranks: usize,
+    devices: i32,
+    mode: Mode,
+    faults: Faults,
+    body: impl Fn(&mut Communicator<'_, Loopback>) -> Result<(), String> + Sync,
+) -> (Vec<Result<(), String>>, Arc<World>) {
+    let callback = plugin.map(ProfilerPlugin::callback);
+    let world = Arc::new(World { faults, callback, ..World::default() });
     let (ours, theirs): (Vec<_>, Vec<_>) = (0..ranks).map(|_| UnixStream::pair().unwrap()).unzip();
     let mut relay = Relay::start(ours, b"").unwrap();
     let failed = AtomicBool::new(false);
@@ -313,7 +369,10 @@ pub(crate) fn with_ranks(
         // Only a lost message makes a rank wait this long.
         let stall = Duration::from_secs(if faults.lose_from.is_some() { 2 } else { 60 });
         let settings = Settings { devices: (0..devices).collect(), mode, stall };
+        let info = CommunicatorInfo { ranks: ranks as i32, rank: link.rank() as i32, ..CommunicatorInfo::default() };
+        let profiler = plugin.map(|plugin| plugin.init(info).expect("init succeeds"));
         let mut communicator = Communicator::connect(&net, link, settings).map_err(text)?;
+        communicator.set_profiler(profiler.as_ref());
         body(&mut communicator)?;
         // Connections close once all ranks are done; here a close ends the wire for both sides.
         link.barrier().map_err(|error| error.to_string())?;

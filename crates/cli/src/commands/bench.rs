@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::environment;
 use crate::job::Part;
 use crate::measurement::{self, Subject, done, look, phase};
-use crate::network::{Network, NetworkArguments};
+use crate::network::{Network, NetworkArguments, Started};
 use crate::output::{print, print_as, table};
 use crate::over_time::{Period, RailShare, shares};
 use crate::shape::Shape;
@@ -221,7 +221,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
 
 /// Does the work of a rank.
 pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
-    let (plugin, net) = job.network.start_rank(link.rank())?;
+    let Started { plugin, net, profiler: _profiler } = job.network.start_rank((link.rank(), link.ranks()))?;
     let (device, name) = job.device.choose(&net)?;
     let settings = Settings {
         device,

@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::environment;
 use crate::job::Part;
 use crate::measurement::{self, Subject, done, phase};
-use crate::network::{Network, NetworkArguments};
+use crate::network::{Network, NetworkArguments, Started};
 use crate::output::{print, print_as, table};
 use crate::size::Size;
 use railweave_bench::bootstrap::Link;
@@ -119,7 +119,7 @@ pub(crate) fn run(network: &NetworkArguments, wanted: Wanted) -> Result<(), Box<
 
 /// Does the work of a rank.
 pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
-    let (plugin, net) = job.network.start_rank(link.rank())?;
+    let Started { plugin, net, profiler: _profiler } = job.network.start_rank((link.rank(), link.ranks()))?;
     let (device, name) = job.device.choose(&net)?;
     let settings =
         Settings { device, connections: job.connections, message_bytes: MESSAGE_BYTES, stall: job.network.stall() };

@@ -3,7 +3,7 @@
 
 use crate::device::Device;
 use crate::measurement::{Subject, done, look, phase};
-use crate::network::Network;
+use crate::network::{Network, Started};
 use crate::over_time::{RailShare, shares};
 use railweave_bench::bootstrap::Link;
 use railweave_bench::flow::{Results, Settings, run};
@@ -65,7 +65,7 @@ pub(crate) struct Flow {
 
 /// Does the work of a rank.
 pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
-    let (plugin, net) = job.network.start_rank(link.rank())?;
+    let Started { plugin, net, profiler: _profiler } = job.network.start_rank((link.rank(), link.ranks()))?;
     let (device, name) = job.device.choose(&net)?;
     let mut sampler = None;
     let mut flows = Vec::with_capacity(job.sizes.len());

@@ -3,7 +3,7 @@
 use crate::device::Device;
 use crate::job::Part;
 use crate::measurement::{self, Subject, done, phase};
-use crate::network::{Network, NetworkArguments};
+use crate::network::{Network, NetworkArguments, Started};
 use crate::output::{print, print_as, table};
 use crate::size::Size;
 use clap::Args;
@@ -95,7 +95,7 @@ pub(crate) fn run(network: &NetworkArguments, wanted: Wanted, json: bool) -> Res
 
 /// Does the work of a rank.
 pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
-    let (plugin, net) = job.network.start_rank(link.rank())?;
+    let Started { plugin, net, profiler: _profiler } = job.network.start_rank((link.rank(), link.ranks()))?;
     let (device, name) = job.wanted.device.choose(&net)?;
     let Wanted { max_bytes, seed, .. } = job.wanted;
     let results = sweep(&net, link, &Settings { device, max_bytes, seed, stall: job.network.stall() }, phase)?;

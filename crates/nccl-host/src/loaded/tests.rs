@@ -7,8 +7,9 @@ use railweave_abi::net::calls::{
 };
 use railweave_abi::net::parts::{DeviceHandle, VDeviceProps4, VDeviceProps8};
 use railweave_abi::net::{PTR_CUDA, v6, v7, v8, v9, v10, v11, v12};
+use railweave_abi::profiler::{EventCall, EventState, EventType, parts, v6 as profiler_v6};
 use railweave_abi::{NcclLogger, ProfilerCallback};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::c_char;
 use std::path::Path;
 
@@ -17,6 +18,17 @@ const OK: NcclResult = NcclResult::SUCCESS;
 
 thread_local! {
     static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    static CALLBACK: Cell<Option<ProfilerCallback>> = const { Cell::new(None) };
+    static EVENT: Cell<*mut c_void> = const { Cell::new(null_mut()) };
+}
+
+/// Tells the host's profiler about a request's event, as a net plugin does.
+fn report(kind: EventCall, handle: *mut c_void) {
+    let (mut event, callback) = (EVENT.get(), CALLBACK.get().expect("init was called with the callback"));
+    // SAFETY: the host's own handle, while it keeps the step in place.
+    let code = unsafe { callback(&raw mut event, kind.0, handle, 0x1_0001, null_mut()) };
+    assert!(code.is_success());
+    EVENT.set(if kind == EventCall::START { event } else { null_mut() });
 }
 
 fn note(text: String) -> NcclResult {
@@ -36,6 +48,7 @@ unsafe extern "C" fn init_v6(log: Option<NcclLogger>) -> NcclResult {
     note(format!("init {}", log.is_some()))
 }
 unsafe extern "C" fn init_v10(log: Option<NcclLogger>, profiler: Option<ProfilerCallback>) -> NcclResult {
+    CALLBACK.set(profiler);
     note(format!("init {} {}", log.is_some(), profiler.is_some()))
 }
 unsafe extern "C" fn init_v11(
@@ -50,6 +63,7 @@ unsafe extern "C" fn init_v11(
         *context = pointer(CONTEXT);
         (*config).traffic_class
     };
+    CALLBACK.set(profiler);
     note(format!("init {comm_id} class {class} {} {}", log.is_some(), profiler.is_some()))
 }
 unsafe extern "C" fn devices(count: *mut c_int) -> NcclResult {
@@ -166,7 +180,9 @@ unsafe extern "C" fn isend_v10(
     request: *mut *mut c_void,
 ) -> NcclResult {
     assert_eq!((send.addr(), memory.addr()), (0x20, 0x50));
-    assert!(profiler.is_null());
+    if !profiler.is_null() {
+        report(EventCall::START, profiler);
+    }
     // SAFETY: the host passes the pointer.
     unsafe { *request = pointer(0x60) };
     note(format!("isend {bytes} tag {tag}"))
@@ -203,9 +219,14 @@ unsafe extern "C" fn irecv_v10(
     profiler: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult {
-    assert!(profiler.is_null());
-    // SAFETY: the host passes arrays of `n` and the pointer.
+    // SAFETY: the host passes arrays of `n`, of which that of the profiler may be NULL, and the pointer.
     unsafe {
+        if !profiler.is_null() {
+            for handle in std::slice::from_raw_parts(profiler, n as usize) {
+                report(EventCall::START, *handle);
+                report(EventCall::STOP, null_mut());
+            }
+        }
         let (bytes, tags) =
             (std::slice::from_raw_parts(bytes, n as usize), std::slice::from_raw_parts(tags, n as usize));
         let preset = (*request).addr();
@@ -245,6 +266,9 @@ unsafe extern "C" fn irecv_v6(
 }
 unsafe extern "C" fn test(request: *mut c_void, done: *mut c_int, bytes: *mut c_int) -> NcclResult {
     assert_eq!(request.addr(), 0x60);
+    if !EVENT.get().is_null() {
+        report(EventCall::STOP, null_mut());
+    }
     // SAFETY: the host passes the pointer.
     unsafe { *done = 1 };
     note(format!("test sizes {}", !bytes.is_null()))
@@ -487,4 +511,82 @@ fn properties_of_all_versions_have_the_fields_of_the_newest() {
     let new = start(twelve).properties(0).unwrap();
     assert_eq!((new.name.as_str(), new.pci_path.as_deref(), new.members), ("twelve", Some("/sys/pci"), vec![0, 4]));
     assert_eq!((new.force_flush, new.max_p2p_bytes, new.plane_id), (true, 1 << 40, 3));
+}
+
+unsafe extern "C" fn profiler_init(
+    _context: *mut *mut c_void,
+    _comm_id: u64,
+    mask: *mut c_int,
+    _name: *const c_char,
+    _hosts: c_int,
+    _ranks: c_int,
+    _rank: c_int,
+    _log: Option<NcclLogger>,
+) -> NcclResult {
+    // SAFETY: the host passes the pointer.
+    unsafe { *mask = EventType::NET_PLUGIN.bit() };
+    OK
+}
+unsafe extern "C" fn profiler_start(
+    _context: *mut c_void,
+    event: *mut *mut c_void,
+    description: *mut profiler_v6::EventDescr,
+) -> NcclResult {
+    // SAFETY: the host passes both.
+    let (kind, parent) = unsafe {
+        *event = pointer((*description).kind.0 as usize);
+        ((*description).kind, (*description).parent_obj)
+    };
+    note(format!("profiler start {:x} under {:x}", kind.0, parent.addr()))
+}
+unsafe extern "C" fn profiler_stop(event: *mut c_void) -> NcclResult {
+    note(format!("profiler stop {:x}", event.addr()))
+}
+unsafe extern "C" fn profiler_record(_: *mut c_void, _: EventState, _: *mut parts::StateArgsV4) -> NcclResult {
+    OK
+}
+
+#[test]
+fn events_of_plugins_reach_the_profiler_from_v10_on() {
+    static PROFILER: profiler_v6::Profiler = profiler_v6::Profiler {
+        name: c"profiler".as_ptr(),
+        init: Some(profiler_init),
+        start_event: Some(profiler_start),
+        stop_event: Some(profiler_stop),
+        record_event_state: Some(profiler_record),
+        finalize: Some(close),
+    };
+    // SAFETY: the table is static, and of this version.
+    let loaded = unsafe { ProfilerPlugin::at(Path::new(""), 6, std::ptr::from_ref(&PROFILER).cast()) };
+    let loaded = loaded.unwrap().unwrap();
+    let profiler = loaded.init(profiler::CommunicatorInfo::default()).unwrap();
+    for table in tables() {
+        let net = Plugin::of_table(Path::new(""), table).init_with(1, Some(5), Some(&loaded)).unwrap();
+        let mut handle = Handle::default();
+        let listen = net.listen(0, &mut handle).unwrap();
+        net.connect(0, &mut handle).unwrap();
+        let send = net.connect(0, &mut handle).unwrap().unwrap();
+        let receive = net.accept(&listen).unwrap().unwrap();
+        let (call, direction) = (profiler.call(), profiler::Direction::Send);
+        let shape = profiler::OpShape { channel: 0, peer: 1, steps: 2, chunk_bytes: 8, direction, in_flight: 2 };
+        let op = call.proxy_op(call.group().parent(), shape);
+        op.start_step(0);
+        op.start_step(1);
+        calls();
+        let (data, registration) = (NonNull::<u8>::dangling(), Registration(pointer(0x50)));
+        let part = Part { data, bytes: 8, tag: 0, registration };
+        // SAFETY: the tables above touch no data, and the steps stay in place.
+        unsafe {
+            let request = net.isend_profiled(&send, data, 8, 0, registration, op.handle(0)).unwrap().unwrap();
+            assert!(net.test(&request, None).unwrap());
+            net.irecv_profiled(&receive, &[part, part], false, &[op.handle(1), op.handle(0)]).unwrap();
+        }
+        let (start, stop) = ("profiler start 80 under 10", "profiler stop 80");
+        let (sent, received) = (["isend 8 tag 0", "test sizes false"], "irecv [8, 8] tags [0, 0] preset 0");
+        if table.version() >= 10 {
+            assert_eq!(calls(), [start, sent[0], stop, sent[1], start, stop, start, stop, received]);
+        } else {
+            assert_eq!(calls(), [sent[0], sent[1], received]);
+        }
+    }
 }

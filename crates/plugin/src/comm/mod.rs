@@ -3,6 +3,7 @@
 mod barrier;
 mod debtor;
 mod memory;
+mod observer;
 pub(crate) mod owing;
 mod registrations;
 
@@ -18,15 +19,19 @@ use railweave_transport::{
     call,
 };
 
+pub(crate) use observer::{Observer, Traced};
+
 pub(crate) use memory::{MemoryHandle, Registrar, RegistrarOf};
 pub(crate) use registrations::Registrations;
 
+use crate::callback;
 use crate::sync::AtomicLink;
 use owing::Linked;
 
-/// Sends `size` bytes at `data`: connection, data, size, tag, memory, request.
+/// Sends `size` bytes at `data`: connection, data, size, tag, memory, NCCL's profiler handle, request. The order is
+/// that of NCCL's function since v10, so that the arguments stay in their places.
 pub(crate) type Isend =
-    unsafe extern "C" fn(&Comm, *mut c_void, usize, c_int, *mut c_void, *mut *mut c_void) -> NcclResult;
+    unsafe extern "C" fn(&Comm, *mut c_void, usize, c_int, *mut c_void, *mut c_void, *mut *mut c_void) -> NcclResult;
 
 /// Receives into `count` buffers: connection, count, data, sizes, tags, memory, NCCL's profiler handles, request. The
 /// order is that of NCCL's function since v10, so that the arguments stay in their registers.
@@ -58,8 +63,12 @@ pub(crate) struct Calls {
 
 /// One end of a connection.
 pub(crate) trait End: ConnectionEnd + Recovers + Send {
-    /// Returns NCCL's calls for this kind of end; no other function may look into it.
-    fn calls(&self) -> Calls;
+    /// Returns NCCL's calls for this kind of end, those with an observer if it `is_observed`; no other function may
+    /// look into it.
+    fn calls(&self, is_observed: bool) -> Calls;
+
+    /// Returns true if this is the sending end.
+    fn sends(&self) -> bool;
 
     /// Returns true if this end owes its peer something.
     fn owes(&mut self) -> bool;
@@ -80,6 +89,8 @@ pub(crate) struct Established {
     pub(crate) peer: String,
     /// The step of the ladder that gave the rails, if this end is the connector.
     pub(crate) step: Option<Step>,
+    /// The trace of this process, and the connection's number there.
+    pub(crate) trace: Option<Traced>,
 }
 
 /// The control thread's name for a connection of a session.
@@ -150,6 +161,8 @@ pub(crate) struct Comm {
     end: UnsafeCell<Option<Box<dyn End>>>,
     /// The calls for `end`'s type.
     pub(crate) calls: Calls,
+    /// The watcher of its requests, for NCCL's profiler and the trace. The thread that makes NCCL's calls uses it.
+    observer: UnsafeCell<Option<Box<Observer>>>,
     /// The debt to the peer, and whose turn it is to send it.
     debt: Debt,
     /// Service threads register through this while the progress thread runs.
@@ -165,8 +178,8 @@ pub(crate) struct Comm {
 }
 
 // SAFETY: One thread at a time uses `end`: NCCL promises that for its calls, `debt` ensures it for settling after them,
-// and `turn` for the control thread between them. Requests point back to their connection. All other fields are safe to
-// share by their own types.
+// and `turn` for the control thread between them. Only NCCL's calls use `observer`. Requests point back to their
+// connection. All other fields are safe to share by their own types.
 unsafe impl Send for Comm {}
 // SAFETY: as above.
 unsafe impl Sync for Comm {}
@@ -180,11 +193,14 @@ pub(crate) struct Request {
 impl Comm {
     /// Makes a connection that NCCL owns until [`Self::close`].
     pub(crate) fn into_raw(established: Established, route: Route, control: Arc<dyn ControlHandle>) -> *mut c_void {
-        let calls = established.end.calls();
+        let (trace, sends) = (established.trace, established.end.sends());
+        let observer = Observer::of(callback::get(), trace, &established.rails, sends);
+        let calls = established.end.calls(observer.is_some());
         let comm = Arc::new_cyclic(|itself: &Weak<Self>| Self {
             magic: MAGIC,
             end: UnsafeCell::new(Some(established.end)),
             calls,
+            observer: UnsafeCell::new(observer),
             debt: Debt::new(),
             turn: Turn::new(barrier::is_there()),
             registrar: established.registrar,
@@ -233,6 +249,17 @@ impl Comm {
     pub(crate) unsafe fn end(&self) -> Option<&mut (dyn End + 'static)> {
         // SAFETY: the caller's promise.
         unsafe { (*self.end.get()).as_deref_mut() }
+    }
+
+    /// Returns the watcher of the connection's requests; `None` if it has none.
+    ///
+    /// # Safety
+    /// Only a call of NCCL's progress thread of this connection may use it, one reference at a time.
+    #[inline]
+    #[expect(clippy::mut_from_ref, reason = "the exclusive use is the caller's promise, see Safety")]
+    pub(crate) unsafe fn observer(&self) -> Option<&mut Observer> {
+        // SAFETY: the caller's promise.
+        unsafe { (*self.observer.get()).as_deref_mut() }
     }
 
     /// Lets the control thread use the end between two of NCCL's calls. A call of NCCL that comes meanwhile waits, so

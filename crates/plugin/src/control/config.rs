@@ -11,6 +11,7 @@ use railweave_transport::Hello;
 
 use crate::congestion::LaneCongestion;
 use crate::publish::PublishConfig;
+use crate::trace::Tracer;
 
 /// The control thread's configuration.
 pub(crate) struct ControlConfig {
@@ -34,6 +35,8 @@ pub(crate) struct ControlConfig {
     pub(crate) return_events: bool,
     /// The telemetry and the policy files; `None` if the user wants none.
     pub(crate) publish: Option<PublishConfig>,
+    /// The trace of this process, if it is traced.
+    pub(crate) tracer: Option<Arc<Tracer>>,
     /// True if the log has a line for each lane that is set up.
     pub(crate) log_lanes: bool,
 }

@@ -204,7 +204,7 @@ impl ControlLoop {
             self.recover(route, Input::PartFailed(part, message));
         }
         self.end_setup(route, &setup);
-        self.publish_opened(route, &setup, &established, peer);
+        established.trace = self.publish_opened(route, &setup, &established, peer);
         if let Target::Accept(listener, _) = &setup.target
             && listener.unaccepted() >= self.setups.most_unaccepted
         {
@@ -330,6 +330,7 @@ impl ControlLoop {
         if let Some(Connection::Setup(setup)) = session.connections.remove(&route.connection) {
             setup.is_wanted.store(false, Ordering::Relaxed);
             self.end_setup(route, &setup);
+            self.trace_failed_setup(route, &setup, &error);
             let failed = match &setup.handshake {
                 Some(handshake) => Failed::new(handshake.get(), error),
                 None => Failed { step: None, is_of_rails: false, error },

@@ -31,10 +31,10 @@ use super::session::{Closing, LAST_NS, Session};
 use super::settling::Settling;
 use super::setups::ProcessSetups;
 use super::strangers::{Kind, Strangers};
+use super::tracing::Tracing;
 use super::worker::Workers;
-use crate::comm::Comm;
-use crate::comm::Route;
 use crate::comm::owing::Owing;
+use crate::comm::{Comm, Route};
 use crate::congestion::LaneCongestion;
 use crate::descriptors;
 use crate::log;
@@ -175,6 +175,8 @@ pub(super) struct ControlLoop {
     pub(super) recoveries: Agenda<Route>,
     /// The telemetry and the policy files; `None` if the user wants none.
     pub(super) publish: Option<Publish>,
+    /// The trace; `None` if the process is not traced.
+    pub(super) tracing: Option<Tracing>,
 }
 
 impl ControlLoop {
@@ -199,7 +201,9 @@ impl ControlLoop {
             port_events.insert(next_token, source);
             next_token += 1;
         }
-        let (waker, epoch) = (Arc::new(waker), Instant::now());
+        // The trace names the time at which the clock of sessions began.
+        let epoch = config.tracer.as_ref().map_or_else(Instant::now, |tracer| tracer.epoch);
+        let waker = Arc::new(waker);
         let workers = Workers::new(epoch, config.handshake_timeout, Arc::clone(&waker));
         let waker_of_calls = Arc::clone(&waker);
         let setups = ProcessSetups::new(most_files);
@@ -252,6 +256,7 @@ impl ControlLoop {
             recoveries: Agenda::default(),
             workers,
             publish: config.publish.map(Publish::new),
+            tracing: config.tracer.map(Tracing::new),
         })
     }
 
@@ -330,6 +335,7 @@ impl ControlLoop {
         self.handle_deadlines();
         self.begin_waiting_setups();
         self.look_at_telemetry();
+        self.trace_clocks();
         self.update_touched_entries();
         self.shrink_unclaimed_connects();
         true
@@ -568,6 +574,7 @@ pub(super) mod tests {
             events: Vec::new(),
             return_events: true,
             publish: None,
+            tracer: None,
             log_lanes: false,
         }
     }

@@ -48,6 +48,7 @@ mod stream;
 mod test_ends;
 #[cfg(test)]
 mod test_errands;
+mod tracing;
 mod unclaimed;
 mod worker;
 

@@ -283,6 +283,8 @@ impl ControlLoop {
         if self.rail_lines.take(subject, route.connection, &peer, self.now_ns()) {
             say(news, &line);
             self.note_event(event, Some(route), line);
+        } else {
+            self.trace_event(event, Some(route), &line);
         }
     }
 

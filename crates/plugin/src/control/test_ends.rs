@@ -60,6 +60,7 @@ impl Application {
         let (fate, steering) = (Arc::<Fate>::default(), Arc::new(Steering::new(&order, weights)));
         let end = Scripted { script: Arc::clone(&script), fate: Arc::clone(&fate), steering: Arc::clone(&steering) };
         let established = Established {
+            trace: None,
             end: Box::new(end),
             registrar: Arc::new(RegistrarOf::<Tcp> { rails: Vec::new() }),
             fate,
@@ -168,8 +169,11 @@ impl Recovers for Scripted {
 }
 
 impl End for Scripted {
-    fn calls(&self) -> Calls {
+    fn calls(&self, _is_observed: bool) -> Calls {
         Calls { isend, irecv, test, iflush }
+    }
+    fn sends(&self) -> bool {
+        true
     }
     fn owes(&mut self) -> bool {
         false
@@ -184,6 +188,7 @@ unsafe extern "C" fn isend(
     _: *mut c_void,
     _: usize,
     _: c_int,
+    _: *mut c_void,
     _: *mut c_void,
     _: *mut *mut c_void,
 ) -> NcclResult {

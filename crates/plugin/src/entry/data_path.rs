@@ -39,8 +39,8 @@ where
 /// `isend`.
 ///
 /// # Safety
-/// `comm` and `memory` must be this plugin's, `data` in that memory, `request` NULL or valid for writing; only the
-/// connection's progress thread may call this.
+/// `comm` and `memory` must be this plugin's, `data` in that memory, `profiler` NULL or NCCL's handle of this request
+/// for its profiler, `request` NULL or valid for writing; only the connection's progress thread may call this.
 #[inline(always)]
 pub(crate) unsafe fn isend(
     comm: *mut c_void,
@@ -48,12 +48,13 @@ pub(crate) unsafe fn isend(
     size: usize,
     tag: c_int,
     memory: *mut c_void,
+    profiler: *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult {
     // SAFETY: the caller's promises; the calls are the connection's own.
     unsafe {
         match Comm::known(comm) {
-            Some(comm) => (comm.calls.isend)(comm, data, size, tag, memory, request),
+            Some(comm) => (comm.calls.isend)(comm, data, size, tag, memory, profiler, request),
             None => refuse_isend(comm),
         }
     }
@@ -69,7 +70,8 @@ pub(crate) struct Buffers<S> {
     pub(crate) memory: *mut *mut c_void,
 }
 
-/// `irecv`. `request` may hold the hint that the completion is optional; the profiler's handles are ignored.
+/// `irecv`. `request` may hold the hint that the completion is optional. `profiler` is NULL, or has a handle for each
+/// buffer.
 ///
 /// # Safety
 /// `comm` must be this plugin's; the arrays must hold `count` entries each, with memory handles of this plugin;
@@ -165,12 +167,13 @@ pub(crate) unsafe fn iflush(
 
 /// # Safety
 /// The same as for [`isend`], on a connection that sends over `F`.
-unsafe extern "C" fn isend_on<F: Fabric>(
+pub(super) unsafe extern "C" fn isend_on<F: Fabric>(
     comm: &Comm,
     data: *mut c_void,
     size: usize,
     tag: c_int,
     memory: *mut c_void,
+    _profiler: *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult
 where
@@ -196,7 +199,7 @@ where
 
 /// # Safety
 /// The same as for [`irecv`], on a connection that receives over `F`.
-unsafe extern "C" fn irecv_on<F: Fabric>(
+pub(super) unsafe extern "C" fn irecv_on<F: Fabric>(
     comm: &Comm,
     count: c_int,
     data: *mut *mut c_void,
@@ -242,7 +245,11 @@ where
 
 /// # Safety
 /// The same as for [`test()`], of a request of a connection that sends over `F`.
-unsafe extern "C" fn test_send<F: Fabric>(request: &Request, done: *mut c_int, size: *mut c_int) -> NcclResult
+pub(super) unsafe extern "C" fn test_send<F: Fabric>(
+    request: &Request,
+    done: *mut c_int,
+    size: *mut c_int,
+) -> NcclResult
 where
     SendConnection<F>: Send,
 {
@@ -268,7 +275,11 @@ where
 
 /// # Safety
 /// The same as for [`test()`], of a request of a connection that receives over `F`.
-unsafe extern "C" fn test_recv<F: Fabric>(request: &Request, done: *mut c_int, sizes: *mut c_int) -> NcclResult
+pub(super) unsafe extern "C" fn test_recv<F: Fabric>(
+    request: &Request,
+    done: *mut c_int,
+    sizes: *mut c_int,
+) -> NcclResult
 where
     RecvConnection<F>: Send,
 {
@@ -295,7 +306,11 @@ where
 ///
 /// # Safety
 /// The same as for [`iflush()`], on a connection that receives over `F`; `request` must not be NULL.
-unsafe fn iflush_on<F: Fabric>(comm: &Comm, buffers: &[Incoming<'_>], request: *mut *mut c_void) -> Result<(), Error>
+pub(super) unsafe fn iflush_on<F: Fabric>(
+    comm: &Comm,
+    buffers: &[Incoming<'_>],
+    request: *mut *mut c_void,
+) -> Result<(), Error>
 where
     RecvConnection<F>: Send,
 {
@@ -309,11 +324,12 @@ where
 }
 
 /// `isend` on the wrong end.
-unsafe extern "C" fn isend_on_receiver(
+pub(super) unsafe extern "C" fn isend_on_receiver(
     _: &Comm,
     _: *mut c_void,
     _: usize,
     _: c_int,
+    _: *mut c_void,
     _: *mut c_void,
     _: *mut *mut c_void,
 ) -> NcclResult {
@@ -321,7 +337,7 @@ unsafe extern "C" fn isend_on_receiver(
 }
 
 /// `irecv` on the wrong end.
-unsafe extern "C" fn irecv_on_sender(
+pub(super) unsafe extern "C" fn irecv_on_sender(
     _: &Comm,
     _: c_int,
     _: *mut *mut c_void,
@@ -335,7 +351,7 @@ unsafe extern "C" fn irecv_on_sender(
 }
 
 /// `iflush` on the wrong end.
-unsafe fn iflush_on_sender(_: &Comm, _: &[Incoming<'_>], _: *mut *mut c_void) -> Result<(), Error> {
+pub(super) unsafe fn iflush_on_sender(_: &Comm, _: &[Incoming<'_>], _: *mut *mut c_void) -> Result<(), Error> {
     Err(Error::protocol("iflush was called on a connection that sends"))
 }
 
@@ -409,7 +425,7 @@ fn log_event(event: &Event, comm: &Comm) {
 /// only functions of its own [`Calls`] may call this.
 #[inline(always)]
 #[expect(clippy::mut_from_ref, reason = "the exclusive use is the caller's promise, see Safety")]
-unsafe fn end_of<'a, E: End>(call: &str, comm: &'a Comm) -> Result<&'a mut E, Error> {
+pub(super) unsafe fn end_of<'a, E: End>(call: &str, comm: &'a Comm) -> Result<&'a mut E, Error> {
     // SAFETY: the caller's promise.
     match unsafe { comm.end() } {
         // SAFETY: the caller's promise about its type.

@@ -4,14 +4,19 @@ use railweave_fabric::Fabric;
 use railweave_transport::{RecvConnection, SendConnection};
 
 use super::data_path::{calls_of_receiver, calls_of_sender};
+use super::observed::{calls_of_watched_receiver, calls_of_watched_sender};
 use crate::comm::{Calls, End};
 
 impl<F: Fabric> End for SendConnection<F>
 where
     Self: Send,
 {
-    fn calls(&self) -> Calls {
-        calls_of_sender::<F>()
+    fn calls(&self, is_observed: bool) -> Calls {
+        if is_observed { calls_of_watched_sender::<F>() } else { calls_of_sender::<F>() }
+    }
+
+    fn sends(&self) -> bool {
+        true
     }
 
     fn owes(&mut self) -> bool {
@@ -27,8 +32,12 @@ impl<F: Fabric> End for RecvConnection<F>
 where
     Self: Send,
 {
-    fn calls(&self) -> Calls {
-        calls_of_receiver::<F>()
+    fn calls(&self, is_observed: bool) -> Calls {
+        if is_observed { calls_of_watched_receiver::<F>() } else { calls_of_receiver::<F>() }
+    }
+
+    fn sends(&self) -> bool {
+        false
     }
 
     fn owes(&mut self) -> bool {

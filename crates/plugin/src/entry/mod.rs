@@ -5,6 +5,7 @@ mod api;
 mod data_path;
 mod ends;
 mod guard;
+mod observed;
 mod tables;
 
 pub use tables::{

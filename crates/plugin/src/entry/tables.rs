@@ -13,6 +13,7 @@ use railweave_transport::{Error, MAX_BUFFERS};
 use super::api::{self, NAME};
 use super::data_path::{self, Buffers, negative_size};
 use super::guard::{failed, guard, null};
+use crate::callback;
 use crate::log;
 
 // NCCL calls every function below. Its promises (net.h of each version) are the ones that `api` and `data_path`
@@ -29,8 +30,9 @@ unsafe extern "C" fn init_v9(logger: Option<NcclLogger>) -> NcclResult {
     guard("init", || api::init_implicit(v9::NetProperties::FORCES_FLUSHES))
 }
 
-unsafe extern "C" fn init_v10(logger: Option<NcclLogger>, _profiler: Option<ProfilerCallback>) -> NcclResult {
+unsafe extern "C" fn init_v10(logger: Option<NcclLogger>, profiler: Option<ProfilerCallback>) -> NcclResult {
     log::set_logger(logger);
+    callback::set(profiler);
     guard("init", || api::init_implicit(v10::NetProperties::FORCES_FLUSHES))
 }
 
@@ -39,9 +41,10 @@ unsafe extern "C" fn init_v11(
     _comm_id: u64,
     config: *mut CommConfig,
     logger: Option<NcclLogger>,
-    _profiler: Option<ProfilerCallback>,
+    profiler: Option<ProfilerCallback>,
 ) -> NcclResult {
     log::set_logger(logger);
+    callback::set(profiler);
     guard("init", || {
         // SAFETY: NCCL's promise; NULL becomes `None`.
         let class = unsafe { config.as_ref() }.map_or(net::TRAFFIC_CLASS_UNDEF, |config| config.traffic_class);
@@ -314,7 +317,7 @@ unsafe extern "C" fn isend_v6(
         return failed("isend", negative_size("isend", bytes));
     };
     // SAFETY: NCCL's promise.
-    unsafe { data_path::isend(send, data, size, tag, memory, request) }
+    unsafe { data_path::isend(send, data, size, tag, memory, ptr::null_mut(), request) }
 }
 
 unsafe extern "C" fn isend_v9(
@@ -326,7 +329,7 @@ unsafe extern "C" fn isend_v9(
     request: *mut *mut c_void,
 ) -> NcclResult {
     // SAFETY: NCCL's promise.
-    unsafe { data_path::isend(send, data, bytes, tag, memory, request) }
+    unsafe { data_path::isend(send, data, bytes, tag, memory, ptr::null_mut(), request) }
 }
 
 unsafe extern "C" fn isend_v10(
@@ -335,11 +338,11 @@ unsafe extern "C" fn isend_v10(
     bytes: usize,
     tag: c_int,
     memory: *mut c_void,
-    _profiler: *mut c_void,
+    profiler: *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult {
     // SAFETY: NCCL's promise.
-    unsafe { data_path::isend(send, data, bytes, tag, memory, request) }
+    unsafe { data_path::isend(send, data, bytes, tag, memory, profiler, request) }
 }
 
 unsafe extern "C" fn irecv_v6(

@@ -22,6 +22,7 @@ use self::records::Records;
 use crate::comm::Route;
 use crate::log;
 use crate::network::Network;
+use crate::trace::Tracer;
 
 /// The time between two writes while something changes.
 const BUSY_NS: u64 = 100_000_000;
@@ -56,6 +57,8 @@ pub(crate) struct PublishConfig {
     pub(crate) networks: Vec<Arc<dyn Network>>,
     /// True if the policy files count.
     pub(crate) reads_policies: bool,
+    /// The trace of the process, which has the events that are found here.
+    pub(crate) tracer: Option<Arc<Tracer>>,
 }
 
 /// The telemetry file, and the policy files.
@@ -85,11 +88,12 @@ pub(crate) struct Publish {
     hurried: (u64, u32),
     /// True once old files of other processes were removed.
     is_swept: bool,
+    tracer: Option<Arc<Tracer>>,
 }
 
 impl Publish {
     pub(crate) fn new(config: PublishConfig) -> Self {
-        let PublishConfig { dir, process, networks, reads_policies } = config;
+        let PublishConfig { dir, process, networks, reads_policies, tracer } = config;
         let files = || Steering::new(dir.policy_file(), SEED_POLICY_PATH);
         Self {
             orders: reads_policies.then(|| Orders::new(files())),
@@ -107,6 +111,7 @@ impl Publish {
             has_failed: false,
             hurried: (0, 0),
             is_swept: false,
+            tracer,
         }
     }
 
@@ -177,6 +182,7 @@ impl Publish {
         };
         for line in orders.lines(&mut self.records, time_ns()) {
             log::info(&line);
+            self.trace(EventKind::POLICY, &line);
             self.add(EventKind::POLICY, None, None, line);
             self.hurry();
         }
@@ -284,6 +290,7 @@ impl Publish {
 
     fn fail(&mut self, number: u32, reason: String) {
         self.has_failed = true;
+        self.trace(EventKind::FAILED, &reason);
         self.add(EventKind::FAILED, Some(number), None, reason);
     }
 
@@ -297,6 +304,13 @@ impl Publish {
     pub(crate) fn note_rail(&mut self, kind: EventKind, rail: u8, text: String) {
         self.add(kind, None, Some(rail), text);
         self.hurry();
+    }
+
+    /// Adds an event to the trace. Those that the control thread notes are there already.
+    fn trace(&self, kind: EventKind, text: &str) {
+        if let Some(tracer) = &self.tracer {
+            tracer.happened(kind, None, None, text);
+        }
     }
 
     fn add(&mut self, kind: EventKind, connection: Option<u32>, rail: Option<u8>, text: String) {

@@ -35,4 +35,5 @@ mod regressions;
 mod room;
 mod silence;
 mod steering;
+mod watched;
 mod writes;

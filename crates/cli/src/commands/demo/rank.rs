@@ -3,7 +3,7 @@
 use super::recorder::{Pull, Record, Recorder, Turn, now_us};
 use crate::device::Fuse;
 use crate::job::report;
-use crate::network::Network;
+use crate::network::{Network, Started};
 use crate::over_time::{Seen, look};
 use railweave_bench::bootstrap::{Link, Reporter};
 use railweave_bench::communicator::{Mode, Settings};
@@ -94,7 +94,7 @@ const ELEMENT_BYTES: usize = size_of::<f32>();
 
 /// Does the work of a rank.
 pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
-    let (plugin, net) = job.network.start_rank(link.rank())?;
+    let Started { plugin, net, profiler } = job.network.start_rank((link.rank(), link.ranks()))?;
     let devices = match job.fuse.fused(&net)? {
         Some(fused) => vec![fused],
         None => (0..net.devices()?).collect(),
@@ -107,6 +107,7 @@ pub(crate) fn work(job: &Job, link: &mut Link) -> Result<(), Box<dyn Error>> {
         None => Ok(()),
     };
     let mut communicator = Communicator::connect_by(&net, link, settings, &announce)?;
+    communicator.set_profiler(profiler.as_ref());
     let sampler = look(job.every, link, &plugin, Report::Seen)?;
     let round_bytes = job.bytes * OPERATIONS.len();
     let recorder = job.pull.as_ref().map(|pull| {

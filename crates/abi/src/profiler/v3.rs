@@ -1,0 +1,103 @@
+//! Profiler v3, of NCCL 2.26: adds events of net plugins and of the GPU's channels.
+
+use super::calls::{Finalize, InitV1, RecordEventState, StartEvent, StopEvent};
+use core::ffi::{c_char, c_int, c_void};
+
+pub use super::parts::{
+    NetPlugin, P2pV2 as P2p, ProxyCtrlArgs, ProxyOp, ProxyOpArgs, ProxyStep, StateArgsV1 as StateArgs,
+};
+
+/// `coll`: a collective.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Coll {
+    /// The communicator's name.
+    pub name: *const c_char,
+    /// The communicator's hash.
+    pub comm_hash: u64,
+    /// The number of earlier operations of this kind in the communicator.
+    pub seq_number: u64,
+    /// The name of the operation, such as `AllReduce`.
+    pub func: *const c_char,
+    /// The user's input.
+    pub send_buff: *const c_void,
+    /// The user's output.
+    pub recv_buff: *mut c_void,
+    /// The number of elements.
+    pub count: usize,
+    /// The root, for operations that have one.
+    pub root: c_int,
+    /// The name of the type of the elements, such as `ncclFloat32`.
+    pub datatype: *const c_char,
+    /// The maximum number of channels.
+    pub n_max_channels: u8,
+    /// The number of warps per channel.
+    pub n_warps: u8,
+    /// The name of the algorithm, such as `RING`.
+    pub algo: *const c_char,
+    /// The name of the protocol, such as `SIMPLE`.
+    pub proto: *const c_char,
+}
+
+/// `kernelCh`: the work of the GPU on one channel.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct KernelCh {
+    /// The number of the channel.
+    pub channel_id: u8,
+}
+
+/// The union in `ncclProfilerEventDescr_v3_t`; [`EventDescr::kind`] says which member is valid.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union Event {
+    /// For [`EventType::COLL`](super::EventType::COLL).
+    pub coll: Coll,
+    /// For [`EventType::P2P`](super::EventType::P2P).
+    pub p2p: P2p,
+    /// For [`EventType::PROXY_OP`](super::EventType::PROXY_OP).
+    pub proxy_op: ProxyOp,
+    /// For [`EventType::PROXY_STEP`](super::EventType::PROXY_STEP).
+    pub proxy_step: ProxyStep,
+    /// For [`EventType::KERNEL_CH`](super::EventType::KERNEL_CH).
+    pub kernel_ch: KernelCh,
+    /// For [`EventType::NET_PLUGIN`](super::EventType::NET_PLUGIN).
+    pub net_plugin: NetPlugin,
+}
+
+/// `ncclProfilerEventDescr_v3_t`: an event that starts.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct EventDescr {
+    /// `type`: the kind of event, an [`EventType`](super::EventType) that fits in a byte.
+    pub kind: u8,
+    /// The handle of the parent's event; NULL if it has none.
+    pub parent_obj: *mut c_void,
+    /// The rank that the event is for.
+    pub rank: c_int,
+    /// The rest, by the kind of event.
+    pub event: Event,
+}
+
+/// `ncclProfiler_v3_t`: the table that a profiler exports as the data symbol `ncclProfiler_v3`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Profiler {
+    /// The name of the profiler; never NULL.
+    pub name: *const c_char,
+    /// Starts the profiler for one communicator.
+    pub init: Option<InitV1>,
+    /// Starts an event.
+    pub start_event: Option<StartEvent<EventDescr>>,
+    /// Ends an event.
+    pub stop_event: Option<StopEvent>,
+    /// Records a change of an event.
+    pub record_event_state: Option<RecordEventState<StateArgs>>,
+    /// Ends one communicator.
+    pub finalize: Option<Finalize>,
+}
+
+// SAFETY: a table holds only pointers to functions and to a constant string, and nobody writes to it.
+unsafe impl Sync for Profiler {}
+
+const _: () = assert!(size_of::<EventDescr>() == 120 && size_of::<Profiler>() == 48);

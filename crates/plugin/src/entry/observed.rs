@@ -1,0 +1,229 @@
+//! NCCL's calls on a connection that is watched, by NCCL's profiler or for a trace. Each makes the call as on any other
+//! connection; then the connection's observer looks at what has changed. Connections that nobody watches have other
+//! functions, and pay nothing for this.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use railweave_abi::NcclResult;
+use railweave_fabric::Fabric;
+use railweave_transport::{
+    Error, Incoming, MAX_BUFFERS, RecvConnection, RecvRequest, SendConnection, SendRequest, call,
+};
+
+use super::data_path::{
+    end_of, iflush_on, iflush_on_sender, irecv_on, irecv_on_sender, isend_on, isend_on_receiver, test_recv, test_send,
+};
+use super::guard::guard;
+use crate::comm::{Calls, Comm, Observer, Request};
+
+/// Returns the calls of a [`SendConnection<F>`] that is watched.
+pub(super) fn calls_of_watched_sender<F: Fabric>() -> Calls
+where
+    SendConnection<F>: Send,
+{
+    Calls { isend: isend_watched::<F>, irecv: irecv_on_sender, test: test_send_watched::<F>, iflush: iflush_on_sender }
+}
+
+/// Returns the calls of a [`RecvConnection<F>`] that is watched.
+pub(super) fn calls_of_watched_receiver<F: Fabric>() -> Calls
+where
+    RecvConnection<F>: Send,
+{
+    Calls {
+        isend: isend_on_receiver,
+        irecv: irecv_watched::<F>,
+        test: test_recv_watched::<F>,
+        iflush: iflush_watched::<F>,
+    }
+}
+
+/// Returns the index of the request at `place`; `None` for no request.
+///
+/// # Safety
+/// `place` must be NULL or hold NULL or a request of this plugin.
+unsafe fn index_at(place: *mut *mut c_void) -> Option<usize> {
+    // SAFETY: the caller's promise.
+    unsafe { place.as_ref().and_then(|request| Request::known(*request)).map(Request::index) }
+}
+
+/// Passes the end and the observer of a connection to `observe`. A connection that is being closed has no end.
+///
+/// # Safety
+/// The same as for [`end_of`], in a call that has left the connection; `observe` must make no call of NCCL's.
+unsafe fn observe<E: crate::comm::End, F: Fabric>(
+    call: &'static str,
+    comm: &Comm,
+    observe: impl FnOnce(&mut Observer, &E),
+) -> Result<(), Error> {
+    // SAFETY: the caller's promises: this is the progress thread, and nothing else here has the observer.
+    let Some(observer) = (unsafe { comm.observer() }) else { return Ok(()) };
+    // SAFETY: the caller's promises, and `look` calls this after it has taken the connection over.
+    call::look::<F, E, _, _>(comm, || unsafe { end_of::<E>(call, comm) }, |end| observe(observer, end))
+}
+
+/// # Safety
+/// The same as for [`isend_on`].
+unsafe extern "C" fn isend_watched<F: Fabric>(
+    comm: &Comm,
+    data: *mut c_void,
+    size: usize,
+    tag: c_int,
+    memory: *mut c_void,
+    profiler: *mut c_void,
+    request: *mut *mut c_void,
+) -> NcclResult
+where
+    SendConnection<F>: Send,
+{
+    // SAFETY: the caller's promises.
+    let sent = unsafe { isend_on::<F>(comm, data, size, tag, memory, profiler, request) };
+    // SAFETY: this is the progress thread, in no call.
+    let watches = unsafe { comm.observer() }.is_some_and(|it| it.watches(profiler) || it.is_watching());
+    if !watches {
+        return sent;
+    }
+    watched("isend", comm, sent, || {
+        // SAFETY: the caller's promises; `isend_on` has written NULL or a request.
+        unsafe {
+            let sent = index_at(request).map(SendRequest::from_index);
+            observe::<SendConnection<F>, F>("isend", comm, |it, end| it.sent(end, sent, size as u64, profiler))
+        }
+    })
+}
+
+/// # Safety
+/// The same as for [`irecv_on`].
+unsafe extern "C" fn irecv_watched<F: Fabric>(
+    comm: &Comm,
+    count: c_int,
+    data: *mut *mut c_void,
+    sizes: *mut usize,
+    tags: *mut c_int,
+    memory: *mut *mut c_void,
+    profiler: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> NcclResult
+where
+    RecvConnection<F>: Send,
+{
+    // SAFETY: the caller's promises.
+    let posted = unsafe { irecv_on::<F>(comm, count, data, sizes, tags, memory, profiler, request) };
+    // A group has one request, so it is watched for its first buffer.
+    let handle = if profiler.is_null() || count < 1 {
+        ptr::null_mut()
+    } else {
+        // SAFETY: the caller's promise: there is a handle for each buffer.
+        unsafe { *profiler }
+    };
+    // SAFETY: this is the progress thread, in no call.
+    let watches = unsafe { comm.observer() }.is_some_and(|it| it.watches(handle) || it.is_watching());
+    if !watches {
+        return posted;
+    }
+    watched("irecv", comm, posted, || {
+        let buffers = usize::try_from(count).unwrap_or(0).min(MAX_BUFFERS);
+        // SAFETY: the caller's promises: a call that has succeeded has as many sizes as buffers.
+        let bytes = (0..buffers).map(|buffer| unsafe { *sizes.add(buffer) } as u64).sum();
+        // SAFETY: the caller's promises; `irecv_on` has written NULL or a request.
+        unsafe {
+            let posted = index_at(request).map(RecvRequest::from_index);
+            let room = (buffers as u8, bytes);
+            observe::<RecvConnection<F>, F>("irecv", comm, |it, end| it.posted(end, posted, room, handle))
+        }
+    })
+}
+
+/// # Safety
+/// The same as for [`test_send`].
+unsafe extern "C" fn test_send_watched<F: Fabric>(request: &Request, done: *mut c_int, size: *mut c_int) -> NcclResult
+where
+    SendConnection<F>: Send,
+{
+    let comm = request.comm();
+    let mut bytes = 0;
+    let place = if size.is_null() { &raw mut bytes } else { size };
+    // SAFETY: the caller's promises; `place` is valid for one number.
+    let tested = unsafe { test_send::<F>(request, done, place) };
+    // SAFETY: this is the progress thread, in no call.
+    if !unsafe { comm.observer() }.is_some_and(|it| it.is_watching()) {
+        return tested;
+    }
+    watched("test", comm, tested, || {
+        // SAFETY: the caller's promises; a test that has succeeded has written `done`, and the size if it is done.
+        unsafe {
+            let ended = (*done != 0).then(|| u64::from((*place).cast_unsigned()));
+            observe::<SendConnection<F>, F>("test", comm, |it, end| {
+                it.look_at_sends(end);
+                ended.into_iter().for_each(|bytes| it.done(request.index(), bytes));
+            })
+        }
+    })
+}
+
+/// # Safety
+/// The same as for [`test_recv`].
+unsafe extern "C" fn test_recv_watched<F: Fabric>(request: &Request, done: *mut c_int, sizes: *mut c_int) -> NcclResult
+where
+    RecvConnection<F>: Send,
+{
+    let (comm, mut own) = (request.comm(), [0; MAX_BUFFERS]);
+    let place = if sizes.is_null() { own.as_mut_ptr() } else { sizes };
+    // SAFETY: the caller's promises; `own` has room for every buffer.
+    let tested = unsafe { test_recv::<F>(request, done, place) };
+    // SAFETY: this is the progress thread, in no call.
+    if !unsafe { comm.observer() }.is_some_and(|it| it.is_watching()) {
+        return tested;
+    }
+    watched("test", comm, tested, || {
+        // SAFETY: the caller's promises; a test that has succeeded has written `done`, and the sizes if it is done.
+        unsafe {
+            let is_done = *done != 0;
+            observe::<RecvConnection<F>, F>("test", comm, |it, end| {
+                it.look_at_receives(end);
+                if is_done {
+                    let size = |buffer: usize| u64::from((*place.add(buffer)).cast_unsigned());
+                    let bytes = (0..it.buffers(request.index())).map(size).sum();
+                    it.done(request.index(), bytes);
+                }
+            })
+        }
+    })
+}
+
+/// # Safety
+/// The same as for [`iflush_on`].
+unsafe fn iflush_watched<F: Fabric>(
+    comm: &Comm,
+    buffers: &[Incoming<'_>],
+    request: *mut *mut c_void,
+) -> Result<(), Error>
+where
+    RecvConnection<F>: Send,
+{
+    // SAFETY: the caller's promises; `iflush_on` writes a request or leaves NULL there; this is the progress thread.
+    unsafe {
+        iflush_on::<F>(comm, buffers, request)?;
+        if let (Some(index), Some(observer)) = (index_at(request), comm.observer()) {
+            observer.flushes(RecvRequest::from_index(index));
+        }
+    }
+    Ok(())
+}
+
+/// Runs `observe` after a call that returned this code. One that has failed ends what is watched.
+fn watched(
+    call: &'static str,
+    comm: &Comm,
+    code: NcclResult,
+    observe: impl FnOnce() -> Result<(), Error>,
+) -> NcclResult {
+    if code.is_success() {
+        return guard(call, observe);
+    }
+    // SAFETY: this is the progress thread, in no call.
+    if let Some(observer) = unsafe { comm.observer() } {
+        observer.fail();
+    }
+    code
+}

@@ -1,0 +1,155 @@
+//! The trace thread: it empties the rings, looks at the counters of rails, and writes the files.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use railweave_trace::{Frame, Process, RECORD_BYTES, RailSample, Record, Records, Sample, Thread, Writer, Written};
+
+use super::shared::{Reader, Shared, lock, now_ns, wall_ns};
+use crate::log;
+
+/// The time between two looks of the trace thread at the rings. A ring has room for what a thread notes in many times
+/// this time.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The most records of one frame.
+const MOST_RECORDS: usize = 8192;
+
+/// The looks after which the counters of rails are sampled: ten times a second.
+const LOOKS_PER_SAMPLE: u32 = 5;
+
+/// The trace thread's own state.
+pub(super) struct Drain {
+    shared: Arc<Shared>,
+    writer: Writer,
+    looks: u32,
+    /// The counters of each rail at the last sample, by connection and rail.
+    seen: HashMap<(u32, u32), RailSample>,
+}
+
+impl Drain {
+    pub(super) fn new(shared: Arc<Shared>, dir: &Path, most_bytes: u64, process: Process) -> Self {
+        let writer = Writer::new(dir, process, most_bytes);
+        Self { shared, writer, looks: 0, seen: HashMap::new() }
+    }
+
+    /// Runs until the trace is over.
+    pub(super) fn run(mut self) {
+        loop {
+            let is_last = self.wait();
+            self.look(is_last);
+            if is_last {
+                return;
+            }
+        }
+    }
+
+    /// Waits for the next look. Returns true if it is the last one.
+    fn wait(&self) -> bool {
+        let (mutex, condvar) = &self.shared.over;
+        let is_over = || self.shared.is_over.load(Ordering::Acquire);
+        let guard = lock(mutex);
+        if !is_over() {
+            drop(condvar.wait_timeout(guard, LOOK).unwrap_or_else(PoisonError::into_inner));
+        }
+        is_over()
+    }
+
+    /// Writes what was noted since the last look.
+    fn look(&mut self, is_last: bool) {
+        // The records first: a frame that names something is added before the first record that uses its number, so it
+        // is there by now, and it goes into the file before them.
+        let mut records = Vec::new();
+        {
+            let mut rings = lock(&self.shared.rings);
+            for reader in rings.iter_mut() {
+                take(reader, &mut records);
+            }
+            rings.retain(|reader| !(reader.records.is_abandoned() && reader.records.is_empty()));
+        }
+        for frame in std::mem::take(&mut *lock(&self.shared.frames)) {
+            self.writer.add(&frame);
+        }
+        records.iter().for_each(|frame| self.writer.add(frame));
+        self.looks += 1;
+        if self.looks.is_multiple_of(LOOKS_PER_SAMPLE) || is_last {
+            self.sample();
+        }
+        match self.writer.flush(now_ns(), wall_ns()) {
+            Some(failed @ Written::Failed { .. }) => log::warn(&failed.to_string()),
+            Some(recovered @ Written::Recovered { .. }) => log::info(&recovered.to_string()),
+            None => {}
+        }
+    }
+
+    /// Adds the state of the rails that have changed.
+    fn sample(&mut self) {
+        let rails = lock(&self.shared.rails).clone();
+        let state = |(connection, rail): &(u32, railweave_transport::RailInfo)| RailSample {
+            connection: *connection,
+            number: rail.index as u32,
+            is_up: !rail.counters.is_down(),
+            share: None,
+            sent: rail.counters.data_bytes(),
+            received: rail.counters.received_bytes(),
+            in_flight: Some(rail.counters.in_flight()),
+        };
+        let mut samples: Vec<RailSample> = rails.iter().map(state).collect();
+        for of_connection in samples.chunk_by_mut(|one, other| one.connection == other.connection) {
+            self.set_shares(of_connection);
+        }
+        let seen = std::mem::take(&mut self.seen);
+        samples.retain(|sample| {
+            let key = (sample.connection, sample.number);
+            let has_changed = seen.get(&key) != Some(sample);
+            self.seen.insert(key, sample.clone());
+            has_changed
+        });
+        if !samples.is_empty() {
+            self.writer.add(&Frame::Sample(Sample { at_ns: now_ns(), rails: samples }));
+        }
+    }
+
+    /// Sets the share of each rail of a connection: its part of the bytes since the last sample, or its last share if
+    /// there were none.
+    fn set_shares(&self, rails: &mut [RailSample]) {
+        let before = |rail: &RailSample| self.seen.get(&(rail.connection, rail.number));
+        let since = |rail: &RailSample| rail.sent.saturating_sub(before(rail).map_or(0, |before| before.sent));
+        let all: u64 = rails.iter().map(since).sum();
+        for rail in rails {
+            rail.share = match all {
+                0 => before(rail).and_then(|before| before.share),
+                all => u32::try_from(u128::from(since(rail)) * 1_000_000 / u128::from(all)).ok(),
+            };
+        }
+    }
+}
+
+/// Takes the records of a thread as frames.
+fn take(reader: &mut Reader, frames: &mut Vec<Frame>) {
+    if reader.records.is_empty() {
+        return;
+    }
+    if !std::mem::replace(&mut reader.is_known, true) {
+        let name = std::mem::take(&mut reader.name);
+        frames.push(Frame::Thread(Thread { number: reader.number, tid: reader.tid, name }));
+    }
+    // Not more than there are now: the thread goes on.
+    let mut left = reader.records.slots();
+    while left > 0 {
+        let count = left.min(MOST_RECORDS);
+        let mut bytes = Vec::with_capacity(count * RECORD_BYTES);
+        while bytes.len() < count * RECORD_BYTES
+            && let Ok(words) = reader.records.pop()
+        {
+            bytes.extend_from_slice(&Record::bytes(words));
+        }
+        let lost = reader.lost.load(Ordering::Relaxed);
+        let since = lost - std::mem::replace(&mut reader.told, lost);
+        frames.push(Frame::Records(Records { thread: reader.number, lost: since, bytes }));
+        left -= count;
+    }
+}
