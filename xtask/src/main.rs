@@ -31,6 +31,7 @@ mod suite;
 mod test;
 mod tidy;
 mod tools;
+mod trace;
 mod view;
 
 use clap::error::{ContextKind, ErrorKind};
@@ -87,6 +88,8 @@ enum Chore {
     View(view::Arguments),
     /// Try metrics, alert rules and dashboard with a real Prometheus, and check the units and Kubernetes' files
     Monitoring(monitoring::Arguments),
+    /// Trace a demo, and read the file that is made of it with Perfetto's own definitions, which pip fetches
+    Trace,
     /// Write the pages in docs/ that are generated from the code
     Docs,
 }
@@ -135,6 +138,7 @@ fn run(chore: Chore) -> Result<ExitCode, String> {
         Chore::Connections(connections) => instructions::measure_connections(&connections),
         Chore::View(arguments) => view::run_view(&arguments),
         Chore::Monitoring(arguments) => monitoring::run(&arguments),
+        Chore::Trace => trace::check(),
         Chore::Docs => docs::write().map(|()| ExitCode::SUCCESS),
     }
 }

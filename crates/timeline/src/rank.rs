@@ -95,6 +95,8 @@ pub struct Connection {
     pub facts: railweave_trace::Connection,
     /// The peer, if its trace is part of the timeline: a number of [`Timeline::ranks`](crate::Timeline::ranks).
     pub peer: Option<usize>,
+    /// The peer's process id, if its trace is part of the timeline.
+    pub peer_pid: Option<u32>,
     /// The time of its end, if it was closed.
     pub ended: Option<u64>,
     /// Its rails by their numbers.
@@ -224,11 +226,15 @@ impl Rank {
 }
 
 impl Connection {
-    /// Returns the peer's name: "node1, rank 0", or the host alone if its rank is unknown.
+    /// Returns the peer's name: "node1, rank 0", or "node1, pid 4711" if only that is known, or the host alone.
     #[must_use]
     pub fn peer_name(&self) -> String {
         let host = if self.facts.host.is_empty() { "an unknown host" } else { &self.facts.host };
-        self.facts.rank.map_or_else(|| host.to_owned(), |rank| format!("{host}, rank {rank}"))
+        match (self.facts.rank, self.peer_pid) {
+            (Some(rank), _) => format!("{host}, rank {rank}"),
+            (None, Some(pid)) => format!("{host}, pid {pid}"),
+            (None, None) => host.to_owned(),
+        }
     }
 
     /// Returns the name of a rail: "rail 0 eth0 10.0.0.1 -> eth1 10.0.0.2".

@@ -155,11 +155,11 @@ impl Timeline {
     }
 
     fn find_peers(&mut self) {
-        let by_id: HashMap<Vec<u8>, usize> =
-            self.ranks.iter().enumerate().map(|(number, rank)| (rank.process.id.clone(), number)).collect();
+        let known = |(number, rank): (usize, &Rank)| (rank.process.id.clone(), (number, rank.process.pid));
+        let by_id: HashMap<_, _> = self.ranks.iter().enumerate().map(known).collect();
         for rank in &mut self.ranks {
             for connection in rank.connections.values_mut() {
-                connection.peer = by_id.get(&connection.facts.peer).copied();
+                (connection.peer, connection.peer_pid) = by_id.get(&connection.facts.peer).copied().unzip();
             }
         }
     }

@@ -4,7 +4,7 @@ mod made;
 
 use made::{Made, begins, join, send};
 use railweave_timeline::{Choice, Timeline};
-use railweave_trace::{Kind, Op, What};
+use railweave_trace::{Frame, Kind, Op, What};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -161,4 +161,18 @@ fn jobs_of_other_ids_are_other_runs_unless_they_are_peers() {
     assert_eq!(Timeline::join(ranks(of_job(1, "2")), Choice::Newest).unwrap().ranks.len(), 1);
     let peers = of_job(1, "2").connected(0, 0, true);
     assert_eq!(Timeline::join(ranks(peers), Choice::Newest).unwrap().ranks.len(), 2);
+}
+
+#[test]
+fn a_peer_without_a_rank_has_its_process_id_as_its_name() {
+    let mut made = Made::new(0, 0).connected(1, 1, true);
+    for frame in &mut made.frames {
+        if let Frame::Connection(it) = frame {
+            it.rank = None;
+        }
+    }
+    assert_eq!(join([made.clone()]).ranks[0].connections[&1].peer_name(), "node1");
+    let timeline = join([made, Made::new(1, 1)]);
+    let connection = &timeline.ranks[0].connections[&1];
+    assert_eq!((connection.peer_name().as_str(), connection.peer), ("node1, pid 101", Some(1)));
 }
