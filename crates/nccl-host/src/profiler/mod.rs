@@ -24,6 +24,8 @@ pub use describe::{Coll, CollCall, P2p, P2pCall};
 pub use names::{Algorithm, DataType, Function, Protocol};
 pub use op::{Direction, Op, OpShape};
 pub use plugin::{ProfilerError, ProfilerPlugin};
+pub use railweave_abi::ProfilerCallback;
+pub use railweave_abi::profiler::EventCall;
 pub use started::{CommunicatorInfo, Profiler};
 
 pub(crate) use callback::without_profiler;
