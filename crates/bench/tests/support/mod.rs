@@ -118,12 +118,12 @@ fn failed(call: &'static str, what: &'static str) -> NetError {
 }
 
 impl Loopback {
-    /// Starts the event of a request, and returns its handle.
+    /// Starts the event of a request, and returns its handle. The kind of network is one that NCCL does not know.
     fn start_event(&self, profiler: ProfilerHandle) -> *mut c_void {
         let mut event = null_mut();
         if let Some(callback) = self.0.callback.filter(|_| profiler != ProfilerHandle::NONE) {
             // SAFETY: the host keeps the step in place while the request is outstanding.
-            let _ = unsafe { callback(&raw mut event, EventCall::START.0, profiler.pointer(), 0x1_0001, null_mut()) };
+            let _ = unsafe { callback(&raw mut event, EventCall::START.0, profiler.pointer(), 0x3_0001, null_mut()) };
         }
         event
     }
