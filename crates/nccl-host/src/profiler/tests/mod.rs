@@ -232,9 +232,10 @@ fn events_without_handles_are_not_changed_nor_stopped_but_those_of_net_plugins_a
 }
 
 #[test]
-fn a_new_mask_holds_from_the_next_call_on() {
+fn a_new_mask_holds_for_all_communicators_from_the_next_call_on() {
     let plugin = load(6);
-    let profiler = start(&plugin, Habits { mask: EventType::GROUP_API.bit(), ..Habits::ALL }).unwrap();
+    let habits = Habits { mask: EventType::GROUP_API.bit(), ..Habits::ALL };
+    let (profiler, other) = (start(&plugin, habits).unwrap(), start(&plugin, habits).unwrap());
     let call = profiler.call();
     calls();
     change_mask(EventType::NET_PLUGIN.bit());
@@ -244,7 +245,7 @@ fn a_new_mask_holds_from_the_next_call_on() {
     op.start_step(0);
     assert!(report(plugin.callback(), op.handle(0)).is_null(), "the start left the handle alone");
     assert_eq!(calls(), ["record - 21 210", "stop -"]);
-    assert_eq!((call.mask(), profiler.call().mask()), (1 << 8, 1 << 7));
+    assert_eq!((call.mask(), profiler.call().mask(), other.mask()), (1 << 8, 1 << 7, 1 << 7));
 }
 
 #[test]
