@@ -58,6 +58,8 @@ enum Command {
     Agent(commands::agent::Arguments),
     /// Shows and gives the orders that steer jobs while they run
     Policy(commands::policy::Arguments),
+    /// Makes a file for a viewer out of the traces of a job, or sums them up
+    Trace(commands::trace::Arguments),
     /// Prints the completions of this program for a shell
     Completions(commands::completions::Arguments),
     /// The process of one rank, started by demo and bench
@@ -85,6 +87,7 @@ fn main() -> ExitCode {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
+        Command::Trace(arguments) => commands::trace::run(&arguments),
         Command::Completions(arguments) => commands::completions::run(&arguments, CommandLine::command()),
         Command::Rank => return rank::serve(),
     };

@@ -263,8 +263,8 @@ fn choose(ranks: Vec<Rank>, choice: Choice, warnings: &mut Vec<String>) -> Resul
         let job = other.first().map_or("", |rank| ranks[*rank].process.job.as_str());
         let job = if job.is_empty() { String::new() } else { format!(" of job {job}") };
         warnings.push(format!(
-            "left out: a run{job} with {} processes that began {} s {when} this one; --run {} shows it",
-            other.len(),
+            "left out: a run{job} with {} that began {} s {when} this one; --run {} shows it",
+            if other.len() == 1 { "1 process".to_owned() } else { format!("{} processes", other.len()) },
             seconds.abs(),
             number + 1
         ));

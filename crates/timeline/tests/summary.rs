@@ -91,8 +91,12 @@ fn a_receiving_rail_has_the_bytes_of_its_samples() {
         )
         .sample(100, 0, received(1000))
         .sample(950, 0, received(4000));
-    let summary = Summary::of(&join([made]), 10);
-    assert_eq!((summary.rails[0].bytes, summary.rails[0].share), (3000, Some(1.0)));
+    let summary = Summary::of(&join([made.clone()]), 10);
+    assert_eq!((summary.rails[0].bytes, summary.rails[0].share), (4000, Some(1.0)));
+    // If the first files are gone, so are their pieces.
+    let mut later = made;
+    later.process.part = 1;
+    assert_eq!(Summary::of(&join([later]), 10).rails[0].bytes, 3000);
     assert_eq!(summary.rails[0].rail, "rail 0 eth0 <- ens0");
     // The receive was posted long before; the wait counts from the message's first sign.
     let [wait] = &summary.waits[..] else { panic!("{:?}", summary.waits) };

@@ -14,3 +14,4 @@ pub(crate) mod status;
 pub(crate) mod sweep;
 pub(crate) mod top;
 pub(crate) mod topo;
+pub(crate) mod trace;

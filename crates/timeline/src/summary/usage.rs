@@ -2,8 +2,9 @@
 
 use super::rank_name::RankName;
 use super::waits::lateness;
-use crate::rank::{Asked, Connection};
+use crate::rank::{Asked, Connection, Rank};
 use crate::timeline::Timeline;
+use railweave_trace::RailSample;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -26,8 +27,8 @@ pub struct RailUse {
     pub sends: bool,
     /// The rail's name.
     pub rail: String,
-    /// Bytes that it carried. At the receiving end, those between the first and the last sample of its state: no piece
-    /// tells its bytes there.
+    /// Bytes that it carried. At the receiving end, those of the last sample of its state: no piece tells its bytes
+    /// there. 0 if there is no sample.
     pub bytes: u64,
     /// Its part of the bytes of its connection's rails, or of all those in the sum. `None` if nothing was carried.
     pub share: Option<f64>,
@@ -48,7 +49,7 @@ pub(super) fn find(timeline: &Timeline) -> Vec<RailUse> {
     let mut found = Vec::new();
     for rank in &timeline.ranks {
         for (number, connection) in &rank.connections {
-            let tallies = tallies(connection, rank.last());
+            let tallies = tallies(rank, connection);
             let all: u64 = tallies.values().fold(0, |sum, it| sum.saturating_add(it.bytes));
             let span_ns = span(connection, rank.last());
             for (rail, tally) in tallies {
@@ -125,8 +126,9 @@ struct Tally {
     ended_last: u64,
 }
 
-/// Sums up the pieces of each rail of a connection. A piece without an end lasts until `last`.
-fn tallies(connection: &Connection, last: u64) -> BTreeMap<u8, Tally> {
+/// Sums up the pieces of each rail of a connection. A piece without an end lasts until the trace ends.
+fn tallies(rank: &Rank, connection: &Connection) -> BTreeMap<u8, Tally> {
+    let last = rank.last();
     let mut tallies: BTreeMap<u8, Tally> = connection.rails.keys().map(|rail| (*rail, Tally::default())).collect();
     let mut pieces: Vec<_> = connection.requests.iter().flat_map(|request| &request.pieces).collect();
     pieces.sort_by_key(|piece| piece.begin);
@@ -149,9 +151,10 @@ fn tallies(connection: &Connection, last: u64) -> BTreeMap<u8, Tally> {
     }
     if !connection.facts.sends {
         for (number, rail) in &connection.rails {
-            let received =
-                |sample: Option<&(u64, railweave_trace::RailSample)>| sample.map_or(0, |(_, it)| it.received);
-            let bytes = received(rail.samples.last()).saturating_sub(received(rail.samples.first()));
+            let received = |sample: Option<&(u64, RailSample)>| sample.map_or(0, |(_, it)| it.received);
+            // Samples count from the connection's set-up, and so do pieces, unless the first files are gone.
+            let before = if rank.missing.files > 0 { received(rail.samples.first()) } else { 0 };
+            let bytes = received(rail.samples.last()).saturating_sub(before);
             if let Some(tally) = tallies.get_mut(number) {
                 tally.bytes = tally.bytes.max(bytes);
             }
