@@ -170,7 +170,7 @@ fn check_steps(events: &[Event]) {
             let [(_, net)] = children(index, EventType::NET_PLUGIN).collect::<Vec<_>>()[..] else {
                 panic!("one request: {step:?}");
             };
-            assert_eq!(net.text, "id 10001");
+            assert_eq!(net.text, "id 30001");
             assert!(begin < net.begin && net.end.is_some_and(|end| end < stopped), "{step:?} {net:?}");
         }
         let all = op.text.split(": ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();

@@ -248,8 +248,8 @@ impl Source {
 }
 
 impl Network {
-    /// Loads and starts the plugin and the profiler in the process of this rank of `ranks`. The plugin's log lines go to
-    /// standard error, each after the rank's number.
+    /// Loads and starts the plugin and the profiler in the process of this rank of `ranks`. The plugin's log lines go
+    /// to standard error, each after the rank's number.
     pub(crate) fn start_rank(&self, (rank, ranks): (usize, usize)) -> Result<Started, Box<dyn Error>> {
         let most = if self.verbose { logger::INFO } else { logger::WARN };
         logger::set_sink(move |line| {

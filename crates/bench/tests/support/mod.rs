@@ -1,8 +1,6 @@
 //! A net in memory, for ranks that are threads: it keeps the rules of the API and fails if the host breaks one.
 #![allow(dead_code, reason = "no test needs all of it")]
 
-use railweave_abi::ProfilerCallback;
-use railweave_abi::profiler::EventCall;
 use railweave_bench::bootstrap::{Event, Link, Relay};
 use railweave_bench::communicator::{Mode, Settings};
 use railweave_bench::{Communicator, CommunicatorError};
@@ -10,7 +8,7 @@ use railweave_nccl_host::net::{
     Comm, Handle, ListenComm, MAX_PARTS, NetApi, NetError, Part, ProfilerHandle, Properties, RecvComm, Registration,
     Request, SendComm,
 };
-use railweave_nccl_host::profiler::{CommunicatorInfo, ProfilerPlugin};
+use railweave_nccl_host::profiler::{CommunicatorInfo, EventCall, ProfilerCallback, ProfilerPlugin};
 use railweave_patience::until;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
@@ -120,12 +118,12 @@ fn failed(call: &'static str, what: &'static str) -> NetError {
 }
 
 impl Loopback {
-    /// Starts the event of a request, and returns its handle.
+    /// Starts the event of a request, and returns its handle. The kind of network is one that NCCL does not know.
     fn start_event(&self, profiler: ProfilerHandle) -> *mut c_void {
         let mut event = null_mut();
         if let Some(callback) = self.0.callback.filter(|_| profiler != ProfilerHandle::NONE) {
             // SAFETY: the host keeps the step in place while the request is outstanding.
-            let _ = unsafe { callback(&raw mut event, EventCall::START.0, profiler.pointer(), 0x1_0001, null_mut()) };
+            let _ = unsafe { callback(&raw mut event, EventCall::START.0, profiler.pointer(), 0x3_0001, null_mut()) };
         }
         event
     }

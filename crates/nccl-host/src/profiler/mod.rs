@@ -5,10 +5,10 @@
 //! and direction, and its steps. The handle of a step goes to the net plugin, which reports its own events below it
 //! through the callback that [`Plugin::init_with`](crate::Plugin::init_with) gives it.
 //!
-//! As in NCCL, an event starts if its own bit in the mask is set or that of any kind below it; all results are ignored;
-//! an event that was not started has no handle, and is neither changed nor stopped. Each version of the interface gets
-//! the events and states of the NCCL that brought it: v1 to v3 the states of a proxy's operation, and v1 to v4 the
-//! group as the parent of an operation.
+//! As in NCCL, all communicators share the mask; an event starts if its own bit in the mask is set or that of any kind
+//! below it; all results are ignored; an event that was not started has no handle, and is neither changed nor stopped.
+//! Each version of the interface gets the events and states of the NCCL that brought it: v1 to v3 the states of a
+//! proxy's operation, and v1 to v4 the group as the parent of an operation.
 
 mod call;
 mod callback;
@@ -24,6 +24,8 @@ pub use describe::{Coll, CollCall, P2p, P2pCall};
 pub use names::{Algorithm, DataType, Function, Protocol};
 pub use op::{Direction, Op, OpShape};
 pub use plugin::{ProfilerError, ProfilerPlugin};
+pub use railweave_abi::ProfilerCallback;
+pub use railweave_abi::profiler::EventCall;
 pub use started::{CommunicatorInfo, Profiler};
 
 pub(crate) use callback::without_profiler;

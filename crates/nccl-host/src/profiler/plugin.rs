@@ -9,8 +9,8 @@ use railweave_abi::profiler::PROFILER_SYMBOLS;
 use railweave_abi::{NcclResult, ProfilerCallback};
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicI32;
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// A loaded profiler; its code stays in memory while this, a [`Profiler`](super::Profiler) of it or a
 /// [`LoadedNet`](crate::LoadedNet) with its callback exists.
@@ -25,8 +25,9 @@ pub(crate) struct Inner {
     place: Place,
     pub(super) table: Table,
     name: String,
-    /// The masks of all communicators. They stay, because NCCL's mask does too, and a profiler may change it later.
-    masks: Mutex<Vec<Arc<AtomicI32>>>,
+    /// The mask of the wanted events. All communicators share it, as in NCCL: its example profiler writes it in the
+    /// first `init` of the process only. The profiler may change it at any time.
+    pub(super) mask: AtomicI32,
     path: PathBuf,
     versions: Vec<u32>,
     /// Loaded while every pointer of the profiler is in use; `None` if the library stays loaded forever.
@@ -37,13 +38,6 @@ impl Inner {
     /// Returns the callback that passes the events of a net plugin to this profiler.
     pub(crate) fn callback(&self) -> ProfilerCallback {
         self.place.callback()
-    }
-
-    /// Returns a new mask, which lives as long as this.
-    pub(super) fn new_mask(&self) -> Arc<AtomicI32> {
-        let mask = Arc::new(AtomicI32::new(0));
-        self.masks.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&mask));
-        mask
     }
 
     pub(super) fn failed(&self, call: &'static str, code: NcclResult) -> ProfilerError {
@@ -120,8 +114,8 @@ impl ProfilerPlugin {
         let Some(place) = Place::take(table) else {
             return Err(LoadError::TooManyProfilers { path, limit: MAX_PROFILERS });
         };
-        let masks = Mutex::default();
-        Ok(Self { inner: Arc::new(Inner { place, table, name, masks, path, versions, _library: library }) })
+        let mask = AtomicI32::new(0);
+        Ok(Self { inner: Arc::new(Inner { place, table, name, mask, path, versions, _library: library }) })
     }
 
     /// Returns the callback that net plugins get, for a test's substitute for one. It does nothing once the profiler is

@@ -7,7 +7,7 @@ use railweave_abi::profiler::EventType;
 use std::ffi::{CString, c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::Ordering;
 
 /// A communicator, as a profiler sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,8 +29,6 @@ pub struct CommunicatorInfo {
 pub struct Profiler {
     plugin: Arc<Inner>,
     context: *mut c_void,
-    /// The mask, which the profiler may change at any time.
-    mask: Arc<AtomicI32>,
     info: CommunicatorInfo,
     /// True once `finalize` was called, or while there is nothing to finalize.
     finalized: bool,
@@ -49,13 +47,12 @@ impl ProfilerPlugin {
     pub fn init(&self, info: CommunicatorInfo) -> Result<Profiler, ProfilerError> {
         self.inner.complete()?;
         let plugin = Arc::clone(&self.inner);
-        let mask = plugin.new_mask();
-        let mut profiler = Profiler { plugin, context: null_mut(), mask, info, finalized: true };
+        let mut profiler = Profiler { plugin, context: null_mut(), info, finalized: true };
         let CommunicatorInfo { comm_id, hosts, ranks, rank, .. } = profiler.info;
         let name = profiler.info.name.as_ref().map_or(null(), |name| name.as_ptr());
         let args = InitArgs { comm_id, name, hosts, ranks, rank };
-        // SAFETY: the plugin keeps the mask as long as it is loaded; the name lives as long as the profiler.
-        let code = unsafe { self.inner.table.init(&raw mut profiler.context, profiler.mask.as_ptr(), args) };
+        // SAFETY: the mask stays in place as long as the profiler is loaded; the name lives as long as this.
+        let code = unsafe { self.inner.table.init(&raw mut profiler.context, self.inner.mask.as_ptr(), args) };
         if !code.is_success() {
             return Err(self.inner.failed("init", code));
         }
@@ -65,10 +62,10 @@ impl ProfilerPlugin {
 }
 
 impl Profiler {
-    /// Returns the mask of the events that the profiler wants now.
+    /// Returns the mask of the events that the profiler wants now, in all communicators.
     #[must_use]
     pub fn mask(&self) -> i32 {
-        self.mask.load(Ordering::Relaxed)
+        self.plugin.mask.load(Ordering::Relaxed)
     }
 
     /// Returns the communicator's description.

@@ -6,6 +6,7 @@ pub(crate) mod rank;
 mod recorder;
 mod slowed;
 mod steered;
+mod traced;
 
 use crate::device::Fuse;
 use crate::job::Part;
@@ -24,7 +25,9 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use traced::Traces;
 
 /// Arguments of `railweave demo`.
 #[derive(Args, Clone, Debug)]
@@ -50,13 +53,17 @@ pub(crate) struct Arguments {
     /// Takes a rail away in the middle of the data, gives it back, and shows the traffic of each rail before, meanwhile
     /// and afterwards. As root its link goes down; otherwise its sockets are closed, which =sockets asks for too
     #[arg(long, value_name = "WAY", value_enum, num_args = 0..=1, require_equals = true)]
-    #[arg(conflicts_with_all = ["shape", "ranks", "rails", "rank_command", "nccl", "fuse"])]
+    #[arg(conflicts_with_all = ["ranks", "rails", "rank_command", "nccl", "fuse", "seconds", "steer"])]
     pull: Option<Option<Way>>,
     /// With --pull: the time for which the rail is away, such as 500ms
     #[arg(long, value_name = "TIME", value_parser = span::away, default_value = "2s", requires = "pull")]
     away: Duration,
     #[command(flatten)]
     watch: WatchArguments,
+    /// Traces the ranks (docs/tracing.md), and makes a file of it for a viewer: *.pftrace for Perfetto's, *.json for
+    /// Chrome's
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// With --shape: the time of the traffic [default: 10, or 5 more than the last --then]
     #[arg(long, value_name = "SECONDS", requires = "shape")]
     seconds: Option<f64>,
@@ -133,6 +140,8 @@ impl<'a> Results<'a> {
 /// The shortest time between two lines of progress if there is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
 
+/// The size of the whole data of each collective if the user slows the rails, and has one pulled.
+const SLOWED_BYTES: usize = 16 << 20;
 /// The speeds of the rails that the demo slows on its own, in Mbit/s.
 const SLOWED: &str = "80,20";
 /// The time of the traffic on them.
@@ -144,7 +153,18 @@ const TIME_AFTER_CHANGE: Duration = Duration::from_secs(5);
 
 /// Runs the demo; returns an error if any result is wrong.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let Some(course) = arguments.watch.course()? else { return collectives(arguments) };
+    let Some(file) = &arguments.trace else { return demonstrate(arguments) };
+    let traces = Traces::prepare(file)?;
+    let network = arguments.network.traced(traces.folder());
+    demonstrate(&Arguments { network, ..arguments.clone() })?;
+    say(arguments.json, traces.finish()?)?;
+    Ok(())
+}
+
+/// Runs the demo, traced or not.
+fn demonstrate(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    let course = arguments.watch.course()?;
+    let Some(course) = course.filter(|_| arguments.pull.is_none()) else { return collectives(arguments) };
     let seconds = arguments.seconds.unwrap_or_else(|| match course.last_change() {
         Duration::ZERO => SHAPE_TIME.as_secs_f64(),
         last => (last + TIME_AFTER_CHANGE).as_secs_f64(),
@@ -184,7 +204,13 @@ fn slowed_part(arguments: &Arguments) -> Result<Option<slowed::Outcome>, Box<dyn
 
 /// Runs the collectives, and then the part on slowed rails.
 fn collectives(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let bytes = arguments.bytes.map_or(if arguments.quick { 64 << 20 } else { 1 << 30 }, |size| size.0);
+    let course = arguments.watch.course()?;
+    let usual = match &course {
+        Some(_) => SLOWED_BYTES,
+        None if arguments.quick => 64 << 20,
+        None => 1 << 30,
+    };
+    let bytes = arguments.bytes.map_or(usual, |size| size.0);
     for (name, size) in [("--bytes", bytes), ("--bucket", arguments.bucket.0)] {
         if size == 0 {
             return Err(format!("{name} 0 is not possible; allowed: 1 and more, such as 25MiB").into());
@@ -194,15 +220,17 @@ fn collectives(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let mut pulling = None;
     let mut network_arguments = arguments.network.clone();
     if let Some(way) = arguments.pull {
-        let (network, made) = Pulling::prepare(&arguments.network, (way, arguments.away), ranks, arguments.json)?;
+        let wanted = (way, arguments.away, course.as_ref());
+        let (network, made) = Pulling::prepare(&arguments.network, wanted, ranks, arguments.json)?;
         (network_arguments, pulling) = (network, Some(made));
     }
     let (network, bucket, direct) = (network_arguments.network()?, arguments.bucket.0, arguments.direct);
-    let (fuse, every) = (arguments.fuse.clone(), arguments.watch.every(false));
+    let (fuse, every) = (arguments.fuse.clone(), arguments.watch.every(course.is_some()));
     let job = Job { network, bytes, bucket, direct, fuse, every, pull: pulling.as_ref().map(Pulling::job) };
     let begin = Instant::now();
     let processes = network_arguments.spawn(ranks, Part::Demo, &job)?;
-    let mut watch = Watch::new(arguments.json, None);
+    let slowed = pulling.as_ref().and_then(Pulling::slowed).zip(course);
+    let mut watch = Watch::new(arguments.json, slowed);
     let mut progress = Progress::new(bytes * OPERATIONS.len() * ranks);
     let mut summaries: Vec<Option<Summary>> = (0..ranks).map(|_| None).collect();
     let result = network_arguments.supervise(processes, |rank, body| {

@@ -8,6 +8,7 @@ use crate::network::NetworkArguments;
 use crate::output::{print, table};
 use crate::over_time::say;
 use crate::relay::{LOOPBACK, Relay};
+use crate::shape::Course;
 use crate::size::Size;
 use clap::ValueEnum;
 use serde::Serialize;
@@ -88,15 +89,24 @@ impl Pulling {
     /// If they cannot be made: the reason.
     pub(crate) fn prepare(
         network: &NetworkArguments,
-        (way, away): (Option<Way>, Duration),
+        (way, away, course): (Option<Way>, Duration, Option<&Course>),
         ranks: usize,
         json: bool,
     ) -> Result<(NetworkArguments, Self), String> {
-        let links = match way {
-            Some(Way::Sockets) => None,
-            Some(Way::Link) => Some(Namespaces::unslowed(RAILS)?),
-            None if !is_root() => None,
-            None => match Namespaces::unslowed(RAILS) {
+        let links = match (way, course) {
+            (Some(Way::Sockets), Some(_)) => {
+                return Err(
+                    "--shape with --pull=sockets is not possible; allowed: --pull, which takes a link down".into()
+                );
+            }
+            (_, Some(course)) if course.first.speeds().len() <= PULLED => {
+                return Err("--shape with --pull needs two speeds or more, such as 80,20".into());
+            }
+            (_, Some(course)) => Some(Namespaces::make(course)?),
+            (Some(Way::Sockets), None) => None,
+            (Some(Way::Link), None) => Some(Namespaces::unslowed(RAILS)?),
+            (None, None) if !is_root() => None,
+            (None, None) => match Namespaces::unslowed(RAILS) {
                 Ok(namespaces) => Some(namespaces),
                 Err(reason) => {
                     say(json, format!("No cables of their own: {reason}.")).map_err(|error| error.to_string())?;
@@ -115,6 +125,14 @@ impl Pulling {
         let pulling = Self { cables, away, json, begin: None, events: Events::default(), error: None };
         say(json, pulling.title()).map_err(|error| error.to_string())?;
         Ok((network, pulling))
+    }
+
+    /// Returns the namespaces whose cables may be slowed.
+    pub(crate) fn slowed(&self) -> Option<Arc<Namespaces>> {
+        match &self.cables {
+            Cables::Links(namespaces) => Some(Arc::clone(namespaces)),
+            Cables::Relays(_) => None,
+        }
     }
 
     /// Returns the part of the ranks' job.

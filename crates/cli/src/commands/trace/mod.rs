@@ -92,7 +92,31 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         Some(format) => format,
         None => Format::of(path)?,
     };
-    let timeline = timeline(&arguments.sources, arguments.run)?;
+    match make(&arguments.sources, (path, format), arguments.run)? {
+        Some(sentence) => Ok(print(sentence)?),
+        None => Ok(()),
+    }
+}
+
+/// Makes a file for a viewer of all traces in a folder, in the format that its ending says. Returns a sentence about
+/// it.
+pub(crate) fn make_file(folder: &Path, path: &Path) -> Result<String, Box<dyn Error>> {
+    let made = make(&[folder.to_owned()], (path, Format::of(path)?), Choice::All)?;
+    Ok(made.unwrap_or_default())
+}
+
+/// Returns an error if the ending of a path says no format.
+pub(crate) fn check_ending(path: &Path) -> Result<(), String> {
+    Format::of(path).map(|_| ())
+}
+
+/// Makes a file. Returns a sentence about it, unless it is standard output.
+fn make(
+    sources: &[PathBuf],
+    (path, format): (&Path, Format),
+    choice: Choice,
+) -> Result<Option<String>, Box<dyn Error>> {
+    let timeline = timeline(sources, choice)?;
     let mut target = Target::new(path)?;
     let written = match format {
         Format::Perfetto => write_perfetto(&timeline, &mut target),
@@ -102,14 +126,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         format!("{} cannot be written: {error}; try a folder with more room, or --output - for a pipe", shown(path))
     })?;
     if path == Path::new("-") {
-        return Ok(());
+        return Ok(None);
     }
     let viewer = match format {
         Format::Perfetto => "https://ui.perfetto.dev",
         Format::Chrome => "chrome://tracing",
     };
-    print(printable(&format!("{}: {}; open it in {viewer}", path.display(), people::extent(&timeline))))?;
-    Ok(())
+    Ok(Some(printable(&format!("{}: {}; open it in {viewer}", path.display(), people::extent(&timeline)))))
 }
 
 impl Format {

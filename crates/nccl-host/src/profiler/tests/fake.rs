@@ -23,12 +23,12 @@ pub(super) struct Habits {
     pub(super) init: NcclResult,
     /// True if `init` writes a context.
     pub(super) context: bool,
-    /// True if events get handles.
-    pub(super) handles: bool,
+    /// The mask of the kinds whose events get handles.
+    pub(super) handles: c_int,
 }
 
 impl Habits {
-    pub(super) const ALL: Self = Self { mask: 0xffff, init: OK, context: true, handles: true };
+    pub(super) const ALL: Self = Self { mask: 0xffff, init: OK, context: true, handles: 0xffff };
 }
 
 thread_local! {
@@ -122,7 +122,7 @@ unsafe fn begin(
         *count
     });
     let handle = std::ptr::without_provenance_mut(kind.trailing_zeros() as usize * 256 + count);
-    if HABITS.get().handles {
+    if HABITS.get().handles & kind as c_int != 0 {
         // SAFETY: the caller promises it.
         unsafe { *event = handle };
     }

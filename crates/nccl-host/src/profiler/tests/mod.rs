@@ -5,8 +5,7 @@ mod fake;
 use super::*;
 use crate::net::ProfilerHandle;
 use fake::{Habits, calls, change_mask, load, start};
-use railweave_abi::ProfilerCallback;
-use railweave_abi::profiler::{EventCall, EventType, v6};
+use railweave_abi::profiler::{EventType, v6};
 use std::ffi::c_void;
 use std::path::Path;
 use std::ptr::{from_ref, null_mut};
@@ -167,7 +166,7 @@ fn every_version_gets_its_own_events_and_states_in_order() {
         let profiler = start(&plugin, Habits::ALL).unwrap();
         let init = if version <= 3 { "init" } else { "init world c0 hosts 2 rank 3 of 8 true" };
         assert_eq!(calls(), [init]);
-        play(&profiler, plugin.shared().callback());
+        play(&profiler, plugin.callback());
         let expected = STORY.iter().filter(|(versions, _)| versions.contains(&version)).map(|(_, call)| {
             // Steps of v1 to v3 have no arguments.
             let step = call.starts_with("record step") && version <= 3;
@@ -203,7 +202,7 @@ fn an_event_starts_if_any_kind_below_it_is_wanted() {
         let plugin = load(6);
         let profiler = start(&plugin, Habits { mask: wanted.bit(), ..Habits::ALL }).unwrap();
         calls();
-        play(&profiler, plugin.shared().callback());
+        play(&profiler, plugin.callback());
         let calls = calls();
         let starts = calls.iter().filter_map(|call| call.strip_prefix("start ")?.split(' ').next());
         let names: Vec<_> = starts.map(|name| name.trim_end_matches(|c: char| c.is_ascii_digit())).collect();
@@ -218,16 +217,25 @@ fn an_event_starts_if_any_kind_below_it_is_wanted() {
 #[test]
 fn events_without_handles_are_not_changed_nor_stopped_but_those_of_net_plugins_are() {
     let plugin = load(7);
-    let profiler = start(&plugin, Habits { handles: false, ..Habits::ALL }).unwrap();
-    play(&profiler, plugin.shared().callback());
+    let profiler = start(&plugin, Habits { handles: 0, ..Habits::ALL }).unwrap();
+    play(&profiler, plugin.callback());
     let others: Vec<_> = calls().into_iter().filter(|call| !call.starts_with("start")).collect();
     assert_eq!(others, ["init world c0 hosts 2 rank 3 of 8 true", "record - 21 210", "stop -"]);
+
+    // Steps of an operation without a handle have an end, but no states.
+    let handles = Habits::ALL.handles & !EventType::PROXY_OP.bit();
+    let profiler = start(&plugin, Habits { handles, ..Habits::ALL }).unwrap();
+    play(&profiler, plugin.callback());
+    let of_step = |call: &String| call.split(' ').nth(1).is_some_and(|event| event.starts_with("step"));
+    let steps: Vec<_> = calls().into_iter().filter(of_step).collect();
+    assert_eq!(steps, ["start step0 under - rank 3: 8", "stop step0", "start step1 under - rank 3: 0", "stop step1"]);
 }
 
 #[test]
-fn a_new_mask_holds_from_the_next_call_on() {
+fn a_new_mask_holds_for_all_communicators_from_the_next_call_on() {
     let plugin = load(6);
-    let profiler = start(&plugin, Habits { mask: EventType::GROUP_API.bit(), ..Habits::ALL }).unwrap();
+    let habits = Habits { mask: EventType::GROUP_API.bit(), ..Habits::ALL };
+    let (profiler, other) = (start(&plugin, habits).unwrap(), start(&plugin, habits).unwrap());
     let call = profiler.call();
     calls();
     change_mask(EventType::NET_PLUGIN.bit());
@@ -235,9 +243,9 @@ fn a_new_mask_holds_from_the_next_call_on() {
     let coll = call.coll(group.parent(), group.parent(), &coll());
     let op = call.proxy_op(coll.parent(), shape(Direction::Send));
     op.start_step(0);
-    assert!(report(plugin.shared().callback(), op.handle(0)).is_null(), "the start left the handle alone");
+    assert!(report(plugin.callback(), op.handle(0)).is_null(), "the start left the handle alone");
     assert_eq!(calls(), ["record - 21 210", "stop -"]);
-    assert_eq!((call.mask(), profiler.call().mask()), (1 << 8, 1 << 7));
+    assert_eq!((call.mask(), profiler.call().mask(), other.mask()), (1 << 8, 1 << 7, 1 << 7));
 }
 
 #[test]

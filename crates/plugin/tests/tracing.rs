@@ -1,0 +1,454 @@
+//! The trace of a process: what its files say of connections, messages and NCCL's events, and what they hold after a
+//! crash.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Read;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use common::{Pair, TWO_RAILS, alone, each, library, load, noise, run_dir, until, warnings, warnings_with, with_peer};
+use railweave_nccl_host::net::NetApi;
+use railweave_nccl_host::profiler::{
+    Algorithm, Coll, CommunicatorInfo, DataType, Direction, Function, OpShape, P2p, ProfilerPlugin, Protocol,
+};
+use railweave_trace::{Frame, Kind, RECORD_BYTES, Record, TraceFile, What, is_trace};
+
+const BIG: usize = 4 << 20;
+
+/// Returns the folder of this scenario's traces.
+fn dir() -> PathBuf {
+    run_dir().with_file_name("traces")
+}
+
+/// Sets the folder of traces, before a plugin starts.
+fn trace() {
+    // SAFETY: this is the only thread of the scenario that reads or writes the environment by now.
+    unsafe { std::env::set_var("RAILWEAVE_TRACE", dir()) };
+}
+
+fn files() -> Vec<TraceFile> {
+    let Ok(entries) = fs::read_dir(dir()) else { return Vec::new() };
+    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(paths.iter().all(|path| is_trace(&path.display().to_string())), "{paths:?}");
+    paths.iter().map(|path| TraceFile::read(&fs::read(path).unwrap()).unwrap()).collect()
+}
+
+fn file() -> TraceFile {
+    let [file] = <[TraceFile; 1]>::try_from(files()).expect("one process has one file");
+    assert_eq!(file.rest_bytes, 0);
+    file
+}
+
+/// Returns the records of all threads. The file knows each thread before its first ones, and has lost none.
+fn records(file: &TraceFile) -> Vec<Record> {
+    let (mut threads, mut records) = (BTreeSet::new(), Vec::new());
+    for frame in &file.frames {
+        match frame {
+            Frame::Thread(thread) => assert!(threads.insert(thread.number), "{thread:?}"),
+            Frame::Records(of_thread) => {
+                assert!(threads.contains(&of_thread.thread) && of_thread.lost == 0);
+                let (all, rest) = of_thread.bytes.as_chunks::<RECORD_BYTES>();
+                assert!(rest.is_empty());
+                records.extend(all.iter().map(|bytes| Record::of(Record::words_in(bytes)).expect("a known record")));
+            }
+            _ => {}
+        }
+    }
+    records.sort_by_key(|record| record.at_ns);
+    records
+}
+
+fn names(file: &TraceFile) -> BTreeMap<u16, String> {
+    let name = |frame: &Frame| match frame {
+        Frame::Name(name) => Some((u16::try_from(name.number).unwrap(), name.text.clone())),
+        _ => None,
+    };
+    file.frames.iter().filter_map(name).collect()
+}
+
+#[test]
+fn a_trace_has_the_connections_of_a_process_and_each_message_with_its_rails() {
+    alone(&[TWO_RAILS], || {
+        trace();
+        let plugin = load(None);
+        let net = plugin.init(1, None).unwrap();
+        let pair = Pair::open(&net, &net, 0);
+        let sizes = [BIG, 8, 0, BIG / 2];
+        for (seed, bytes) in sizes.into_iter().enumerate() {
+            pair.exchange(seed as u64, bytes);
+        }
+        let counted: u64 = plugin.rail_counters().unwrap().iter().map(|rail| rail.data_bytes).sum();
+        pair.close();
+        net.finalize().unwrap();
+        let file = file();
+        assert_eq!((file.process.pid, file.process.part), (std::process::id(), 0));
+        assert!(file.process.wall_ns > 0 && file.process.id.len() == 16);
+
+        let connections: Vec<_> = file
+            .frames
+            .iter()
+            .filter_map(|frame| match frame {
+                Frame::Connection(connection) => Some((connection.number, connection.sends)),
+                _ => None,
+            })
+            .collect();
+        let (sender, receiver) = match connections[..] {
+            [(one, true), (other, false)] | [(other, false), (one, true)] => (one, other),
+            _ => panic!("one end sends, the other receives: {connections:?}"),
+        };
+        let rails = |number: u32| {
+            let rail = |frame: &Frame| match frame {
+                Frame::Rail(rail) if rail.connection == number => Some(rail.local.clone()),
+                _ => None,
+            };
+            file.frames.iter().filter_map(rail).collect::<Vec<_>>()
+        };
+        assert_eq!(rails(sender), ["127.0.0.1", "127.0.0.2"]);
+        let ends = |of: fn(&Frame) -> Option<u32>| file.frames.iter().filter_map(of).collect::<BTreeSet<_>>();
+        let both = BTreeSet::from([sender, receiver]);
+        assert_eq!(ends(|frame| if let Frame::Ended(ended) = frame { Some(ended.connection) } else { None }), both);
+        assert_eq!(ends(|frame| if let Frame::Setup(setup) = frame { setup.connection } else { None }), both);
+        let sampled: u64 = file
+            .frames
+            .iter()
+            .filter_map(|frame| if let Frame::Sample(sample) = frame { Some(&sample.rails) } else { None })
+            .flatten()
+            .filter(|rail| rail.connection == sender)
+            .map(|rail| ((rail.connection, rail.number), rail.sent))
+            .collect::<BTreeMap<_, _>>()
+            .values()
+            .sum();
+        assert!(sampled <= counted, "{sampled} of {counted}");
+
+        let records = records(&file);
+        let begun = |connection: u32| {
+            let begin = |record: &Record| match record.what {
+                What::SendBegin { connection: its, bytes, .. } if its == connection => Some(bytes),
+                _ => None,
+            };
+            records.iter().filter_map(begin).collect::<Vec<_>>()
+        };
+        assert_eq!(begun(sender), sizes.map(|bytes| bytes as u64));
+        assert_eq!(begun(receiver), [0; 0]);
+        // Each request of either end has its parts, each of which ends once, before the request does.
+        for connection in [sender, receiver] {
+            for (number, size) in (1..).zip(sizes) {
+                let of_request: Vec<_> = records
+                    .iter()
+                    .filter_map(|record| match record.what {
+                        What::PieceBegin { connection: its, rail, request, bytes }
+                            if (its, request) == (connection, number) =>
+                        {
+                            Some(("begin", rail, bytes))
+                        }
+                        What::PieceEnd { connection: its, rail, request } if (its, request) == (connection, number) => {
+                            Some(("end", rail, 0))
+                        }
+                        What::RequestEnd { connection: its, request, bytes }
+                            if (its, request) == (connection, number) =>
+                        {
+                            Some(("done", 0, bytes))
+                        }
+                        _ => None,
+                    })
+                    .collect();
+                let (last, parts) = of_request.split_last().expect("it has records");
+                assert_eq!(*last, ("done", 0, size as u64));
+                let rails = |kind: &str| {
+                    let rail = |(its, rail, _): &(&str, u8, u64)| (*its == kind).then_some(*rail);
+                    let rails: Vec<u8> = parts.iter().filter_map(rail).collect();
+                    assert_eq!(rails.len(), if size > 1 << 20 { 2 } else { 1 }, "{parts:?}");
+                    rails.into_iter().collect::<BTreeSet<_>>()
+                };
+                assert_eq!(rails("begin"), rails("end"));
+                let bytes: u64 = parts.iter().map(|(_, _, bytes)| bytes).sum();
+                assert_eq!(bytes, if connection == sender { size as u64 } else { 0 });
+            }
+        }
+        let traced: u64 = records
+            .iter()
+            .filter_map(|record| if let What::PieceBegin { bytes, .. } = record.what { Some(bytes) } else { None })
+            .sum();
+        assert_eq!(traced, counted, "the rails' own counters say the same");
+        assert!(warnings().is_empty());
+    });
+}
+
+#[test]
+fn a_send_that_waits_for_its_receive_says_for_how_long() {
+    alone(&[TWO_RAILS], || {
+        trace();
+        let net = load(None).init(1, None).unwrap();
+        let pair = Pair::open(&net, &net, 0);
+        let (from, to) = (pair.outgoing(&noise(1, 100)), pair.incoming(100));
+        assert!(pair.try_isend(&from, 100, 0).unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(50));
+        let recv = pair.irecv(&[to.part(0)]);
+        let send = pair.isend(&from, 100, 0);
+        pair.finish(&[send], &[recv]);
+        pair.close();
+        net.finalize().unwrap();
+        let waits: Vec<_> = records(&file())
+            .into_iter()
+            .filter_map(|record| if let What::CtsWait { for_ns, .. } = record.what { Some(for_ns) } else { None })
+            .collect();
+        assert!(matches!(waits[..], [for_ns] if (50_000_000..5_000_000_000).contains(&for_ns)), "{waits:?}");
+    });
+}
+
+#[test]
+fn every_version_of_the_profiler_puts_collectives_and_steps_above_the_rails() {
+    each(
+        &[1, 2, 3, 4, 5, 6, 7],
+        |_| vec![TWO_RAILS],
+        |version| {
+            trace();
+            let plugin = load(None);
+            let loaded = ProfilerPlugin::load(&library(), Some(*version)).unwrap();
+            assert_eq!((loaded.name(), loaded.versions()), ("Railweave", &[7, 6, 5, 4, 3, 2, 1][..]));
+            let net = plugin.init_with(7, None, Some(&loaded)).unwrap();
+            let name = Some(c"training".to_owned());
+            let profiler = loaded.init(CommunicatorInfo { name, comm_id: 7, hosts: 2, ranks: 4, rank: 3 }).unwrap();
+            assert_ne!(profiler.mask(), 0);
+            let pair = Pair::open(&net, &net, 0);
+            let (from, to) = (pair.outgoing(&noise(1, BIG)), pair.incoming(BIG));
+            let call = profiler.call();
+            let group = call.group();
+            let coll = Coll {
+                sequence: 41,
+                function: Function::ALL_REDUCE,
+                input: std::ptr::null_mut(),
+                output: std::ptr::null_mut(),
+                count: 1000,
+                root: 0,
+                data_type: DataType::FLOAT32,
+                channels: 1,
+                warps: 0,
+                algorithm: Algorithm::RING,
+                protocol: Protocol::SIMPLE,
+            };
+            let group_api = call.group_api(false, 1);
+            let coll = call.coll(group.parent(), group_api.parent(), &coll);
+            let p2p = P2p {
+                function: Function::SEND,
+                buffer: std::ptr::null_mut(),
+                data_type: DataType::FLOAT32,
+                count: 5,
+                peer: 2,
+                channels: 1,
+            };
+            call.p2p(group.parent(), group_api.parent(), &p2p).stop();
+            let shape =
+                |direction| OpShape { channel: 2, peer: 1, steps: 1, chunk_bytes: BIG, direction, in_flight: 1 };
+            let mut sends = call.proxy_op(coll.parent(), shape(Direction::Send));
+            let mut receives = call.proxy_op(coll.parent(), shape(Direction::Receive));
+            coll.stop();
+            sends.start_step(0);
+            receives.start_step(0);
+            for _ in 0..1000 {
+                sends.send_peer_wait(0);
+            }
+            let recv = until("room", || {
+                // SAFETY: the buffers last until the requests are done.
+                unsafe { net.irecv_profiled(&pair.recv, &[to.part(0)], false, &[receives.handle(0)]) }.unwrap()
+            });
+            let send = until("a receive", || {
+                let (start, registration) = (from.start(), from.registration());
+                // SAFETY: as above.
+                unsafe { net.isend_profiled(&pair.send, start, BIG, 0, registration, sends.handle(0)) }.unwrap()
+            });
+            pair.finish(&[send], &[recv]);
+            sends.stop_step(0);
+            receives.stop_step(0);
+            drop((sends, receives));
+            group.stop();
+            group_api.stop();
+            pair.close();
+            profiler.finalize().unwrap();
+            net.finalize().unwrap();
+
+            let file = file();
+            let (records, names) = (records(&file), names(&file));
+            let mut events = BTreeMap::new();
+            for (place, record) in records.iter().enumerate() {
+                if let What::EventBegin { event, parent, kind, number } = record.what {
+                    let ends = records.iter().filter(|other| other.what == What::EventEnd { event }).count();
+                    assert!(events.insert(event, (kind, parent, number, place)).is_none());
+                    assert!(ends == 1 || kind == Kind::ProxyOp, "{kind:?} ends {ends} times");
+                }
+            }
+            let of_kind = |kind: Kind| {
+                let its: Vec<_> =
+                    events.iter().filter(|(_, event)| event.0 == kind).map(|(number, _)| *number).collect();
+                its
+            };
+            let [coll] = of_kind(Kind::Coll)[..] else { panic!("one collective: {events:?}") };
+            let facts = |event: u64| records[events[&event].3 + 1].what;
+            let What::Coll(facts_of_coll) = facts(coll) else { panic!("{:?}", facts(coll)) };
+            let text = |number: u16| names[&number].as_str();
+            assert_eq!((text(facts_of_coll.function), facts_of_coll.count), ("AllReduce", 1000));
+            assert_eq!((text(facts_of_coll.datatype), text(facts_of_coll.algorithm)), ("ncclFloat32", "RING"));
+            assert_eq!((text(facts_of_coll.protocol), facts_of_coll.sequence), ("SIMPLE", 41));
+            let [p2p] = of_kind(Kind::P2p)[..] else { panic!("one send: {events:?}") };
+            let What::P2p(facts_of_p2p) = facts(p2p) else { panic!("{:?}", facts(p2p)) };
+            assert_eq!((text(facts_of_p2p.function), facts_of_p2p.peer, facts_of_p2p.count), ("Send", 2, 5));
+            let ops = of_kind(Kind::ProxyOp);
+            assert_eq!(ops.len(), 2);
+            for op in &ops {
+                assert_eq!(events[op].1, coll, "the collective is above");
+                let What::Op(facts) = facts(*op) else { panic!("{:?}", facts(*op)) };
+                assert_eq!((facts.channel, facts.peer, facts.steps, facts.chunk), (2, 1, 1, BIG as u32));
+                assert_eq!(facts.pid, std::process::id());
+            }
+            let steps = of_kind(Kind::ProxyStep);
+            assert_eq!(steps.iter().map(|step| events[step].1).collect::<BTreeSet<_>>(), ops.into_iter().collect());
+            let belong: BTreeSet<u64> = records
+                .iter()
+                .filter_map(|record| if let What::Belongs { event, .. } = record.what { Some(event) } else { None })
+                .collect();
+            // Events of net plugins came with v3.
+            assert_eq!(belong, if *version < 3 { BTreeSet::new() } else { steps.into_iter().collect() });
+            assert_eq!(of_kind(Kind::GroupApi).len(), usize::from(*version >= 5));
+            let states = records.iter().filter(|record| matches!(record.what, What::State { .. })).count();
+            assert!((1..20).contains(&states), "a state that is repeated is noted once: {states}");
+            let communicator = file.frames.iter().find_map(|frame| match frame {
+                Frame::Communicator(communicator) => Some(communicator.clone()),
+                _ => None,
+            });
+            let communicator = communicator.expect("there is one");
+            assert_eq!(events[&coll].2, communicator.number);
+            let expected = if *version < 4 { (0, "", None) } else { (7, "training", Some(3)) };
+            assert_eq!((communicator.id, communicator.name.as_str(), communicator.rank), expected);
+        },
+    );
+}
+
+#[test]
+fn without_the_setting_the_profiler_sleeps_and_there_is_neither_a_thread_nor_a_file() {
+    alone(&[TWO_RAILS], || {
+        let plugin = load(None);
+        let loaded = ProfilerPlugin::load(&library(), None).unwrap();
+        let net = plugin.init_with(7, None, Some(&loaded)).unwrap();
+        let profiler = loaded.init(CommunicatorInfo::default()).unwrap();
+        assert_eq!(profiler.mask(), 0);
+        let pair = Pair::open(&net, &net, 0);
+        pair.exchange(1, BIG);
+        let names = fs::read_dir("/proc/self/task").unwrap().map(|task| {
+            let path = task.unwrap().path().join("comm");
+            fs::read_to_string(path).unwrap_or_default()
+        });
+        let names: Vec<_> = names.collect();
+        assert!(names.iter().any(|name| name.starts_with("railweave")), "{names:?}");
+        assert!(!names.iter().any(|name| name.starts_with("railweave-trace")), "{names:?}");
+        pair.close();
+        assert!(!dir().exists());
+    });
+}
+
+#[test]
+fn the_profiler_traces_a_process_that_uses_another_network() {
+    alone(&[TWO_RAILS], || {
+        trace();
+        let loaded = ProfilerPlugin::load(&library(), None).unwrap();
+        let profiler = loaded.init(CommunicatorInfo { ranks: 2, ..CommunicatorInfo::default() }).unwrap();
+        assert_ne!(profiler.mask(), 0);
+        profiler.call().group().stop();
+        profiler.finalize().unwrap();
+        assert_eq!(records(&file()).len(), 2, "its begin and its end");
+    });
+}
+
+#[test]
+fn a_process_that_is_killed_leaves_what_happened_up_to_a_second_before() {
+    with_peer(
+        &[TWO_RAILS],
+        &[],
+        |mut peer| {
+            let mut byte = [0];
+            peer.link.read_exact(&mut byte).expect("the peer says that messages move");
+            std::thread::sleep(Duration::from_millis(1200));
+            let killed_ns = railweave_trace_now();
+            peer.kill();
+            let [file] = <[TraceFile; 1]>::try_from(files()).expect("the peer's file");
+            let records = records(&file);
+            let last = records.last().expect("it has records").at_ns;
+            assert!(killed_ns.saturating_sub(last) < 1_000_000_000, "{} ms", (killed_ns - last) / 1_000_000);
+            let begun = records.iter().filter(|record| matches!(record.what, What::SendBegin { .. })).count();
+            assert!(begun > 10, "{begun} messages");
+        },
+        |mut link| {
+            trace();
+            let net = load(None).init(1, None).unwrap();
+            let pair = Pair::open(&net, &net, 0);
+            pair.exchange(0, BIG);
+            std::io::Write::write_all(&mut link, &[1]).unwrap();
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_secs(60) {
+                pair.exchange(1, BIG);
+            }
+        },
+    );
+}
+
+/// Returns the present time in nanoseconds of CLOCK_MONOTONIC.
+fn railweave_trace_now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is a variable of this function.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_said_once_and_the_job_goes_on() {
+    alone(&[TWO_RAILS], || {
+        fs::create_dir_all(dir().parent().unwrap()).unwrap();
+        fs::write(dir(), "in the way").unwrap();
+        trace();
+        let net = load(None).init(1, None).unwrap();
+        let pair = Pair::open(&net, &net, 0);
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(300) {
+            pair.exchange(1, BIG);
+        }
+        pair.close();
+        net.finalize().unwrap();
+        let path = dir().display().to_string();
+        assert_eq!(warnings_with(&[&path, "RAILWEAVE_TRACE", "the job goes on"]).len(), 1);
+        assert_eq!(warnings().len(), 1);
+    });
+}
+
+#[test]
+fn the_files_of_a_process_stay_below_the_limit() {
+    alone(&[TWO_RAILS, ("RAILWEAVE_TRACE_MAX", "1M")], || {
+        trace();
+        let net = load(None).init(1, None).unwrap();
+        let pair = Pair::open(&net, &net, 0);
+        let begun = Instant::now();
+        let newest = || files().last().map_or(0, |file| file.process.part);
+        while newest() < 3 {
+            (0..200).for_each(|_| pair.exchange(1, 8));
+            let bytes: u64 = fs::read_dir(dir())
+                .into_iter()
+                .flatten()
+                .flatten()
+                .filter_map(|it| it.metadata().ok())
+                .map(|it| it.len())
+                .sum();
+            assert!(bytes <= 1 << 20, "{bytes} bytes");
+            assert!(begun.elapsed() < Duration::from_secs(120), "the files do not grow");
+        }
+        pair.close();
+        net.finalize().unwrap();
+        let files = files();
+        assert_eq!(files.len(), 2);
+        for file in files {
+            assert!(file.frames.iter().any(|frame| matches!(frame, Frame::Connection(_))), "each has the definitions");
+            assert!(file.frames.iter().any(|frame| matches!(frame, Frame::Thread(_))));
+        }
+    });
+}
