@@ -21,6 +21,7 @@ pub mod seeds;
 mod send;
 mod session;
 mod telemetry;
+mod trace;
 mod wire;
 
 /// A fuzz target.
@@ -42,6 +43,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "tcp_lane", run: lane::run },
     Target { name: "options", run: options::run },
     Target { name: "telemetry", run: telemetry::run },
+    Target { name: "trace", run: trace::run },
     Target { name: "policy_file", run: policy_file::run },
     Target { name: "seed_policy", run: seed_policy::run },
 ];

@@ -45,6 +45,7 @@ pub fn seeds() -> Vec<Seed> {
     add("tcp_lane", lane());
     add("options", options());
     add("telemetry", telemetry());
+    add("trace", trace());
     add("policy_file", policy_file());
     add("seed_policy", seed_policy());
     all
@@ -427,6 +428,55 @@ fn options() -> Vec<(&'static str, Vec<u8>)> {
         ("unknown", many(&[("RAILWEAVE_LANEX", "2")])),
         ("filter", with(&[0], b"^=mlx5_0:1:3:2, mlx5_1::4,mlx5_2:-1::7,")),
         ("filter-addresses", with(&[0], b"10.1.0.0/16,fd00::/8,::ffff:10.0.0.0/104,eth")),
+    ]
+}
+
+fn trace() -> Vec<(&'static str, Vec<u8>)> {
+    // Each process: boot, part, and the numbers of its times.
+    let processes = |boots: [u8; 2]| [&[1, boots[0], 0, 0, 0, 0, boots[1], 0, 0, 0, 0][..]].concat();
+    // A frame of one thread's records: process, kind of frame, number of records; then thread and lost ones.
+    let records = |process: u8, records: &[[u8; 7]]| {
+        [&[process, 3, records.len() as u8][..], &records.concat(), &[0, 0]].concat()
+    };
+    // Time, kind, two small fields, connection, and two numbers, by their places in the list.
+    let send = [
+        [5, 2, 0, 0, 0, 1, 1],
+        [5, 1, 0, 0, 0, 1, 6],
+        [5, 4, 0, 0, 0, 1, 5],
+        [5, 4, 1, 0, 0, 1, 6],
+        [6, 5, 0, 0, 0, 1, 0],
+        [7, 5, 1, 0, 0, 1, 0],
+        [7, 6, 0, 0, 0, 1, 6],
+        [5, 8, 0, 0, 0, 1, 3],
+    ];
+    let events = [
+        [1, 16, 1, 0, 0, 1, 0],
+        [1, 17, 0, 1, 0, 5, 2],
+        [2, 16, 3, 0, 0, 2, 1],
+        [2, 19, 1, 0, 1, 4, 0],
+        [3, 16, 4, 0, 0, 3, 2],
+        [3, 21, 0, 9, 0, 3, 6],
+        [7, 20, 0, 0, 0, 3, 0],
+        [7, 20, 0, 0, 0, 2, 0],
+        [1, 20, 0, 0, 0, 1, 0],
+    ];
+    let receive = [
+        [4, 3, 1, 0, 0, 1, 6],
+        [6, 4, 0, 0, 0, 1, 0],
+        [7, 5, 0, 0, 0, 1, 0],
+        [7, 6, 0, 0, 0, 1, 6],
+        [7, 7, 0, 0, 0, 2, 0],
+    ];
+    let clock = [0, 0, 1, 5, 6, 1];
+    let down = [[0, 1, 1, 1, 5], [0, 1, 2, 1, 7]].concat();
+    let sample = [&[1, 2, 0][..], &[0x40, 0x42, 0x0f, 0], &[6, 5, 6]].concat();
+    let whole =
+        [&processes([0, 1])[..], &clock, &records(0, &events), &records(0, &send), &records(1, &receive)].concat();
+    vec![
+        ("job", [&whole[..], &down, &sample].concat()),
+        ("one-host", [&processes([0, 0])[..], &records(0, &send), &records(1, &receive)].concat()),
+        ("ends-first", [&processes([0, 0])[..], &records(0, &send[4..]), &records(0, &send[..4])].concat()),
+        ("bytes", with(&[0], &[3, 0, 0, 0, 1, 2, 3, 4, 0x0a, 1, 0])),
     ]
 }
 

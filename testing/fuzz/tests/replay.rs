@@ -37,7 +37,7 @@ macro_rules! replays {
     };
 }
 
-replays!(wire, handshake, session, send, receive, tcp_lane, options, telemetry, policy_file, seed_policy);
+replays!(wire, handshake, session, send, receive, tcp_lane, options, telemetry, trace, policy_file, seed_policy);
 
 #[test]
 fn the_corpus_holds_every_seed() {
