@@ -1,29 +1,21 @@
 //! NCCL's callback for events of net plugins, and the number of communicators for which it leads to this library's own
 //! profiler.
 
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use railweave_abi::ProfilerCallback;
 
-/// The callback, or NULL. All communicators of a process have the same.
-static CALLBACK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+/// NCCL's variable with the path of a profiler, or with this word for none.
+const VARIABLE: &str = "NCCL_PROFILER_PLUGIN";
+const NONE: &str = "none";
 
 /// The number of communicators that have this library's own profiler.
 static OWN: AtomicUsize = AtomicUsize::new(0);
 
-/// Stores the callback that NCCL passed to `init`.
-pub(crate) fn set(callback: Option<ProfilerCallback>) {
-    if let Some(callback) = callback {
-        CALLBACK.store(callback as *mut (), Ordering::Release);
-    }
-}
-
-/// Returns the callback; `None` before v10 of NCCL's net API.
-pub(crate) fn get() -> Option<ProfilerCallback> {
-    let address = CALLBACK.load(Ordering::Acquire);
-    // SAFETY: only `set` stores here, and it stores a function of this type; NULL is `None`.
-    unsafe { std::mem::transmute::<*mut (), Option<ProfilerCallback>>(address) }
+/// Returns the callback that NCCL passed to `init`; `None` if NCCL has no profiler, and passes one that does nothing.
+pub(crate) fn of_nccl(callback: Option<ProfilerCallback>) -> Option<ProfilerCallback> {
+    let is_off = std::env::var(VARIABLE).is_ok_and(|value| value.eq_ignore_ascii_case(NONE));
+    callback.filter(|_| !is_off)
 }
 
 /// Returns true if the callback leads to this library's own profiler, and to no other.

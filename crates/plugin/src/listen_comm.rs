@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
+use railweave_abi::ProfilerCallback;
 use railweave_transport::Error;
 
 use crate::control::Control;
@@ -12,6 +13,8 @@ use crate::listener::Listener;
 pub(crate) struct ListenComm {
     pub(crate) listener: Arc<Listener>,
     pub(crate) control: Arc<Control>,
+    /// NCCL's callback for events; `None` if NCCL has none, or no profiler.
+    pub(crate) profiler: Option<ProfilerCallback>,
 }
 
 impl ListenComm {

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use railweave_abi::ProfilerCallback;
 use railweave_fabric::{EventSource, LinkLayer};
 use railweave_identity::{self as identity, Key};
 use railweave_offers::{Offered, handle_addresses, offered, port_offer};
@@ -13,6 +14,7 @@ use railweave_telemetry::{self as telemetry, RunDir};
 use railweave_topology::{DialAddress, NetworkAddress, dial_order};
 use railweave_transport::{ConnectionConfig, Error, Handle, HandleAddress, Hello};
 
+use crate::callback;
 use crate::comm::ControlHandle;
 use crate::congestion::LaneCongestion;
 use crate::control::{Control, ControlConfig, PendingConnect};
@@ -49,6 +51,8 @@ pub(crate) struct Context {
     pub(crate) owner: ProcessMark,
     pub(crate) process: Arc<Process>,
     pub(crate) traffic_class: Option<u8>,
+    /// NCCL's callback for events; `None` if NCCL has none, or no profiler.
+    pub(crate) profiler: Option<ProfilerCallback>,
     /// Connects in progress, by device and the listener's nonce: NCCL passes nothing else that identifies a connect.
     pub(crate) connects: Mutex<HashMap<(usize, u64), Arc<PendingConnect>>>,
     /// The listeners made from it; some may be closed.
@@ -214,10 +218,9 @@ fn facts(hello: &Hello) -> telemetry::Process {
 fn start_tracer(options: &Options, hello: &Hello) -> Option<Arc<Tracer>> {
     let dir = options.trace.value.clone()?;
     let config = TraceConfig { dir, most_bytes: options.trace_max.value };
-    Tracer::of_process(&config, || {
+    Tracer::of_process(&config, hello.process.0, || {
         let facts = facts(hello);
         railweave_trace::Process {
-            id: facts.id.to_vec(),
             pid: facts.pid,
             host: facts.host,
             boot_id: facts.boot_id.map_or_else(Vec::new, |id| id.to_vec()),
@@ -238,6 +241,9 @@ pub(crate) fn tracer() -> Option<Arc<Tracer>> {
     }
     // The network says what is wrong with a setting.
     let (options, _) = Options::from_env().ok()?;
+    if let Some(tracer) = Tracer::current() {
+        return Some(tracer);
+    }
     start_tracer(&options, &identity::hello(0, 0, false))
 }
 
@@ -245,7 +251,11 @@ pub(crate) fn tracer() -> Option<Arc<Tracer>> {
 ///
 /// # Errors
 /// If a setting is wrong or there is no usable port.
-pub(crate) fn acquire(traffic_class: Option<u8>, forces_flushes: bool) -> Result<Context, Error> {
+pub(crate) fn acquire(
+    traffic_class: Option<u8>,
+    forces_flushes: bool,
+    profiler: Option<ProfilerCallback>,
+) -> Result<Context, Error> {
     let mut users = lock(USERS.get());
     let process = match &users.process {
         Some(process) => Arc::clone(process),
@@ -257,6 +267,7 @@ pub(crate) fn acquire(traffic_class: Option<u8>, forces_flushes: bool) -> Result
         owner: ProcessMark::own(),
         process,
         traffic_class,
+        profiler: callback::of_nccl(profiler),
         connects: Mutex::default(),
         listeners: Mutex::default(),
     })

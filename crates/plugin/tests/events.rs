@@ -1,5 +1,7 @@
 //! The events that NCCL's profiler gets for the rails of each request, through the callback that NCCL gives the plugin.
 
+#![allow(clippy::disallowed_types, reason = "the profiler of these tests may lock")]
+
 mod common;
 
 use std::collections::BTreeMap;

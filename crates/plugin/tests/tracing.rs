@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use common::{Pair, TWO_RAILS, alone, each, library, load, noise, run_dir, until, warnings, warnings_with, with_peer};
+use railweave_abi::profiler::parts::ProxyOp;
+use railweave_abi::profiler::{EventType, PROFILER_SYMBOLS, v6};
 use railweave_nccl_host::net::NetApi;
 use railweave_nccl_host::profiler::{
     Algorithm, Coll, CommunicatorInfo, DataType, Direction, Function, OpShape, P2p, ProfilerPlugin, Protocol,
@@ -451,4 +453,97 @@ fn the_files_of_a_process_stay_below_the_limit() {
             assert!(file.frames.iter().any(|frame| matches!(frame, Frame::Thread(_))));
         }
     });
+}
+
+#[test]
+fn what_a_traced_receiver_owes_leaves_soon_without_any_call() {
+    alone(&[TWO_RAILS], || {
+        trace();
+        let net = load(None).init(1, None).unwrap();
+        let pair = Pair::open(&net, &net, 0);
+        let (from, to) = (pair.outgoing(&noise(1, 8)), pair.incoming(8));
+        let mut ahead = pair.irecv(&[to.part(7)]);
+        let mut times: Vec<Duration> = (0..50).map(|_| pair.owed(&from, &to, &mut ahead)).collect();
+        times.sort();
+        assert!(times[25] < Duration::from_millis(50), "half of the acknowledgements took {:?}", times[25]);
+    });
+}
+
+#[test]
+fn a_step_that_nccl_starts_again_and_again_is_one_event() {
+    alone(&[TWO_RAILS], || {
+        trace();
+        let loaded = ProfilerPlugin::load(&library(), None).unwrap();
+        let profiler = loaded.init(CommunicatorInfo { ranks: 2, ..CommunicatorInfo::default() }).unwrap();
+        let direction = Direction::Receive;
+        let shape = OpShape { channel: 2, peer: 1, steps: 40, chunk_bytes: BIG, direction, in_flight: 40 };
+        let group = profiler.call().group();
+        let mut op = profiler.call().proxy_op(group.parent(), shape);
+        for _ in 0..1000 {
+            for step in 0..40 {
+                op.start_step(step);
+                op.recv_wait(step);
+            }
+        }
+        (0..40).for_each(|step| op.stop_step(step));
+        op.start_step(0);
+        drop(op);
+        group.stop();
+        profiler.finalize().unwrap();
+        let records = records(&file());
+        let begun = |kind: Kind| {
+            let is_its = |record: &&Record| matches!(record.what, What::EventBegin { kind: its, .. } if its == kind);
+            records.iter().filter(is_its).count()
+        };
+        assert_eq!((begun(Kind::ProxyOp), begun(Kind::ProxyStep)), (1, 41), "one that has ended may begin again");
+        let states = records.iter().filter(|record| matches!(record.what, What::State { .. })).count();
+        assert_eq!(states, 40);
+    });
+}
+
+#[test]
+fn an_event_of_another_process_is_taken_with_that_processs_context() {
+    alone(&[TWO_RAILS], || {
+        trace();
+        let loaded = ProfilerPlugin::load(&library(), Some(6)).unwrap();
+        let profiler = loaded.init(CommunicatorInfo { ranks: 2, ..CommunicatorInfo::default() }).unwrap();
+        // SAFETY: the symbol is a table of this version, of a library that stays loaded.
+        let table = unsafe {
+            let library = railweave_nccl_host::library::open(&library()).unwrap();
+            let address = railweave_nccl_host::library::address(&library, c"ncclProfiler_v6").unwrap();
+            std::mem::forget(library);
+            &*address.cast::<v6::Profiler>()
+        };
+        // A process that sends through the proxy of this one has contexts and events of its own, at any address.
+        let foreign = std::ptr::without_provenance_mut(0x7f00_dead_beef);
+        let op = ProxyOp { pid: 1, channel_id: 3, peer: 5, n_steps: 1, chunk_size: 8, is_send: 1 };
+        let mut description = v6::EventDescr {
+            kind: EventType::PROXY_OP,
+            parent_obj: foreign,
+            rank: 0,
+            event: v6::Event { proxy_op: op },
+        };
+        let mut event = std::ptr::null_mut();
+        // SAFETY: the description is of this kind, and the place is a variable.
+        unsafe {
+            let _ = table.start_event.unwrap()(foreign, &raw mut event, &raw mut description);
+            assert!(!event.is_null());
+            let _ = table.stop_event.unwrap()(event);
+        }
+        profiler.finalize().unwrap();
+        let records = records(&file());
+        let facts = records.iter().find_map(|record| if let What::Op(op) = record.what { Some(op) } else { None });
+        assert_eq!(facts.map(|op| (op.pid, op.channel, op.peer)), Some((1, 3, 5)));
+    });
+}
+
+#[test]
+fn behind_each_table_of_the_profiler_there_are_zeros() {
+    let library = railweave_nccl_host::library::open(&library()).unwrap();
+    for (_, symbol) in PROFILER_SYMBOLS {
+        let address = railweave_nccl_host::library::address(&library, symbol).expect("every version is there");
+        // SAFETY: the library's table has six words, and eight more behind it.
+        let words = unsafe { std::slice::from_raw_parts(address.cast::<usize>(), 14) };
+        assert!(words[..6].iter().all(|word| *word != 0) && words[6..].iter().all(|word| *word == 0), "{symbol:?}");
+    }
 }

@@ -188,17 +188,23 @@ pub fn test_recv<F: Fabric, G: DerefMut<Target = RecvConnection<F>>>(
     failed.map_or(Ok(()), Err)
 }
 
-/// Lets the application's thread look at its end after a call, for a profiler or a trace.
+/// Lets the application's thread look at its end after a call, for a profiler or a trace: `look` does so, and returns
+/// true as well if the end then owes its peer something, which it `may_owe` on a fabric that is not one-sided: the note
+/// of the debt that the call has left is taken over here, and made again.
 ///
 /// # Errors
 /// Those of `end` and of [`Callable::wait_for_others`].
-pub fn look<F: Fabric, E, G: DerefMut<Target = E>, R>(
+pub fn look<E, R>(
     connection: &impl Callable,
-    end: impl FnOnce() -> Result<G, Error>,
-    look: impl FnOnce(&E) -> R,
+    may_owe: bool,
+    end: impl FnOnce() -> Result<E, Error>,
+    look: impl FnOnce(&mut E) -> (R, bool),
 ) -> Result<R, Error> {
-    let call = enter(connection, !F::ONE_SIDED, end)?;
-    Ok(look(&call.end))
+    let mut call = enter(connection, may_owe, end)?;
+    let (result, owes) = look(&mut call.end);
+    drop(call.end);
+    leave(connection, owes);
+    Ok(result)
 }
 
 /// Calls [`RecvConnection::iflush`].
@@ -340,6 +346,18 @@ mod tests {
             call(connection, owes);
         }
         assert_eq!(*threads.handed_over.borrow(), [0, 1]);
+    }
+
+    #[test]
+    fn a_look_after_a_call_leaves_the_debt_of_the_call() {
+        let (threads, [first, second]) = connections();
+        for owes in [true, false] {
+            call(&first, owes);
+            let looked = look(&*first, true, || Ok(7), |end| (*end, owes));
+            assert_eq!(looked, Ok(7));
+            call(&second, false);
+        }
+        assert_eq!(*threads.settled.borrow(), [0], "once, for the call that left a debt");
     }
 
     #[test]

@@ -280,8 +280,8 @@ impl Requests {
         let slot = &self.slots[sequence.slot()];
         match slot.group {
             _ if slot.sequence != sequence => None,
-            ENDED => None,
-            0 => (sequence.slot().number() == request).then_some(0),
+            // The messages of a group are not known any more.
+            0 | ENDED => (sequence.slot().number() == request).then_some(0),
             count => self.groups[sequence.slot()][..usize::from(count)].iter().position(|other| *other == request),
         }
     }

@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use railweave_abi::NcclResult;
+use railweave_abi::{NcclResult, ProfilerCallback};
 use railweave_fabric::{Part, Step};
 use railweave_transport::{
     ConnectionEnd, Debt, Error, Event, Fate, Incoming, RailInfo, Recovers, RecvRequest, SendRequest, Steering, Turn,
@@ -24,7 +24,6 @@ pub(crate) use observer::{Observer, Traced};
 pub(crate) use memory::{MemoryHandle, Registrar, RegistrarOf};
 pub(crate) use registrations::Registrations;
 
-use crate::callback;
 use crate::sync::AtomicLink;
 use owing::Linked;
 
@@ -192,9 +191,15 @@ pub(crate) struct Request {
 
 impl Comm {
     /// Makes a connection that NCCL owns until [`Self::close`].
-    pub(crate) fn into_raw(established: Established, route: Route, control: Arc<dyn ControlHandle>) -> *mut c_void {
+    /// NCCL's callback for events is `profiler`, if it has one.
+    pub(crate) fn into_raw(
+        established: Established,
+        route: Route,
+        control: Arc<dyn ControlHandle>,
+        profiler: Option<ProfilerCallback>,
+    ) -> *mut c_void {
         let (trace, sends) = (established.trace, established.end.sends());
-        let observer = Observer::of(callback::get(), trace, &established.rails, sends);
+        let observer = Observer::of(profiler, trace, &established.rails, sends);
         let calls = established.end.calls(observer.is_some());
         let comm = Arc::new_cyclic(|itself: &Weak<Self>| Self {
             magic: MAGIC,

@@ -54,6 +54,8 @@ struct Watched {
     handle: *mut c_void,
     /// At the sending end, its slot, once it is posted.
     slot: Option<PostedSlot>,
+    /// False once NCCL's profiler is known not to want its events.
+    is_wanted: bool,
     /// The rails whose parts have begun, and those whose parts have ended.
     begun: RailSet,
     ended: RailSet,
@@ -158,23 +160,27 @@ impl Observer {
         self.look_at_sends(end);
     }
 
-    /// Notes that an `irecv` of `buffers` buffers with room for `bytes` bytes was posted, with this handle.
+    /// Notes that an `irecv` of `buffers` buffers with room for `bytes` bytes was posted, with these handles of its
+    /// buffers. A group is one request, so a profiler gets the events of its rails for the first of them.
     ///
     /// # Safety
-    /// The handle must be NULL or NCCL's, for this request.
+    /// Each handle must be NULL or NCCL's, for this request.
     pub(crate) unsafe fn posted<F: Fabric>(
         &mut self,
         end: &RecvConnection<F>,
         request: Option<RecvRequest>,
         (buffers, bytes): (u8, u64),
-        handle: *mut c_void,
+        handles: &[*mut c_void],
     ) {
+        let handle = handles.first().copied().unwrap_or_default();
         if let Some(request) = request
             && let Some((number, event)) = self.begin(request.index(), buffers, handle)
         {
+            let others = handles.iter().skip(1).filter(|_| event != 0);
+            let others = others.map(|handle| self.start(RailId::default(), *handle, number, 0, 0).addr() as u64);
             let mut notes = notes(&self.trace);
             notes.add(|connection| What::ReceiveBegin { connection, request: number, bytes, buffers });
-            if event != 0 {
+            for event in std::iter::once(event).chain(others).filter(|event| *event != 0) {
                 notes.add(|connection| What::Belongs { connection, request: number, event });
             }
         }
@@ -202,7 +208,17 @@ impl Observer {
         let event = if is_own { self.start(RailId::default(), handle, number, 0, 0).addr() as u64 } else { 0 };
         let handle = if is_own { ptr::null_mut() } else { handle };
         let (begun, ended, events) = (RailSet::EMPTY, RailSet::EMPTY, [ptr::null_mut(); MAX_RAILS]);
-        self.watched.push(Watched { index, number, buffers, handle, slot: None, begun, ended, events });
+        self.watched.push(Watched {
+            index,
+            number,
+            buffers,
+            handle,
+            slot: None,
+            is_wanted: true,
+            begun,
+            ended,
+            events,
+        });
         Some((number, event))
     }
 
@@ -283,12 +299,17 @@ impl Observer {
                         bytes,
                     });
                 }
+                if !active.is_within(it.begun) {
+                    // NCCL's mask is the same for all rails of a request.
+                    it.is_wanted = self.trace.is_some() || it.events.iter().any(|event| !event.is_null());
+                }
                 it.begun |= active;
                 for rail in it.begun.except(missing).except(it.ended) {
                     it.end_part(self.callback, rail, &mut notes);
                 }
             }
         }
+        watched.retain(|it| it.is_wanted);
         self.watched = watched;
     }
 

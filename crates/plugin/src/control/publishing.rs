@@ -95,7 +95,7 @@ impl ControlLoop {
             Event::Unwelcome(_) => (EventKind::UNWELCOME, None),
             Event::RailLeftOut { rail, .. } => (EventKind::RAIL_LEFT_OUT, Some(*rail)),
             Event::RailDown { rail, .. } => (EventKind::RAIL_DOWN, Some(*rail)),
-            Event::RailAway { .. } => return,
+            Event::RailAway { rail, .. } => (EventKind::RAIL_STATE, Some(*rail)),
             Event::RailUp { rail, .. } => (EventKind::RAIL_UP, Some(*rail)),
             Event::MessageTruncated(_) => (EventKind::TRUNCATED, None),
         };

@@ -70,7 +70,7 @@ impl Application {
             peer: "node2".to_owned(),
             step: None,
         };
-        let comm = Comm::into_raw(established, ROUTE, Arc::new(Nobody)).cast::<Comm>().cast_const();
+        let comm = Comm::into_raw(established, ROUTE, Arc::new(Nobody), None).cast::<Comm>().cast_const();
         // SAFETY: into_raw made it from an `Arc`, which nobody else takes back.
         let comm = unsafe { Arc::from_raw(comm) };
         thread.handle_opened(ROUTE, Arc::downgrade(&comm));

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use railweave_abi::ProfilerCallback;
 use railweave_abi::net::{HANDLE_MAX_BYTES, MAX_DEVICES_PER_NIC, PTR_CUDA, PTR_DMABUF, PTR_HOST};
 use railweave_fabric::{Memory, MemoryKind};
 use railweave_identity::random_u64;
@@ -30,9 +31,13 @@ pub(crate) const NAME: &CStr = c"railweave";
 const MAX_COMMS: c_int = 65_536;
 
 /// `init`: makes a context. `forces_flushes`: NCCL's API version can force flushes.
-pub(crate) fn init(traffic_class: c_int, forces_flushes: bool) -> Result<*mut c_void, Error> {
+pub(crate) fn init(
+    traffic_class: c_int,
+    forces_flushes: bool,
+    profiler: Option<ProfilerCallback>,
+) -> Result<*mut c_void, Error> {
     let traffic_class = u8::try_from(traffic_class).ok();
-    let context = process::acquire(traffic_class, forces_flushes)?;
+    let context = process::acquire(traffic_class, forces_flushes, profiler)?;
     Ok(Box::into_raw(Box::new(context)).cast())
 }
 
@@ -40,9 +45,9 @@ pub(crate) fn init(traffic_class: c_int, forces_flushes: bool) -> Result<*mut c_
 static IMPLICIT: PerProcess<OnceLock<usize>> = PerProcess::new();
 
 /// `init` of v6 to v10: there is no `finalize`, so the context stays.
-pub(crate) fn init_implicit(forces_flushes: bool) -> Result<(), Error> {
+pub(crate) fn init_implicit(forces_flushes: bool, profiler: Option<ProfilerCallback>) -> Result<(), Error> {
     if IMPLICIT.get().get().is_none() {
-        let context = init(-1, forces_flushes)?;
+        let context = init(-1, forces_flushes, profiler)?;
         if IMPLICIT.get().set(context.expose_provenance()).is_err() {
             // SAFETY: made above, and another thread's context is the one that stays.
             unsafe { finalize(context) }?;
@@ -207,7 +212,9 @@ pub(crate) unsafe fn listen(
     let config = process.connection_config(device, context.traffic_class);
     let listener =
         Arc::new(Listener::new(nonce, device, Arc::clone(&process.network), process.fallback.clone(), config));
-    let listen_comm = Arc::new(ListenComm { listener: Arc::clone(&listener), control: Arc::clone(&control) });
+    let (listener_of_comm, control_of_comm) = (Arc::clone(&listener), Arc::clone(&control));
+    let listen_comm =
+        Arc::new(ListenComm { listener: listener_of_comm, control: control_of_comm, profiler: context.profiler });
     // SAFETY: the caller's promises.
     unsafe {
         put("listen", "the handle", handle.cast::<[u8; HANDLE_MAX_BYTES]>(), bytes)?;
@@ -268,7 +275,7 @@ pub(crate) unsafe fn connect(
     let (established, route) = result?;
     log_connection("sends to", &established);
     // SAFETY: checked above not to be NULL, and the caller's promise.
-    unsafe { send.write(Comm::into_raw(*established, route, control)) };
+    unsafe { send.write(Comm::into_raw(*established, route, control, context.profiler)) };
     Ok(())
 }
 
@@ -285,7 +292,7 @@ fn log_connection(what: &str, established: &Established) {
 /// `listen` must be NULL or come from [`listen`] and not be closed; `receive` must be NULL or valid for writing.
 pub(crate) unsafe fn accept(listen: *mut c_void, receive: *mut *mut c_void) -> Result<(), Error> {
     // SAFETY: the caller's promises.
-    let ListenComm { listener, control } = unsafe {
+    let ListenComm { listener, control, profiler } = unsafe {
         put("accept", "the connection", receive, std::ptr::null_mut())?;
         ListenComm::from_raw(listen)
     }?;
@@ -295,7 +302,7 @@ pub(crate) unsafe fn accept(listen: *mut c_void, receive: *mut *mut c_void) -> R
     };
     log_connection("receives from", &established);
     // SAFETY: checked above not to be NULL, and the caller's promise.
-    unsafe { receive.write(Comm::into_raw(*established, route, control.clone())) };
+    unsafe { receive.write(Comm::into_raw(*established, route, control.clone(), *profiler)) };
     Ok(())
 }
 

@@ -50,7 +50,8 @@ unsafe fn index_at(place: *mut *mut c_void) -> Option<usize> {
 /// Passes the end and the observer of a connection to `observe`. A connection that is being closed has no end.
 ///
 /// # Safety
-/// The same as for [`end_of`], in a call that has left the connection; `observe` must make no call of NCCL's.
+/// The same as for [`end_of`], in a call that has left the connection; `observe` must call no
+/// function of this plugin that NCCL calls.
 unsafe fn observe<E: crate::comm::End, F: Fabric>(
     call: &'static str,
     comm: &Comm,
@@ -59,7 +60,11 @@ unsafe fn observe<E: crate::comm::End, F: Fabric>(
     // SAFETY: the caller's promises: this is the progress thread, and nothing else here has the observer.
     let Some(observer) = (unsafe { comm.observer() }) else { return Ok(()) };
     // SAFETY: the caller's promises, and `look` calls this after it has taken the connection over.
-    call::look::<F, E, _, _>(comm, || unsafe { end_of::<E>(call, comm) }, |end| observe(observer, end))
+    let end = || unsafe { end_of::<E>(call, comm) };
+    call::look(comm, !F::ONE_SIDED, end, |end| {
+        observe(observer, end);
+        ((), end.owes())
+    })
 }
 
 /// # Safety
@@ -109,27 +114,27 @@ where
 {
     // SAFETY: the caller's promises.
     let posted = unsafe { irecv_on::<F>(comm, count, data, sizes, tags, memory, profiler, request) };
-    // A group has one request, so it is watched for its first buffer.
-    let handle = if profiler.is_null() || count < 1 {
-        ptr::null_mut()
-    } else {
-        // SAFETY: the caller's promise: there is a handle for each buffer.
-        unsafe { *profiler }
-    };
+    let buffers = usize::try_from(count).unwrap_or(0).min(MAX_BUFFERS);
+    let mut handles = [ptr::null_mut(); MAX_BUFFERS];
+    if !profiler.is_null() {
+        for (place, handle) in handles.iter_mut().take(buffers).enumerate() {
+            // SAFETY: the caller's promise: there is a handle for each buffer.
+            *handle = unsafe { *profiler.add(place) };
+        }
+    }
     // SAFETY: this is the progress thread, in no call.
-    let watches = unsafe { comm.observer() }.is_some_and(|it| it.watches(handle) || it.is_watching());
+    let watches = unsafe { comm.observer() }.is_some_and(|it| it.watches(handles[0]) || it.is_watching());
     if !watches {
         return posted;
     }
     watched("irecv", comm, posted, || {
-        let buffers = usize::try_from(count).unwrap_or(0).min(MAX_BUFFERS);
         // SAFETY: the caller's promises: a call that has succeeded has as many sizes as buffers.
         let bytes = (0..buffers).map(|buffer| unsafe { *sizes.add(buffer) } as u64).sum();
         // SAFETY: the caller's promises; `irecv_on` has written NULL or a request.
         unsafe {
             let posted = index_at(request).map(RecvRequest::from_index);
             let room = (buffers as u8, bytes);
-            observe::<RecvConnection<F>, F>("irecv", comm, |it, end| it.posted(end, posted, room, handle))
+            observe::<RecvConnection<F>, F>("irecv", comm, |it, end| it.posted(end, posted, room, &handles[..buffers]))
         }
     })
 }

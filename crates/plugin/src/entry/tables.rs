@@ -13,7 +13,6 @@ use railweave_transport::{Error, MAX_BUFFERS};
 use super::api::{self, NAME};
 use super::data_path::{self, Buffers, negative_size};
 use super::guard::{failed, guard, null};
-use crate::callback;
 use crate::log;
 
 // NCCL calls every function below. Its promises (net.h of each version) are the ones that `api` and `data_path`
@@ -22,18 +21,17 @@ use crate::log;
 
 unsafe extern "C" fn init_v6(logger: Option<NcclLogger>) -> NcclResult {
     log::set_logger(logger);
-    guard("init", || api::init_implicit(v6::NetProperties::FORCES_FLUSHES))
+    guard("init", || api::init_implicit(v6::NetProperties::FORCES_FLUSHES, None))
 }
 
 unsafe extern "C" fn init_v9(logger: Option<NcclLogger>) -> NcclResult {
     log::set_logger(logger);
-    guard("init", || api::init_implicit(v9::NetProperties::FORCES_FLUSHES))
+    guard("init", || api::init_implicit(v9::NetProperties::FORCES_FLUSHES, None))
 }
 
 unsafe extern "C" fn init_v10(logger: Option<NcclLogger>, profiler: Option<ProfilerCallback>) -> NcclResult {
     log::set_logger(logger);
-    callback::set(profiler);
-    guard("init", || api::init_implicit(v10::NetProperties::FORCES_FLUSHES))
+    guard("init", || api::init_implicit(v10::NetProperties::FORCES_FLUSHES, profiler))
 }
 
 unsafe extern "C" fn init_v11(
@@ -44,14 +42,13 @@ unsafe extern "C" fn init_v11(
     profiler: Option<ProfilerCallback>,
 ) -> NcclResult {
     log::set_logger(logger);
-    callback::set(profiler);
     guard("init", || {
         // SAFETY: NCCL's promise; NULL becomes `None`.
         let class = unsafe { config.as_ref() }.map_or(net::TRAFFIC_CLASS_UNDEF, |config| config.traffic_class);
         if context.is_null() {
             return Err(Error::protocol("init was called with NULL for the context"));
         }
-        let made = api::init(class, v11::NetProperties::FORCES_FLUSHES)?;
+        let made = api::init(class, v11::NetProperties::FORCES_FLUSHES, profiler)?;
         // SAFETY: not NULL, and NCCL's promise.
         unsafe { context.write(made) };
         Ok(())

@@ -6,7 +6,7 @@ use std::ptr;
 use railweave_abi::profiler::{EventType, parts, v1, v2, v3, v4, v5, v6, v7};
 use railweave_trace::{Coll, Op, P2p};
 
-use crate::trace::Tracer;
+use crate::trace;
 
 /// An event that starts.
 pub(super) struct Started {
@@ -44,7 +44,7 @@ pub(super) trait Describe {
     ///
     /// # Safety
     /// The union must hold the member that the kind of the event says, and its texts must be NULL or end with a NUL.
-    unsafe fn started(&self, tracer: &Tracer) -> Started;
+    unsafe fn started(&self) -> Started;
 }
 
 // NCCL's numbers in v1, which later versions replaced by texts (`nccl.h`, `nccl_common.h` of NCCL 2.23).
@@ -69,16 +69,16 @@ const PROTOCOLS: [&str; 3] = ["LL", "LL128", "SIMPLE"];
 ///
 /// # Safety
 /// The pointer must be NULL or lead to a string that ends with a NUL.
-unsafe fn name(tracer: &Tracer, pointer: *const c_char) -> u16 {
+unsafe fn name(pointer: *const c_char) -> u16 {
     // SAFETY: the caller's promise.
-    tracer.name(&unsafe { text(pointer) })
+    trace::name(&unsafe { text(pointer) })
 }
 
 /// Returns the trace's number of one of NCCL's own numbers.
-fn known(tracer: &Tracer, names: &[&str], number: u8) -> u16 {
+fn known(names: &[&str], number: u8) -> u16 {
     match names.get(usize::from(number)) {
-        Some(name) => tracer.name(name),
-        None => tracer.name(&format!("number {number}")),
+        Some(name) => trace::name(name),
+        None => trace::name(&format!("number {number}")),
     }
 }
 
@@ -99,22 +99,22 @@ fn step(step: parts::ProxyStep) -> Facts {
 }
 
 impl Describe for v1::EventDescr {
-    unsafe fn started(&self, tracer: &Tracer) -> Started {
+    unsafe fn started(&self) -> Started {
         let (kind, event) = (EventType(self.kind.into()), &self.event);
         // SAFETY: the caller's promise about the union, by the kind.
         let facts = unsafe {
             match kind {
                 EventType::COLL => Facts::Coll(Coll {
-                    function: known(tracer, &FUNCTIONS, event.coll.func),
-                    datatype: known(tracer, &DATATYPES, event.coll.datatype),
-                    algorithm: known(tracer, &ALGORITHMS, event.coll.algo),
-                    protocol: known(tracer, &PROTOCOLS, event.coll.proto),
+                    function: known(&FUNCTIONS, event.coll.func),
+                    datatype: known(&DATATYPES, event.coll.datatype),
+                    algorithm: known(&ALGORITHMS, event.coll.algo),
+                    protocol: known(&PROTOCOLS, event.coll.proto),
                     count: event.coll.count as u64,
                     sequence: event.coll.seq_number,
                 }),
                 EventType::P2P => Facts::P2p(P2p {
-                    function: known(tracer, &FUNCTIONS, event.p2p.func),
-                    datatype: known(tracer, &DATATYPES, event.p2p.datatype),
+                    function: known(&FUNCTIONS, event.p2p.func),
+                    datatype: known(&DATATYPES, event.p2p.datatype),
                     peer: event.p2p.peer,
                     count: event.p2p.count as u64,
                 }),
@@ -130,24 +130,24 @@ impl Describe for v1::EventDescr {
 /// Implements [`Describe`] for a version whose texts are texts. `$kind` makes an [`EventType`] of the version's kind;
 /// `$api` has further cases.
 macro_rules! describe {
-    ($version:ident, $kind:expr, |$tracer:ident, $event:ident| { $($api:tt)* }) => {
+    ($version:ident, $kind:expr, |$event:ident| { $($api:tt)* }) => {
         impl Describe for $version::EventDescr {
-            unsafe fn started(&self, $tracer: &Tracer) -> Started {
+            unsafe fn started(&self) -> Started {
                 let (kind, $event) = ($kind(self.kind), &self.event);
                 // SAFETY: the caller's promises about the union, by the kind, and about texts.
                 let facts = unsafe {
                     match kind {
                         EventType::COLL => Facts::Coll(Coll {
-                            function: name($tracer, $event.coll.func),
-                            datatype: name($tracer, $event.coll.datatype),
-                            algorithm: name($tracer, $event.coll.algo),
-                            protocol: name($tracer, $event.coll.proto),
+                            function: name($event.coll.func),
+                            datatype: name($event.coll.datatype),
+                            algorithm: name($event.coll.algo),
+                            protocol: name($event.coll.proto),
                             count: $event.coll.count as u64,
                             sequence: $event.coll.seq_number,
                         }),
                         EventType::P2P => Facts::P2p(P2p {
-                            function: name($tracer, $event.p2p.func),
-                            datatype: name($tracer, $event.p2p.datatype),
+                            function: name($event.p2p.func),
+                            datatype: name($event.p2p.datatype),
                             peer: $event.p2p.peer,
                             count: $event.p2p.count as u64,
                         }),
@@ -166,16 +166,16 @@ macro_rules! describe {
 /// Implements [`Describe`] for a version that reports the application's calls too.
 macro_rules! describe_calls {
     ($version:ident) => {
-        describe!($version, std::convert::identity, |tracer, event| {
+        describe!($version, std::convert::identity, |event| {
             EventType::COLL_API => Facts::Coll(Coll {
-                function: name(tracer, event.coll_api.func),
-                datatype: name(tracer, event.coll_api.datatype),
+                function: name(event.coll_api.func),
+                datatype: name(event.coll_api.datatype),
                 count: event.coll_api.count as u64,
                 ..Coll::default()
             }),
             EventType::P2P_API => Facts::P2p(P2p {
-                function: name(tracer, event.p2p_api.func),
-                datatype: name(tracer, event.p2p_api.datatype),
+                function: name(event.p2p_api.func),
+                datatype: name(event.p2p_api.datatype),
                 peer: -1,
                 count: event.p2p_api.count as u64,
             }),
@@ -187,9 +187,9 @@ fn of_byte(kind: u8) -> EventType {
     EventType(kind.into())
 }
 
-describe!(v2, of_byte, |tracer, event| {});
-describe!(v3, of_byte, |tracer, event| {});
-describe!(v4, of_byte, |tracer, event| {});
+describe!(v2, of_byte, |event| {});
+describe!(v3, of_byte, |event| {});
+describe!(v4, of_byte, |event| {});
 describe_calls!(v5);
 describe_calls!(v6);
 describe_calls!(v7);
@@ -221,11 +221,11 @@ impl Arguments for parts::StateArgsV4 {
 ///
 /// # Safety
 /// `description` must be NULL or valid, and hold what [`Describe::started`] requires.
-pub(super) unsafe fn started<D: Describe>(description: *const D, tracer: &Tracer) -> Started {
+pub(super) unsafe fn started<D: Describe>(description: *const D) -> Started {
     // SAFETY: the caller's promise; NULL becomes `None`.
     match unsafe { description.as_ref() } {
         // SAFETY: as above.
-        Some(description) => unsafe { description.started(tracer) },
+        Some(description) => unsafe { description.started() },
         None => Started { kind: EventType(0), parent: ptr::null_mut(), facts: Facts::None },
     }
 }

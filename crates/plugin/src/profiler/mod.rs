@@ -9,12 +9,13 @@
 mod describe;
 mod tables;
 
+use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use railweave_abi::profiler::EventType;
-use railweave_trace::{Communicator, Kind, Record, What};
+use railweave_trace::{Communicator, Kind, What};
 use railweave_transport::Error;
 
 pub use tables::{
@@ -24,18 +25,25 @@ pub use tables::{
 
 use self::describe::{Facts, Started};
 use crate::callback;
+use crate::per_process::PerProcess;
 use crate::process;
-use crate::trace::{self, Tracer};
+use crate::trace::{self, Begin, Tracer};
 
 /// The name of the profiler.
 const NAME: &CStr = c"Railweave";
 
-/// A communicator that has this profiler.
-struct Context {
-    /// The trace; `None` while the profiler sleeps.
-    tracer: Option<Arc<Tracer>>,
-    /// The communicator's number in the trace.
-    communicator: u32,
+/// The context of a communicator while the profiler sleeps. Otherwise it is the communicator's number in the trace.
+///
+/// A context is no pointer: if a process sends through the proxy of another one of its host, NCCL passes the context of
+/// the first to the profiler of the second.
+const ASLEEP: usize = usize::MAX;
+
+/// The traces of the communicators that have this profiler: each lasts as long as one of them does.
+static HELD: PerProcess<Mutex<HashMap<usize, Arc<Tracer>>>> = PerProcess::new();
+
+fn held() -> MutexGuard<'static, HashMap<usize, Arc<Tracer>>> {
+    // A panicking thread leaves nothing by halves: every change is one step.
+    HELD.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The events that the trace has. The work of GPUs is not among them: NCCL would start a proxy for each kernel.
@@ -61,40 +69,35 @@ unsafe fn init(context: *mut *mut c_void, mask: *mut c_int, communicator: Commun
         return Err(Error::protocol("the profiler's init was called with NULL for the context or the mask"));
     }
     let tracer = process::tracer();
-    let number = tracer.as_ref().map_or(0, |tracer| tracer.add_communicator(communicator));
+    let number = tracer.as_ref().map(|tracer| tracer.add_communicator(communicator));
+    let made = number.map_or(ASLEEP, |number| number as usize);
     let wanted = WANTED.iter().fold(0, |mask, kind| mask | kind.bit());
     // SAFETY: not NULL, and the caller's promise.
-    unsafe { mask.write(if tracer.is_some() { wanted } else { 0 }) };
-    let made = Box::new(Context { tracer, communicator: number });
+    unsafe {
+        mask.write(if tracer.is_some() { wanted } else { 0 });
+        context.write(ptr::without_provenance_mut(made));
+    }
+    if let Some(tracer) = tracer {
+        held().insert(made, tracer);
+    }
     callback::add_own();
-    // SAFETY: as above.
-    unsafe { context.write(Box::into_raw(made).cast()) };
     Ok(())
 }
 
 /// `finalize`: ends a communicator.
-///
-/// # Safety
-/// `context` must be NULL or come from [`init`], and not be used again.
-unsafe fn finalize(context: *mut c_void) {
+fn finalize(context: *mut c_void) {
     if context.is_null() {
         return;
     }
-    // SAFETY: init made it from a box, and NCCL hands it back once.
-    drop(unsafe { Box::from_raw(context.cast::<Context>()) });
+    // The last one writes the rest of the trace, and must not hold the lock meanwhile.
+    let tracer = held().remove(&context.addr());
+    drop(tracer);
     callback::remove_own();
 }
 
-/// `startEvent`: `describe` returns the event, with the names that the trace gives texts. Returns the event's handle;
-/// NULL for one that the trace does not have.
-///
-/// # Safety
-/// `context` must be NULL or come from [`init`].
-unsafe fn start(context: *mut c_void, describe: impl FnOnce(&Tracer) -> Started) -> *mut c_void {
-    // SAFETY: the caller's promise; NULL becomes `None`.
-    let Some(context) = (unsafe { context.cast::<Context>().as_ref() }) else { return ptr::null_mut() };
-    let Some(tracer) = &context.tracer else { return ptr::null_mut() };
-    let Started { kind, parent, facts } = describe(tracer);
+/// `startEvent`. Returns the event's handle; NULL for one that the trace does not have.
+fn start(context: *mut c_void, started: Started) -> *mut c_void {
+    let Started { kind, parent, facts } = started;
     if kind == EventType::NET_PLUGIN {
         // The rails are in the trace already. This library only asks for the step that its request belongs to.
         return parent;
@@ -102,30 +105,22 @@ unsafe fn start(context: *mut c_void, describe: impl FnOnce(&Tracer) -> Started)
     let Some(kind) = Kind::of(kind.0.trailing_zeros()).filter(|_| kind.0.is_power_of_two()) else {
         return ptr::null_mut();
     };
-    let event = trace::new_event(tracer);
-    let number = match facts {
-        Facts::Step(step) => step,
-        _ => context.communicator,
+    let communicator = u32::try_from(context.addr()).unwrap_or(0);
+    let (number, facts) = match facts {
+        Facts::Step(step) => (step, None),
+        Facts::Coll(facts) => (communicator, Some(What::Coll(facts))),
+        Facts::P2p(facts) => (communicator, Some(What::P2p(facts))),
+        Facts::Op(facts) => (communicator, Some(What::Op(facts))),
+        Facts::None => (communicator, None),
     };
-    let at_ns = trace::now_ns();
-    let begin = Record { at_ns, what: What::EventBegin { event, parent: parent.addr() as u64, kind, number } };
-    let facts = match facts {
-        Facts::Coll(facts) => What::Coll(facts),
-        Facts::P2p(facts) => What::P2p(facts),
-        Facts::Op(facts) => What::Op(facts),
-        Facts::Step(_) | Facts::None => {
-            trace::note(tracer, begin);
-            return ptr::without_provenance_mut(event as usize);
-        }
-    };
-    trace::note_all(tracer, &[begin, Record { at_ns, what: facts }]);
-    ptr::without_provenance_mut(event as usize)
+    let event = trace::start(&Begin { kind, parent: parent.addr() as u64, number, facts });
+    ptr::without_provenance_mut(event.map_or(0, |event| event as usize))
 }
 
 /// `stopEvent`. NULL is an event that nobody wanted.
 fn stop(event: *mut c_void) {
     if !event.is_null() {
-        trace::note_here(Record { at_ns: trace::now_ns(), what: What::EventEnd { event: event.addr() as u64 } });
+        trace::stop(event.addr() as u64);
     }
 }
 
@@ -134,7 +129,6 @@ fn record(event: *mut c_void, state: c_int, bytes: u64) {
     if !event.is_null()
         && let Ok(state) = u16::try_from(state)
     {
-        let what = What::State { event: event.addr() as u64, state, bytes };
-        trace::note_here(Record { at_ns: trace::now_ns(), what });
+        trace::enter(event.addr() as u64, state, bytes);
     }
 }

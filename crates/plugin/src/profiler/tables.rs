@@ -79,7 +79,7 @@ unsafe extern "C" fn start_event<D: Describe>(
 ) -> NcclResult {
     guarded(|| {
         // SAFETY: NCCL's promises.
-        let handle = unsafe { super::start(context, |tracer| describe::started(description.cast_const(), tracer)) };
+        let handle = super::start(context, unsafe { describe::started(description.cast_const()) });
         if !event.is_null() {
             // SAFETY: not NULL, and NCCL's promise.
             unsafe { event.write(handle) };
@@ -110,10 +110,17 @@ unsafe extern "C" fn record_event_state<A: Arguments>(
 
 unsafe extern "C" fn finalize(context: *mut c_void) -> NcclResult {
     guarded(|| {
-        // SAFETY: NCCL's promise.
-        unsafe { super::finalize(context) };
+        super::finalize(context);
         NcclResult::SUCCESS
     })
+}
+
+/// A table, and zeros behind it. Forks of NCCL have longer tables under a name of NCCL's, `ncclProfiler_v7`: there they
+/// find no function.
+#[repr(C)]
+pub struct Exported<T> {
+    table: T,
+    zeros: [usize; 8],
 }
 
 /// Defines one table.
@@ -122,13 +129,16 @@ macro_rules! table {
         /// The table of this version of NCCL's profiler interface; NCCL looks it up by name.
         #[unsafe(no_mangle)]
         #[allow(non_upper_case_globals, reason = "the name is NCCL's")]
-        pub static $symbol: $version::Profiler = $version::Profiler {
-            name: NAME.as_ptr(),
-            init: Some($init),
-            start_event: Some(start_event::<$version::EventDescr>),
-            stop_event: Some(stop_event),
-            record_event_state: Some(record_event_state::<$version::StateArgs>),
-            finalize: Some(finalize),
+        pub static $symbol: Exported<$version::Profiler> = Exported {
+            table: $version::Profiler {
+                name: NAME.as_ptr(),
+                init: Some($init),
+                start_event: Some(start_event::<$version::EventDescr>),
+                stop_event: Some(stop_event),
+                record_event_state: Some(record_event_state::<$version::StateArgs>),
+                finalize: Some(finalize),
+            },
+            zeros: [0; 8],
         };
     };
 }

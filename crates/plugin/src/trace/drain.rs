@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use railweave_trace::{Frame, Process, RECORD_BYTES, RailSample, Record, Records, Sample, Thread, Writer, Written};
 
-use super::shared::{Reader, Shared, lock, now_ns, wall_ns};
+use super::shared::{Reader, Shared, WatchedRail, lock, now_ns, wall_ns};
 use crate::log;
 
 /// The time between two looks of the trace thread at the rings. A ring has room for what a thread notes in many times
@@ -17,6 +17,9 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// The most records of one frame.
 const MOST_RECORDS: usize = 8192;
+
+/// The most rails of one frame.
+const MOST_SAMPLED: usize = 1000;
 
 /// The looks after which the counters of rails are sampled: ten times a second.
 const LOOKS_PER_SAMPLE: u32 = 5;
@@ -70,13 +73,15 @@ impl Drain {
             }
             rings.retain(|reader| !(reader.records.is_abandoned() && reader.records.is_empty()));
         }
+        // The rails before the frames: those of a rail's connection are there by then.
+        let rails = lock(&self.shared.rails).clone();
         for frame in std::mem::take(&mut *lock(&self.shared.frames)) {
             self.writer.add(&frame);
         }
         records.iter().for_each(|frame| self.writer.add(frame));
         self.looks += 1;
         if self.looks.is_multiple_of(LOOKS_PER_SAMPLE) || is_last {
-            self.sample();
+            self.sample(&rails);
         }
         match self.writer.flush(now_ns(), wall_ns()) {
             Some(failed @ Written::Failed { .. }) => log::warn(&failed.to_string()),
@@ -85,17 +90,16 @@ impl Drain {
         }
     }
 
-    /// Adds the state of the rails that have changed.
-    fn sample(&mut self) {
-        let rails = lock(&self.shared.rails).clone();
-        let state = |(connection, rail): &(u32, railweave_transport::RailInfo)| RailSample {
-            connection: *connection,
-            number: rail.index as u32,
+    /// Adds the state of those of these rails that have changed.
+    fn sample(&mut self, rails: &[WatchedRail]) {
+        let state = |rail: &WatchedRail| RailSample {
+            connection: rail.connection,
+            number: rail.number,
             is_up: !rail.counters.is_down(),
             share: None,
             sent: rail.counters.data_bytes(),
             received: rail.counters.received_bytes(),
-            in_flight: Some(rail.counters.in_flight()),
+            in_flight: rail.sends.then(|| rail.counters.in_flight()),
         };
         let mut samples: Vec<RailSample> = rails.iter().map(state).collect();
         for of_connection in samples.chunk_by_mut(|one, other| one.connection == other.connection) {
@@ -108,8 +112,9 @@ impl Drain {
             self.seen.insert(key, sample.clone());
             has_changed
         });
-        if !samples.is_empty() {
-            self.writer.add(&Frame::Sample(Sample { at_ns: now_ns(), rails: samples }));
+        let at_ns = now_ns();
+        for rails in samples.chunks(MOST_SAMPLED) {
+            self.writer.add(&Frame::Sample(Sample { at_ns, rails: rails.to_vec() }));
         }
     }
 

@@ -10,5 +10,6 @@ mod ring;
 mod shared;
 mod tracer;
 
+pub(crate) use self::ring::Begin;
 pub(crate) use self::shared::now_ns;
-pub(crate) use self::tracer::{TraceConfig, Tracer, new_event, note, note_all, note_here};
+pub(crate) use self::tracer::{TraceConfig, Tracer, enter, name, note, start, stop};

@@ -2,10 +2,11 @@
 //! the trace thread alone empties.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use railweave_trace::{Record, What, Words};
+use railweave_trace::{Kind, Record, What, Words};
 use rtrb::{Producer, RingBuffer};
 
 use super::shared::{Reader, Shared, lock};
@@ -13,8 +14,9 @@ use super::shared::{Reader, Shared, lock};
 /// The records that a ring has room for: 2 MiB, which a thread allocates with its first one.
 const RECORDS: usize = 1 << 16;
 
-/// The events whose last state a thread remembers: NCCL repeats a state in each round of a progress thread that waits.
-const STATES: usize = 64;
+/// The most open events that a thread remembers. A job has a few for each channel and connection; those of operations
+/// that were aborted are never ended.
+const MOST_OPEN: usize = 1 << 14;
 
 /// The bits of an event's number below the number of its thread.
 const EVENT_BITS: u32 = 40;
@@ -27,8 +29,19 @@ struct Ring {
     lost: Arc<AtomicU64>,
     /// The number of the next event of NCCL's profiler that this thread starts.
     next_event: u64,
-    /// Events and the states that they have entered last, each in the place of its number.
-    states: [(u64, u16); STATES],
+    /// The events that this thread has started and not ended, by their numbers.
+    open: HashMap<u64, Open>,
+    /// The numbers of those of them that are steps, by their parents and their own numbers in these.
+    steps: HashMap<(u64, u32), u64>,
+}
+
+/// An event that goes on.
+#[derive(Clone, Copy, Default)]
+struct Open {
+    /// The parent and the number of a step; `None` for another event.
+    step: Option<(u64, u32)>,
+    /// The state that it has entered last.
+    state: Option<u16>,
 }
 
 thread_local! {
@@ -54,34 +67,92 @@ pub(super) fn note_all(shared: &Shared, records: &[Record]) {
     with_ring(shared, |ring| ring.push(records));
 }
 
-/// Notes one record of this thread, if it has a ring of the trace with this number. Returns true if it has.
-pub(super) fn note_here(serial: u64, record: Record) -> bool {
-    let push = |place: &RefCell<Option<Ring>>| {
+/// Passes the ring of this thread to `fill`, if it is one of the trace with this number. Otherwise returns `None`: the
+/// thread has noted nothing yet, or is ending.
+fn with_own<R>(serial: u64, fill: impl FnOnce(&mut Ring) -> R) -> Option<R> {
+    let with = |place: &RefCell<Option<Ring>>| {
         let mut place = place.try_borrow_mut().ok()?;
-        let ring = place.as_mut().filter(|ring| ring.serial == serial)?;
-        if !ring.repeats(&record) {
-            ring.push(&[record]);
-        }
-        Some(())
+        place.as_mut().filter(|ring| ring.serial == serial).map(fill)
     };
-    RING.try_with(push).is_ok_and(|pushed| pushed.is_some())
+    RING.try_with(with).ok().flatten()
 }
 
-/// Returns a number for an event that this thread starts; 0 if the thread is ending.
-pub(super) fn new_event(shared: &Shared) -> u64 {
-    let next = |ring: &mut Ring| {
-        ring.next_event += 1;
-        ring.next_event
+/// Makes the ring of this thread, if it has none of this trace.
+pub(super) fn make(shared: &Shared) {
+    with_ring(shared, |_| ());
+}
+
+/// Starts an event of NCCL's profiler in the trace with this number. Returns its number; `None` if this thread has no
+/// ring there.
+///
+/// NCCL starts the step of a receive again in each round in which it cannot post the receive, and forgets the step
+/// before. So a step that goes on is not started again.
+pub(super) fn start(serial: u64, at_ns: impl FnOnce() -> u64, begin: &Begin) -> Option<u64> {
+    with_own(serial, |ring| ring.start(at_ns, begin))
+}
+
+/// Ends an event in the trace with this number. Returns false if this thread has no ring there.
+pub(super) fn stop(serial: u64, at_ns: u64, event: u64) -> bool {
+    let stop = |ring: &mut Ring| {
+        if let Some(Open { step: Some(step), .. }) = ring.open.remove(&event) {
+            ring.steps.remove(&step);
+        }
+        ring.push(&[Record { at_ns, what: What::EventEnd { event } }]);
     };
-    with_ring(shared, next).unwrap_or(0)
+    with_own(serial, stop).is_some()
+}
+
+/// Notes that an event enters a state, in the trace with this number. Returns false if this thread has no ring there.
+///
+/// NCCL repeats a state in each round of a progress thread that waits. So the state that an event is in is not noted.
+pub(super) fn enter(serial: u64, at_ns: impl FnOnce() -> u64, event: u64, state: u16, bytes: u64) -> bool {
+    let enter = |ring: &mut Ring| {
+        if let Some(open) = ring.open.get_mut(&event)
+            && open.state.replace(state) == Some(state)
+        {
+            return;
+        }
+        ring.push(&[Record { at_ns: at_ns(), what: What::State { event, state, bytes } }]);
+    };
+    with_own(serial, enter).is_some()
+}
+
+/// The begin of an event.
+pub(crate) struct Begin {
+    pub(crate) kind: Kind,
+    pub(crate) parent: u64,
+    /// Its communicator; for a proxy step, the number of the step instead.
+    pub(crate) number: u32,
+    /// The facts about it.
+    pub(crate) facts: Option<What>,
 }
 
 impl Ring {
-    /// Returns true if a record says that an event enters the state that it is in.
-    fn repeats(&mut self, record: &Record) -> bool {
-        let What::State { event, state, .. } = record.what else { return false };
-        let place = &mut self.states[event as usize % STATES];
-        std::mem::replace(place, (event, state)) == (event, state)
+    fn start(&mut self, at_ns: impl FnOnce() -> u64, begin: &Begin) -> u64 {
+        let &Begin { kind, parent, number, facts } = begin;
+        let step = (kind == Kind::ProxyStep).then_some((parent, number));
+        if let Some(event) = step.and_then(|step| self.steps.get(&step)) {
+            return *event;
+        }
+        self.next_event += 1;
+        let event = self.next_event;
+        if self.open.len() >= MOST_OPEN {
+            self.open.clear();
+            self.steps.clear();
+        }
+        if matches!(kind, Kind::ProxyOp | Kind::ProxyStep) {
+            self.open.insert(event, Open { step, state: None });
+        }
+        if let Some(step) = step {
+            self.steps.insert(step, event);
+        }
+        let at_ns = at_ns();
+        let begin = Record { at_ns, what: What::EventBegin { event, parent, kind, number } };
+        match facts {
+            Some(what) => self.push(&[begin, Record { at_ns, what }]),
+            None => self.push(&[begin]),
+        }
+        event
     }
 
     /// Adds all records, or none of them if there is no room.
@@ -113,7 +184,8 @@ impl Ring {
             records: producer,
             lost,
             next_event: u64::from(number) << EVENT_BITS,
-            states: [(0, 0); STATES],
+            open: HashMap::new(),
+            steps: HashMap::new(),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use railweave_trace::{Frame, Words};
-use railweave_transport::RailInfo;
+use railweave_transport::RailCounters;
 use rtrb::Consumer;
 
 /// The part of the trace that the threads of the process share.
@@ -21,10 +21,20 @@ pub(super) struct Shared {
     pub(super) next_communicator: AtomicU32,
     pub(super) next_connection: AtomicU32,
     /// The rails of open connections, whose counters are looked at.
-    pub(super) rails: Mutex<Vec<(u32, RailInfo)>>,
+    pub(super) rails: Mutex<Vec<WatchedRail>>,
     pub(super) is_over: AtomicBool,
     /// Wakes the trace thread up when the trace is over.
     pub(super) over: (Mutex<()>, Condvar),
+}
+
+/// A rail of an open connection.
+#[derive(Clone)]
+pub(super) struct WatchedRail {
+    pub(super) connection: u32,
+    pub(super) number: u32,
+    /// True at the sending end.
+    pub(super) sends: bool,
+    pub(super) counters: Arc<RailCounters>,
 }
 
 /// The ring of a thread, as the trace thread has it.

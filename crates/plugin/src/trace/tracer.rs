@@ -4,15 +4,15 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use railweave_telemetry::EventKind;
 use railweave_trace::{Communicator, Connection, Ended, Frame, Happened, Name, Process, Rail, Record};
 use railweave_transport::RailInfo;
 
 use super::drain::Drain;
-use super::ring;
-use super::shared::{Shared, lock, now_ns};
+use super::ring::{self, Begin};
+use super::shared::{Shared, WatchedRail, lock, now_ns};
 use crate::forks::ProcessMark;
 use crate::log;
 use crate::per_process::PerProcess;
@@ -29,12 +29,16 @@ pub(crate) struct TraceConfig {
 /// The most texts that records may name. NCCL has a few dozen names of functions, types, algorithms and protocols.
 const MOST_NAMES: usize = 1000;
 
+/// The time that the last write of a trace has before its process goes on without it.
+const LAST_WRITE: Duration = Duration::from_secs(5);
+
 /// The most bytes of such a text.
 const LONGEST_NAME: usize = 100;
 
 /// The trace of this process. When the last user drops it, all that was noted is written.
 pub(crate) struct Tracer {
     shared: Arc<Shared>,
+    id: [u8; 16],
     /// The time at which it began, of both clocks.
     pub(crate) epoch: Instant,
     owner: ProcessMark,
@@ -50,15 +54,15 @@ static CURRENT_SERIAL: AtomicU64 = AtomicU64::new(0);
 static SERIAL: AtomicU64 = AtomicU64::new(1);
 
 impl Tracer {
-    /// Returns the trace of this process, which begins now if there is none yet, for the process that these facts are
-    /// about. `None` if its thread cannot be started, which the log says.
-    pub(crate) fn of_process(config: &TraceConfig, facts: impl FnOnce() -> Process) -> Option<Arc<Self>> {
+    /// Returns the trace of the process with this id, by which its peers name it. It begins now if there is none yet,
+    /// with these facts. `None` if its thread cannot be started, which the log says.
+    pub(crate) fn of_process(config: &TraceConfig, id: [u8; 16], facts: impl FnOnce() -> Process) -> Option<Arc<Self>> {
         let mut current = lock(CURRENT.get());
-        if let Some(tracer) = current.upgrade() {
+        if let Some(tracer) = current.upgrade().filter(|tracer| tracer.id == id) {
             return Some(tracer);
         }
         let epoch = Instant::now();
-        let process = Process { sessions_from_ns: now_ns(), ..facts() };
+        let process = Process { id: id.to_vec(), sessions_from_ns: now_ns(), ..facts() };
         let shared = Arc::new(Shared {
             serial: SERIAL.fetch_add(1, Ordering::Relaxed),
             rings: Mutex::default(),
@@ -84,7 +88,7 @@ impl Tracer {
             }
         };
         log::info(&format!("this process is traced into \"{}\"", config.dir.display()));
-        let tracer = Arc::new(Self { shared, epoch, owner: ProcessMark::own(), thread: Some(thread) });
+        let tracer = Arc::new(Self { shared, id, epoch, owner: ProcessMark::own(), thread: Some(thread) });
         *current = Arc::downgrade(&tracer);
         CURRENT_SERIAL.store(tracer.shared.serial, Ordering::Relaxed);
         Some(tracer)
@@ -107,10 +111,16 @@ impl Tracer {
 
     /// Adds a connection with its rails. Returns its number.
     pub(crate) fn open(&self, connection: Connection, rails: &[RailInfo]) -> u32 {
-        let number = self.shared.next_connection.fetch_add(1, Ordering::Relaxed);
+        let (number, sends) = (self.shared.next_connection.fetch_add(1, Ordering::Relaxed), connection.sends);
         self.add(Frame::Connection(Connection { number, ..connection }));
         self.name_rails(number, rails);
-        lock(&self.shared.rails).extend(rails.iter().map(|rail| (number, rail.clone())));
+        let watched = rails.iter().map(|rail| WatchedRail {
+            connection: number,
+            number: rail.index as u32,
+            sends,
+            counters: Arc::clone(&rail.counters),
+        });
+        lock(&self.shared.rails).extend(watched);
         number
     }
 
@@ -125,7 +135,7 @@ impl Tracer {
 
     /// Notes that a connection is closed.
     pub(crate) fn close(&self, connection: u32) {
-        lock(&self.shared.rails).retain(|(number, _)| *number != connection);
+        lock(&self.shared.rails).retain(|rail| rail.connection != connection);
         self.add(Frame::Ended(Ended { at_ns: now_ns(), connection }));
     }
 
@@ -143,7 +153,7 @@ impl Tracer {
     }
 
     /// Returns the number of a text, 0 if it is empty or there are too many.
-    pub(crate) fn name(&self, text: &str) -> u16 {
+    fn name(&self, text: &str) -> u16 {
         let text = &text[..text.floor_char_boundary(LONGEST_NAME)];
         let mut names = lock(&self.shared.names);
         if let Some(number) = names.get(text) {
@@ -174,8 +184,17 @@ impl Drop for Tracer {
             self.shared.is_over.store(true, Ordering::Release);
         }
         condvar.notify_all();
-        // A panic of the thread was reported by its own log line.
-        let _ = thread.join();
+        // A disk that hangs must not keep a communicator from its end.
+        let begun = Instant::now();
+        while !thread.is_finished() && begun.elapsed() < LAST_WRITE {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if thread.is_finished() {
+            // A panic of the thread was reported by its own log line.
+            let _ = thread.join();
+        } else {
+            log::warn("the end of the trace is not written yet; the job goes on; look at the disk of RAILWEAVE_TRACE");
+        }
     }
 }
 
@@ -184,24 +203,37 @@ pub(crate) fn note(tracer: &Tracer, record: Record) {
     ring::note_all(&tracer.shared, &[record]);
 }
 
-/// Notes records of this thread, all or none of them.
-pub(crate) fn note_all(tracer: &Tracer, records: &[Record]) {
-    ring::note_all(&tracer.shared, records);
-}
-
-/// Notes one record of this thread in the trace that goes on, if there is one.
-pub(crate) fn note_here(record: Record) {
+/// Passes the number of the trace that goes on to `with`, which returns `None` or false if this thread has no ring there
+/// yet; then the thread gets one, and `with` is called again. `None` if nothing is traced.
+fn with_ring<R>(mut with: impl FnMut(u64) -> Option<R>) -> Option<R> {
     let serial = CURRENT_SERIAL.load(Ordering::Relaxed);
-    // A thread that has noted nothing yet has no ring.
-    if serial > 0
-        && !ring::note_here(serial, record)
-        && let Some(tracer) = Tracer::current()
-    {
-        note(&tracer, record);
+    if serial == 0 {
+        return None;
     }
+    with(serial).or_else(|| {
+        let tracer = Tracer::current()?;
+        ring::make(&tracer.shared);
+        with(tracer.shared.serial)
+    })
 }
 
-/// Returns a number for an event that this thread starts; 0 if the thread is ending.
-pub(crate) fn new_event(tracer: &Tracer) -> u64 {
-    ring::new_event(&tracer.shared)
+/// Starts an event of NCCL's profiler. Returns its number; `None` if nothing is traced, or this thread is ending.
+pub(crate) fn start(begin: &Begin) -> Option<u64> {
+    with_ring(|serial| ring::start(serial, now_ns, begin))
+}
+
+/// Ends an event.
+pub(crate) fn stop(event: u64) {
+    let at_ns = now_ns();
+    with_ring(|serial| ring::stop(serial, at_ns, event).then_some(()));
+}
+
+/// Notes that an event enters a state, with this many bytes.
+pub(crate) fn enter(event: u64, state: u16, bytes: u64) {
+    with_ring(|serial| ring::enter(serial, now_ns, event, state, bytes).then_some(()));
+}
+
+/// Returns the number of a text in the trace that goes on; 0 if there is none, or no room.
+pub(crate) fn name(text: &str) -> u16 {
+    Tracer::current().map_or(0, |tracer| tracer.name(text))
 }
