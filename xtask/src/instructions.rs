@@ -13,6 +13,9 @@ use std::process::{Command, ExitCode};
 pub(crate) struct Messages {
     #[command(flatten)]
     nccl: Nccl,
+    /// Count also what a message of ours costs while a profiler or the trace watches it
+    #[arg(long)]
+    watched: bool,
     /// List the N most costly functions of ours for each case, 1 to 1000
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     functions: Option<u16>,
@@ -42,6 +45,9 @@ pub(crate) fn count_messages(arguments: &Messages) -> Result<ExitCode, String> {
     )?;
     let mut command = command("messages", "instructions", nccl)?;
     command.arg("--valgrind").arg(valgrind);
+    if arguments.watched {
+        command.arg("--watched");
+    }
     if let Some(functions) = arguments.functions {
         command.arg("--functions").arg(functions.to_string());
     }

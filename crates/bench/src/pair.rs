@@ -9,7 +9,7 @@ use crate::error::CommunicatorError;
 use crate::figures::{Bandwidth, LATENCY_BYTES, MAX_BUFFER_BYTES, Times, WARM_UP_ROUNDS, for_a_time};
 use crate::patience::Patience;
 use railweave_nccl_host::connection::{Connection, StepShape};
-use railweave_nccl_host::net::{NetApi, NetError, Part, RecvComm, Request, SendComm};
+use railweave_nccl_host::net::{NetApi, NetError, Part, ProfilerHandle, RecvComm, Request, SendComm};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -349,10 +349,26 @@ impl<'a, N: NetApi> Pair<'a, N> {
     /// # Panics
     /// If the bytes are not inside the buffer.
     pub fn try_send(&self, offset: usize, bytes: usize) -> Result<Option<Request>, NetError> {
+        self.try_send_profiled(offset, bytes, ProfilerHandle::NONE)
+    }
+
+    /// As [`Self::try_send`], with a profiler's handle of the message.
+    ///
+    /// # Errors
+    /// If the plugin returns an error.
+    ///
+    /// # Panics
+    /// If the bytes are not inside the buffer.
+    pub fn try_send_profiled(
+        &self,
+        offset: usize,
+        bytes: usize,
+        profiler: ProfilerHandle,
+    ) -> Result<Option<Request>, NetError> {
         let (start, registration) = self.to.slot(0);
         assert!(offset + bytes <= self.buffer_bytes, "a message inside the buffer");
         // SAFETY: the message lies inside the registered buffer, whose content nothing else reads or writes here.
-        unsafe { self.net.isend(self.to.side(), start.add(offset), bytes, 0, registration) }
+        unsafe { self.net.isend_profiled(self.to.side(), start.add(offset), bytes, 0, registration, profiler) }
     }
 
     /// Tries to receive `bytes` into the buffer from `offset` on; `None` if the plugin has no room for one more
@@ -364,13 +380,29 @@ impl<'a, N: NetApi> Pair<'a, N> {
     /// # Panics
     /// If the bytes are not inside the buffer.
     pub fn try_receive(&self, offset: usize, bytes: usize) -> Result<Option<Request>, NetError> {
+        self.try_receive_profiled(offset, bytes, ProfilerHandle::NONE)
+    }
+
+    /// As [`Self::try_receive`], with a profiler's handle of the message.
+    ///
+    /// # Errors
+    /// If the plugin returns an error.
+    ///
+    /// # Panics
+    /// If the bytes are not inside the buffer.
+    pub fn try_receive_profiled(
+        &self,
+        offset: usize,
+        bytes: usize,
+        profiler: ProfilerHandle,
+    ) -> Result<Option<Request>, NetError> {
         let (start, registration) = self.from.slot(0);
         assert!(offset + bytes <= self.buffer_bytes, "a message inside the buffer");
         // SAFETY: the offset lies inside the buffer or at its end.
         let part = Part { data: unsafe { start.add(offset) }, bytes, tag: 0, registration };
         // SAFETY: the message lies inside the registered buffer. Receives posted ahead may share bytes of it, but
         // nothing here reads its content.
-        unsafe { self.net.irecv(self.from.side(), &[part], false) }
+        unsafe { self.net.irecv_profiled(self.from.side(), &[part], false, &[profiler]) }
     }
 
     fn post_send(&mut self, offset: usize, bytes: usize) -> Result<Request, CommunicatorError> {

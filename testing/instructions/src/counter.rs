@@ -1,6 +1,7 @@
 //! Counting: the loop over messages of one process under callgrind, over the fake libibverbs.
 
 use crate::cost::{Cost, Objects};
+use crate::in_process::Watch;
 use crate::in_process::message_loop::Results;
 use crate::profile::Profile;
 use crate::tools::{self, Tools, Transport};
@@ -33,6 +34,8 @@ pub(crate) struct Case {
     pub(crate) in_flight: usize,
     /// The number of messages that are counted.
     pub(crate) messages: u32,
+    /// The profiler that watches them.
+    pub(crate) watch: Watch,
 }
 
 /// The tools for counting.
@@ -71,17 +74,21 @@ impl Counter {
 
     /// Counts the cost of a message. Fails with a sentence if the run fails or its output cannot be read.
     pub(crate) fn count(&self, transport: Transport<'_>, case: &Case) -> Result<Cost, String> {
-        let Case { rails, message_bytes, in_flight, messages } = *case;
+        let Case { rails, message_bytes, in_flight, messages, watch } = *case;
         let name = match transport {
             Transport::Railweave(_) => "railweave",
             Transport::Nccl(_) => "nccl",
         };
-        let name = format!("{name}-{rails}-rails-{message_bytes}-bytes-{in_flight}-in-flight");
+        let name = format!("{name}-{rails}-rails-{message_bytes}-bytes-{in_flight}-in-flight-{}", watch.name());
         let folder = self.folder.join(&name);
         self.prepare(&folder, rails)?;
         let mut command = self.callgrind(&folder);
         command.arg(&self.program);
         transport.measured_by(&mut command, &self.fake, &folder.join(MACHINE), rails > 1);
+        command.args(["--watch", &watch.name()]);
+        if watch == Watch::Trace {
+            command.env("RAILWEAVE_TRACE", folder.join("traces"));
+        }
         command.args(["messages", "--messages", &messages.to_string(), "--bytes", &message_bytes.to_string()]);
         command.args(["--in-flight", &in_flight.to_string()]);
         let output = command.output().map_err(|error| format!("cannot run {}: {error}", self.valgrind.display()))?;

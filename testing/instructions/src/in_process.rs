@@ -4,9 +4,10 @@ mod ends;
 pub(crate) mod many_connections;
 pub(crate) mod message_loop;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use railweave_fake_ibverbs::FakeVerbs;
-use railweave_nccl_host::{LoadedNet, NetApi, NetError, Plugin, logger};
+use railweave_nccl_host::profiler::{CommunicatorInfo, Profiler, ProfilerPlugin};
+use railweave_nccl_host::{LoadError, LoadedNet, NetApi, NetError, Plugin, logger};
 use std::env;
 use std::error::Error;
 use std::fs::File;
@@ -26,8 +27,41 @@ pub(crate) struct Arguments {
     /// Fuse all devices into one, and use that one instead of the first
     #[arg(long)]
     fuse: bool,
+    /// The profiler that watches the messages
+    #[arg(long, value_enum, default_value_t = Watch::Nobody)]
+    watch: Watch,
     #[command(subcommand)]
     task: Task,
+}
+
+/// The profiler that watches messages, whose handles they get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Watch {
+    /// The one in the plugin's own library, as NCCL does it by default; it sleeps, and messages have no handles
+    #[default]
+    Nobody,
+    /// Another one, that wants no events
+    Masked,
+    /// Another one, that wants all events
+    Events,
+    /// The one in the plugin's own library, which is awake if RAILWEAVE_TRACE is set
+    Trace,
+}
+
+impl Watch {
+    /// Returns its name on the command line.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// Loads the profiler for a plugin in this file; `None` if the file has none.
+    fn load(self, plugin: &Path) -> Result<Option<ProfilerPlugin>, LoadError> {
+        match self {
+            Self::Nobody | Self::Trace => Ok(ProfilerPlugin::load(plugin, None).ok()),
+            Self::Masked => ProfilerPlugin::plain(0).map(Some),
+            Self::Events => ProfilerPlugin::plain(i32::MAX).map(Some),
+        }
+    }
 }
 
 /// The transport to measure.
@@ -52,7 +86,7 @@ enum Task {
 
 /// Measures, and prints the results as JSON.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
-    let Arguments { net: Net { plugin, nccl }, fuse, task } = arguments;
+    let Arguments { net: Net { plugin, nccl }, fuse, watch, task } = arguments;
     let mut out = only_for_results()?;
     let library =
         env::var_os("NCCL_IBVERBS_LIB").ok_or("NCCL_IBVERBS_LIB names no library; name the fake libibverbs")?;
@@ -67,11 +101,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         (None, Some(library)) => railweave_bench::nccl::load(library)?,
         (None, None) => unreachable!("clap requires one of them"),
     };
-    let net = plugin.init(1, None)?;
+    let loaded = watch.load(plugin.path())?;
+    let net = plugin.init_with(1, None, loaded.as_ref())?;
+    let info = CommunicatorInfo { comm_id: 1, hosts: 2, ranks: 2, ..CommunicatorInfo::default() };
+    let profiler = loaded.as_ref().map(|loaded| loaded.init(info)).transpose()?;
+    let calls = profiler.as_ref().filter(|_| *watch != Watch::Nobody).map(Profiler::call);
     let device = if *fuse { fuse_all(&net)? } else { 0 };
     let results = match task {
         Task::Messages(settings) => {
-            serde_json::to_string_pretty(&message_loop::run(&net, device, &fake, STALL, settings)?)
+            serde_json::to_string_pretty(&message_loop::run(&net, device, &fake, STALL, (settings, calls))?)
         }
         Task::Connections(settings) => {
             serde_json::to_string_pretty(&many_connections::run(&net, device, &fake, STALL, settings)?)

@@ -5,6 +5,7 @@
 
 use crate::cost::Cost;
 use crate::counter::{Case, Counter};
+use crate::in_process::Watch;
 use crate::tools::Tools;
 use crate::work;
 use clap::Args;
@@ -35,6 +36,9 @@ pub(crate) struct Arguments {
     /// List this many functions of ours for each case
     #[arg(long, value_name = "N", default_value_t = 0)]
     functions: usize,
+    /// Count also what a message of ours costs while a profiler or the trace watches it
+    #[arg(long, conflicts_with = "json")]
+    watched: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -56,15 +60,41 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), String> {
     } else {
         print!("{}\n{}", table(&rows), table_of_work(&rows));
         rows.iter().for_each(|row| print!("{}", row.functions()));
+        if arguments.watched {
+            print!("\n{}", watched(&counter, &rows)?);
+        }
     }
     Ok(())
+}
+
+/// Counts each case of these rows again, under each kind of profiler. Returns the instructions in Markdown.
+fn watched(counter: &Counter, rows: &[Row]) -> Result<String, String> {
+    let mut text = "\
+| | nobody | a profiler that wants nothing | a profiler that wants all | the trace |
+|---|---|---|---|---|
+"
+    .to_owned();
+    for (case, row) in cases().zip(rows) {
+        let cost = |watch| Ok::<_, String>(counter.count(counter.railweave(), &Case { watch, ..case })?.instructions());
+        let (masked, events, trace) = (cost(Watch::Masked)?, cost(Watch::Events)?, cost(Watch::Trace)?);
+        let nobody = row.railweave.instructions();
+        text += &format!("| {} | {nobody:.0} | {masked:.0} | {events:.0} | {trace:.0} |\n", row.title());
+        eprintln!("counted {}, watched", row.title());
+    }
+    Ok(text)
 }
 
 /// Returns all cases, in the order of the table.
 fn cases() -> impl Iterator<Item = Case> {
     RAILS.into_iter().flat_map(|rails| {
         SIZES.into_iter().flat_map(move |(_, message_bytes, messages)| {
-            IN_FLIGHT.into_iter().map(move |in_flight| Case { rails, message_bytes, in_flight, messages })
+            IN_FLIGHT.into_iter().map(move |in_flight| Case {
+                rails,
+                message_bytes,
+                in_flight,
+                messages,
+                watch: Watch::Nobody,
+            })
         })
     })
 }

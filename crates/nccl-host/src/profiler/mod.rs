@@ -15,6 +15,7 @@ mod callback;
 mod describe;
 mod names;
 mod op;
+mod plain;
 mod plugin;
 mod started;
 mod table;

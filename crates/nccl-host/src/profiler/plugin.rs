@@ -105,7 +105,12 @@ impl ProfilerPlugin {
         }
     }
 
-    fn new(path: &Path, table: Table, versions: Vec<u32>, library: Option<Library>) -> Result<Self, LoadError> {
+    pub(super) fn new(
+        path: &Path,
+        table: Table,
+        versions: Vec<u32>,
+        library: Option<Library>,
+    ) -> Result<Self, LoadError> {
         let (path, version) = (path.to_owned(), table.version());
         // SAFETY: every table begins with a constant string, or NULL.
         let Some(name) = (unsafe { text(table.name()) }) else {

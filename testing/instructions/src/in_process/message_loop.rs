@@ -10,7 +10,8 @@ use railweave_bench::CommunicatorError;
 use railweave_bench::pair::Pair;
 use railweave_bench::patience::Patience;
 use railweave_fake_ibverbs::{Counts, FakeVerbs};
-use railweave_nccl_host::net::{NetApi, Registration};
+use railweave_nccl_host::net::{NetApi, ProfilerHandle, Registration};
+use railweave_nccl_host::profiler::{Call, Direction, OpShape};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
@@ -43,29 +44,37 @@ pub(crate) struct Results {
 }
 
 /// Connects this process with itself, carries some messages that are not counted, then those of the loop, and checks
-/// that they arrived unchanged. `stall` is the longest time without any progress.
+/// that they arrived unchanged. `stall` is the longest time without any progress. With a profiler's `call`, each message
+/// has its handle of a step that has begun.
 pub(crate) fn run<N: NetApi>(
     net: &N,
     device: i32,
     fake: &FakeVerbs,
     stall: Duration,
-    settings: &Settings,
+    (settings, call): (&Settings, Option<Call<'_>>),
 ) -> Result<Results, Box<dyn Error>> {
     let Settings { messages, bytes, in_flight } = *settings;
     let in_flight = in_flight.get();
     let abort = AtomicBool::new(false);
     let mut patience = Patience::new(0, stall, &abort);
+    // Before the connection, which may hold the handles until it is closed.
+    let op = |direction| {
+        let shape = OpShape { channel: 0, peer: 1, steps: messages, chunk_bytes: bytes, direction, in_flight: 1 };
+        call.map(|call| call.proxy_op(call.group().parent(), shape)).inspect(|op| op.start_step(0))
+    };
+    let ops = [op(Direction::Send), op(Direction::Receive)];
+    let handles = ops.each_ref().map(|op| op.as_ref().map_or(ProfilerHandle::NONE, |op| op.handle(0)));
     let mut ends = ends::both(net, device, 1, &mut patience)?;
     let (Some(to), Some(from)) = (ends.sends.pop(), ends.recvs.pop()) else {
         unreachable!("one of each was asked for")
     };
     let mut pair = Pair::new(net, 0, (to, from), 0, in_flight * bytes, patience)?;
-    carry(&mut pair, WARM_UP_MESSAGES, bytes, in_flight)?;
+    carry(&mut pair, WARM_UP_MESSAGES, bytes, (in_flight, handles))?;
     mark(&mut pair, messages.min(in_flight) * bytes);
     let mut result = Ok(());
     let before = fake.device_counts();
     let begin = Instant::now();
-    railweave_message_loop(&mut || result = carry(&mut pair, messages, bytes, in_flight));
+    railweave_message_loop(&mut || result = carry(&mut pair, messages, bytes, (in_flight, handles)));
     let seconds = begin.elapsed().as_secs_f64();
     let mut devices = fake.device_counts();
     result?;
@@ -94,7 +103,7 @@ fn carry<N: NetApi>(
     pair: &mut Pair<'_, N>,
     count: usize,
     bytes: usize,
-    in_flight: usize,
+    (in_flight, [to, from]): (usize, [ProfilerHandle; 2]),
 ) -> Result<(), CommunicatorError> {
     let (mut receives, mut sends) = (VecDeque::with_capacity(in_flight), VecDeque::with_capacity(in_flight));
     let (mut received, mut sent) = (0, 0);
@@ -102,13 +111,13 @@ fn carry<N: NetApi>(
         let mut moved = false;
         while receives.len() < in_flight && received + receives.len() < count {
             let place = (received + receives.len()) % in_flight;
-            let Some(receive) = pair.try_receive(place * bytes, bytes)? else { break };
+            let Some(receive) = pair.try_receive_profiled(place * bytes, bytes, from)? else { break };
             receives.push_back(receive);
             moved = true;
         }
         if sends.len() < in_flight && sent + sends.len() < count {
             let place = (sent + sends.len()) % in_flight;
-            if let Some(send) = pair.try_send(place * bytes, bytes)? {
+            if let Some(send) = pair.try_send_profiled(place * bytes, bytes, to)? {
                 sends.push_back(send);
                 moved = true;
             }
@@ -169,7 +178,7 @@ mod tests {
     fn carry(net: &impl NetApi, bytes: usize, messages: usize) -> Result<Results, Box<dyn Error>> {
         let fake = FakeVerbs::load(&build()).unwrap();
         let in_flight = NonZeroUsize::new(4).unwrap();
-        run(net, 0, &fake, Duration::from_secs(2), &Settings { messages, bytes, in_flight })
+        run(net, 0, &fake, Duration::from_secs(2), (&Settings { messages, bytes, in_flight }, None))
     }
 
     #[test]
