@@ -72,6 +72,19 @@ fn names(file: &TraceFile) -> BTreeMap<u16, String> {
     file.frames.iter().filter_map(name).collect()
 }
 
+/// Returns the bytes that the rails of a connection had sent at their last samples.
+fn sampled(file: &TraceFile, connection: u32) -> u64 {
+    file.frames
+        .iter()
+        .filter_map(|frame| if let Frame::Sample(sample) = frame { Some(&sample.rails) } else { None })
+        .flatten()
+        .filter(|rail| rail.connection == connection)
+        .map(|rail| (rail.number, rail.sent))
+        .collect::<BTreeMap<_, _>>()
+        .values()
+        .sum()
+}
+
 #[test]
 fn a_trace_has_the_connections_of_a_process_and_each_message_with_its_rails() {
     alone(&[TWO_RAILS], || {
@@ -114,16 +127,7 @@ fn a_trace_has_the_connections_of_a_process_and_each_message_with_its_rails() {
         let both = BTreeSet::from([sender, receiver]);
         assert_eq!(ends(|frame| if let Frame::Ended(ended) = frame { Some(ended.connection) } else { None }), both);
         assert_eq!(ends(|frame| if let Frame::Setup(setup) = frame { setup.connection } else { None }), both);
-        let sampled: u64 = file
-            .frames
-            .iter()
-            .filter_map(|frame| if let Frame::Sample(sample) = frame { Some(&sample.rails) } else { None })
-            .flatten()
-            .filter(|rail| rail.connection == sender)
-            .map(|rail| ((rail.connection, rail.number), rail.sent))
-            .collect::<BTreeMap<_, _>>()
-            .values()
-            .sum();
+        let sampled = sampled(&file, sender);
         assert!(sampled <= counted, "{sampled} of {counted}");
 
         let records = records(&file);
@@ -202,6 +206,27 @@ fn a_send_that_waits_for_its_receive_says_for_how_long() {
     });
 }
 
+fn all_reduce() -> Coll {
+    Coll {
+        sequence: 41,
+        function: Function::ALL_REDUCE,
+        input: std::ptr::null_mut(),
+        output: std::ptr::null_mut(),
+        count: 1000,
+        root: 0,
+        data_type: DataType::FLOAT32,
+        channels: 1,
+        warps: 0,
+        algorithm: Algorithm::RING,
+        protocol: Protocol::SIMPLE,
+    }
+}
+
+fn send_to_2() -> P2p {
+    let (function, buffer, data_type) = (Function::SEND, std::ptr::null_mut(), DataType::FLOAT32);
+    P2p { function, buffer, data_type, count: 5, peer: 2, channels: 1 }
+}
+
 #[test]
 fn every_version_of_the_profiler_puts_collectives_and_steps_above_the_rails() {
     each(
@@ -220,30 +245,9 @@ fn every_version_of_the_profiler_puts_collectives_and_steps_above_the_rails() {
             let (from, to) = (pair.outgoing(&noise(1, BIG)), pair.incoming(BIG));
             let call = profiler.call();
             let group = call.group();
-            let coll = Coll {
-                sequence: 41,
-                function: Function::ALL_REDUCE,
-                input: std::ptr::null_mut(),
-                output: std::ptr::null_mut(),
-                count: 1000,
-                root: 0,
-                data_type: DataType::FLOAT32,
-                channels: 1,
-                warps: 0,
-                algorithm: Algorithm::RING,
-                protocol: Protocol::SIMPLE,
-            };
             let group_api = call.group_api(false, 1);
-            let coll = call.coll(group.parent(), group_api.parent(), &coll);
-            let p2p = P2p {
-                function: Function::SEND,
-                buffer: std::ptr::null_mut(),
-                data_type: DataType::FLOAT32,
-                count: 5,
-                peer: 2,
-                channels: 1,
-            };
-            call.p2p(group.parent(), group_api.parent(), &p2p).stop();
+            let coll = call.coll(group.parent(), group_api.parent(), &all_reduce());
+            call.p2p(group.parent(), group_api.parent(), &send_to_2()).stop();
             let shape =
                 |direction| OpShape { channel: 2, peer: 1, steps: 1, chunk_bytes: BIG, direction, in_flight: 1 };
             let mut sends = call.proxy_op(coll.parent(), shape(Direction::Send));

@@ -44,8 +44,8 @@ pub(crate) struct Results {
 }
 
 /// Connects this process with itself, carries some messages that are not counted, then those of the loop, and checks
-/// that they arrived unchanged. `stall` is the longest time without any progress. With a profiler's `call`, each message
-/// has its handle of a step that has begun.
+/// that they arrived unchanged. `stall` is the longest time without any progress. With a profiler's `call`, each
+/// message has its handle of a step that has begun.
 pub(crate) fn run<N: NetApi>(
     net: &N,
     device: i32,
