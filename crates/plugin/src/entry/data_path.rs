@@ -3,7 +3,8 @@
 //!
 //! Each of them exists once for each fabric and end. A connection holds the addresses of its own functions ([`Calls`]),
 //! and NCCL's call jumps there: one function runs from NCCL's arguments through the steps of the call
-//! (`railweave_transport::call`) to the fabric's work request.
+//! (`railweave_transport::call`) to the fabric's work request. Watched connections (`observed.rs`) call these functions
+//! too. So they are never inlined there: each step would then have two callers, and be a call itself.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -167,6 +168,7 @@ pub(crate) unsafe fn iflush(
 
 /// # Safety
 /// The same as for [`isend`], on a connection that sends over `F`.
+#[inline(never)]
 pub(super) unsafe extern "C" fn isend_on<F: Fabric>(
     comm: &Comm,
     data: *mut c_void,
@@ -199,6 +201,7 @@ where
 
 /// # Safety
 /// The same as for [`irecv`], on a connection that receives over `F`.
+#[inline(never)]
 pub(super) unsafe extern "C" fn irecv_on<F: Fabric>(
     comm: &Comm,
     count: c_int,
@@ -245,6 +248,7 @@ where
 
 /// # Safety
 /// The same as for [`test()`], of a request of a connection that sends over `F`.
+#[inline(never)]
 pub(super) unsafe extern "C" fn test_send<F: Fabric>(
     request: &Request,
     done: *mut c_int,
@@ -275,6 +279,7 @@ where
 
 /// # Safety
 /// The same as for [`test()`], of a request of a connection that receives over `F`.
+#[inline(never)]
 pub(super) unsafe extern "C" fn test_recv<F: Fabric>(
     request: &Request,
     done: *mut c_int,

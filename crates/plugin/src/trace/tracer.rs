@@ -203,8 +203,8 @@ pub(crate) fn note(tracer: &Tracer, record: Record) {
     ring::note_all(&tracer.shared, &[record]);
 }
 
-/// Passes the number of the trace that goes on to `with`, which returns `None` if this thread has no ring there yet; then
-/// the thread gets one, and `with` is called again. `None` if nothing is traced.
+/// Passes the number of the trace that goes on to `with`. That returns `None` if this thread has no ring there yet;
+/// then the thread gets one, and `with` is called again. Returns `None` if nothing is traced.
 fn with_ring<R>(mut with: impl FnMut(u64) -> Option<R>) -> Option<R> {
     let serial = CURRENT_SERIAL.load(Ordering::Relaxed);
     if serial == 0 {
