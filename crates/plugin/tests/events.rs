@@ -6,16 +6,18 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
+use std::io::{Read, Write};
 use std::path::Path;
 use std::ptr::from_ref;
 use std::sync::Mutex;
+use std::time::Duration;
 
-use common::{Buffer, Pair, TWO_RAILS, alone, each, load, noise, until};
+use common::{Buffer, Pair, TWO_RAILS, alone, each, load, noise, until, with_peer};
 use railweave_abi::NcclResult;
 use railweave_abi::profiler::ib::{KIND_QP, NetIbDescr, PLUGIN_ID_V1};
 use railweave_abi::profiler::parts::StateArgsV4;
 use railweave_abi::profiler::{EventState, EventType, v6};
-use railweave_nccl_host::net::{NetApi, Part, ProfilerHandle, Request};
+use railweave_nccl_host::net::{Comm, Handle, NetApi, Part, ProfilerHandle, Request};
 use railweave_nccl_host::profiler::{CommunicatorInfo, Direction, Op, OpShape, Profiler, ProfilerPlugin};
 use railweave_nccl_host::{LoadedNet, Plugin};
 
@@ -278,25 +280,47 @@ fn a_group_has_one_event_for_each_rail_of_its_one_receive() {
 
 #[test]
 fn a_request_that_fails_has_its_events_stopped_once() {
-    alone(&[TWO_RAILS], || {
-        let site = Site::new(None, ALL);
-        let pair = Pair::open(&site.net, &site.net, 0);
-        let (from, to) = (pair.outgoing(&noise(1, BIG)), pair.incoming(BIG));
-        let (sends, receives) = (site.op(Direction::Send), site.op(Direction::Receive));
-        let _recv = irecv(&pair, &[to.part(0)], &[receives.handle(0)]);
-        calls();
-        let send = isend(&pair, &from, BIG, 0, sends.handle(0));
-        let Pair { from: net, send: comm, recv, .. } = pair;
-        net.close_recv(recv).expect("the receiving end is closed");
-        until("the failure of the send", || {
-            // SAFETY: the request is not done.
-            unsafe { net.test(&send, None) }.is_err().then_some(())
-        });
-        let all = calls();
-        assert_eq!(rails_of(&all, SENT).len(), 2, "{all:?}");
-        // SAFETY: as above.
-        assert!(unsafe { net.test(&send, None) }.is_err());
-        assert_eq!(calls(), [], "they were stopped already");
-        net.close_send(comm).expect("the sending end is closed");
-    });
+    const HUGE: usize = 256 << 20;
+    with_peer(
+        &[TWO_RAILS, ("RAILWEAVE_RECOVERY", "0")],
+        &[],
+        |mut peer| {
+            let mut handle = Handle::default();
+            peer.link.read_exact(&mut handle.0).expect("the peer says where it listens");
+            let site = Site::new(None, ALL);
+            let comm = common::connect(&site.net, 0, &handle);
+            let from = Buffer::holding(&site.net, Comm::Send(&comm), &vec![7; HUGE]);
+            let sends = site.op(Direction::Send);
+            let send = until("a receive for this send", || {
+                // SAFETY: the buffer lasts until the connection is closed.
+                unsafe {
+                    let (start, registration) = (from.start(), from.registration());
+                    site.net.isend_profiled(&comm, start, HUGE, 0, registration, sends.handle(0))
+                }
+                .expect("isend succeeds")
+            });
+            assert_eq!(calls().len(), 2, "the rails have begun, and none is done");
+            peer.kill();
+            until("the failure of the send", || {
+                // SAFETY: the request is not done.
+                unsafe { site.net.test(&send, None) }.is_err().then_some(())
+            });
+            let stopped = calls();
+            assert!(matches!(stopped[..], [Call::Stop(one), Call::Stop(other)] if one != other), "{stopped:?}");
+            // SAFETY: as above.
+            assert!(unsafe { site.net.test(&send, None) }.is_err());
+            assert_eq!(calls(), [], "they were stopped already");
+            site.net.close_send(comm).expect("the sending end is closed");
+        },
+        |mut link| {
+            let net = load(None).init(1, None).unwrap();
+            let (listen, handle) = common::listen(&net, 0);
+            link.write_all(&handle.0).unwrap();
+            let comm = common::accept(&net, &listen);
+            let to = Buffer::new(&net, Comm::Recv(&comm), HUGE);
+            // SAFETY: the buffer lasts as long as this process.
+            let _recv = unsafe { net.irecv(&comm, &[to.part(0)], false) }.unwrap().expect("there is room");
+            std::thread::sleep(Duration::from_secs(60));
+        },
+    );
 }

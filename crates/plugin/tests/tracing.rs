@@ -193,6 +193,7 @@ fn a_send_that_waits_for_its_receive_says_for_how_long() {
         let (from, to) = (pair.outgoing(&noise(1, 100)), pair.incoming(100));
         assert!(pair.try_isend(&from, 100, 0).unwrap().is_none());
         std::thread::sleep(Duration::from_millis(50));
+        assert!(pair.try_isend(&from, 100, 0).unwrap().is_none());
         let recv = pair.irecv(&[to.part(0)]);
         let send = pair.isend(&from, 100, 0);
         pair.finish(&[send], &[recv]);
