@@ -28,12 +28,14 @@ pub(super) struct Drain {
     looks: u32,
     /// The counters of each rail at the last sample, by connection and rail.
     seen: HashMap<(u32, u32), RailSample>,
+    /// The number of files at that time.
+    parts: u32,
 }
 
 impl Drain {
     pub(super) fn new(shared: Arc<Shared>, dir: &Path, most_bytes: u64, process: Process) -> Self {
         let writer = Writer::new(dir, process, most_bytes);
-        Self { shared, writer, looks: 0, seen: HashMap::new() }
+        Self { shared, writer, looks: 0, seen: HashMap::new(), parts: 0 }
     }
 
     /// Runs until the trace is over.
@@ -85,7 +87,7 @@ impl Drain {
         }
     }
 
-    /// Adds the state of the rails that have changed.
+    /// Adds the state of the rails that have changed; of all rails if a file has begun, as the older ones may be gone.
     fn sample(&mut self) {
         let rails = lock(&self.shared.rails).clone();
         let state = |(connection, rail): &(u32, railweave_transport::RailInfo)| RailSample {
@@ -101,12 +103,14 @@ impl Drain {
         for of_connection in samples.chunk_by_mut(|one, other| one.connection == other.connection) {
             self.set_shares(of_connection);
         }
+        let parts = self.writer.parts();
+        let is_new = std::mem::replace(&mut self.parts, parts) != parts;
         let seen = std::mem::take(&mut self.seen);
         samples.retain(|sample| {
             let key = (sample.connection, sample.number);
             let has_changed = seen.get(&key) != Some(sample);
             self.seen.insert(key, sample.clone());
-            has_changed
+            has_changed || is_new
         });
         if !samples.is_empty() {
             self.writer.add(&Frame::Sample(Sample { at_ns: now_ns(), rails: samples }));
