@@ -3,8 +3,8 @@
 
     picture.py JOB.pftrace > docs/pictures/trace.svg
 
-It shows a process and one of its connections: the one that sends the most while a rail is down, or at all. All that it draws is read from the file
-with Perfetto's own protos (check.py). For the picture of the page, as root:
+It shows a process and one of its connections: the one that sends the most while a rail is down, or at all. All that it
+draws is read from the file with Perfetto's own protos (check.py). For the picture of the page, as root:
 
     RAILWEAVE_TRACE=traces railweave demo --shape 80,20 --pull
     railweave trace traces -o job.pftrace
