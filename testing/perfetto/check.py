@@ -30,7 +30,8 @@ class Track:
         self.is_counter = descriptor.HasField("counter")
         self.open = []
         self.slices = 0
-        self.counts = 0
+        self.counts = []
+        self.instants = []
 
 
 def unknown(message, path="packet"):
@@ -75,7 +76,7 @@ def read(data):
         assert is_count == track.is_counter, f"{track.name} is of another kind than its events"
         if is_count:
             assert event.HasField("double_counter_value")
-            track.counts += 1
+            track.counts.append((at, event.double_counter_value))
             continue
         # The importer sorts packets by time, and keeps the order of those with the same one.
         assert at >= last.get(event.track_uuid, 0), f"{track.name}: {at} comes after {last[event.track_uuid]}"
@@ -94,6 +95,7 @@ def read(data):
             flows.update(event.flow_ids)
         else:
             assert event.type == TrackEvent.TYPE_INSTANT, event.type
+            track.instants.append((at, name))
     for track in tracks.values():
         assert not track.open, f"{track.name}: {track.open} does not end"
     return tracks, slices, flows
@@ -145,7 +147,7 @@ def main():
     joined = sum(count > 1 for count in flows.values())
     assert joined > 0, "no arrow joins two slices"
     instants = sum(not track.is_counter and not track.slices for track in tracks.values())
-    counters = sum(track.is_counter and track.counts > 0 for track in tracks.values())
+    counters = sum(track.is_counter and bool(track.counts) for track in tracks.values())
     print(
         f"{len(tracks)} tracks ({counters} counters, {instants} groups or instants), {len(slices)} slices, "
         f"{joined} arrows, {total} bytes in pieces: as in the summary"

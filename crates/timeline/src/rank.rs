@@ -97,6 +97,8 @@ pub struct Connection {
     pub peer: Option<usize>,
     /// The peer's process id, if its trace is part of the timeline.
     pub peer_pid: Option<u32>,
+    /// The peer's rank, if its trace is part of the timeline and tells it.
+    pub peer_rank: Option<u32>,
     /// The time of its end, if it was closed.
     pub ended: Option<u64>,
     /// Its rails by their numbers.
@@ -174,10 +176,28 @@ impl Rank {
         self.span.map_or(0, |(_, last)| last)
     }
 
+    /// Returns its rank in the job: as the process knows it, or the one that all of its communicators name. `None` if
+    /// these differ, or one does not tell.
+    #[must_use]
+    pub fn number(&self) -> Option<u32> {
+        let mut named = self.communicators.values().map(|it| it.rank);
+        let of_communicators = || {
+            let first = named.next()??;
+            named.all(|rank| rank == Some(first)).then_some(first)
+        };
+        self.process.rank.or_else(of_communicators)
+    }
+
+    /// Returns the words for something whose end is not in the trace: it may have ended if records were lost.
+    #[must_use]
+    pub fn without_end(&self) -> &'static str {
+        if self.missing.lost > 0 { "end not seen" } else { "unfinished" }
+    }
+
     /// Returns the name of the rank: "rank 3 (pid 4711)", or "pid 4711" if its rank is unknown.
     #[must_use]
     pub fn label(&self) -> String {
-        match self.process.rank {
+        match self.number() {
             Some(rank) => format!("rank {rank} (pid {})", self.process.pid),
             None => format!("pid {}", self.process.pid),
         }
@@ -226,11 +246,17 @@ impl Rank {
 }
 
 impl Connection {
+    /// Returns the time until which something without an end lasts, in a trace with this last time.
+    #[must_use]
+    pub fn last(&self, of_trace: u64) -> u64 {
+        self.ended.map_or(of_trace, |ended| ended.min(of_trace))
+    }
+
     /// Returns the peer's name: "node1, rank 0", or "node1, pid 4711" if only that is known, or the host alone.
     #[must_use]
     pub fn peer_name(&self) -> String {
         let host = if self.facts.host.is_empty() { "an unknown host" } else { &self.facts.host };
-        match (self.facts.rank, self.peer_pid) {
+        match (self.facts.rank.or(self.peer_rank), self.peer_pid) {
             (Some(rank), _) => format!("{host}, rank {rank}"),
             (None, Some(pid)) => format!("{host}, pid {pid}"),
             (None, None) => host.to_owned(),

@@ -2,7 +2,7 @@
 
 use crate::rank::{Asked, Event, Facts, Missing, Piece, Rank, Request};
 use railweave_trace::{Frame, Kind, RECORD_BYTES, Record, Records, Sample, TraceFile, What};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 impl Rank {
     /// Reads the files of one process. Those of other processes than the first one's are left out; so are repeated
@@ -137,6 +137,8 @@ impl Reading {
     fn records(&mut self, records: &Records) {
         let missing = &mut self.rank.missing;
         missing.lost = missing.lost.saturating_add(records.lost);
+        // Records were lost somewhere between the thread's last frame and the end of this one: facts on the other side
+        // of such a border may be another event's.
         if records.lost > 0 {
             self.begun.remove(&records.thread);
         }
@@ -149,6 +151,9 @@ impl Reading {
                 }
                 None => self.rank.missing.unknown += 1,
             }
+        }
+        if records.lost > 0 {
+            self.begun.remove(&records.thread);
         }
     }
 
@@ -184,7 +189,10 @@ impl Reading {
             What::Coll(coll) => self.facts(begun, Facts::Coll(coll)),
             What::P2p(p2p) => self.facts(begun, Facts::P2p(p2p)),
             What::Op(op) => self.facts(begun, Facts::Op(op)),
-            What::EventEnd { event } => self.events.entry(event).or_default().end = Some(at_ns),
+            What::EventEnd { event } => {
+                let end = &mut self.events.entry(event).or_default().end;
+                *end = Some(end.map_or(at_ns, |before| before.min(at_ns)));
+            }
             What::State { event, state, bytes } => {
                 let event = self.events.entry(event).or_default();
                 event.bytes = event.bytes.max(bytes);
@@ -217,6 +225,7 @@ impl Reading {
                 None => rank.missing.without_begin += 1,
             }
         }
+        drop_repeated(&mut rank.events, &requests.values().map(|part| part.event).collect());
         let Rank { connections, missing, .. } = &mut rank;
         for ((number, request), part) in requests {
             let Some(connection) = connections.get_mut(&number) else {
@@ -235,6 +244,21 @@ impl Reading {
         rank.happened.sort_by_key(|it| it.at_ns);
         rank
     }
+}
+
+/// Leaves out the steps that are only attempts of later ones: NCCL starts a receive's step again in each round until
+/// the network takes the receive, and does not stop the one before. `used` are the events that requests belong to.
+fn drop_repeated(events: &mut HashMap<u64, Event>, used: &HashSet<u64>) {
+    let mut last: HashMap<(u64, u32), (u64, u64)> = HashMap::new();
+    for (id, event) in events.iter().filter(|(_, event)| event.kind == Kind::ProxyStep && event.parent != 0) {
+        let place = last.entry((event.parent, event.number)).or_default();
+        *place = (*place).max((event.begin, *id));
+    }
+    events.retain(|id, event| {
+        let is_bare = event.kind == Kind::ProxyStep && event.end.is_none() && event.states.is_empty();
+        let later = last.get(&(event.parent, event.number)).filter(|later| (event.begin, *id) < **later);
+        !is_bare || later.is_none() || used.contains(id)
+    });
 }
 
 impl PartOfEvent {

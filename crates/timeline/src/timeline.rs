@@ -1,6 +1,6 @@
 //! The timeline of a run: its ranks on one clock, with the connections between their events.
 
-use crate::clock::Clocks;
+use crate::clock::{Clocks, Errors};
 use crate::rank::{Facts, Rank};
 use crate::runs;
 use railweave_trace::Kind;
@@ -31,8 +31,11 @@ pub struct Timeline {
     pub wall_ns: u64,
     /// Sentences about everything that the timeline lacks or may have wrong.
     pub warnings: Vec<String>,
-    /// The ranks by their hosts and process ids.
-    by_pid: HashMap<(usize, u32), usize>,
+    /// The errors of clocks, and the clock of each rank.
+    errors: (Vec<Errors>, Vec<usize>),
+    /// The ranks by their process ids and the boot of their host (its name if that is unknown). Containers of one host
+    /// number their processes each for itself.
+    by_pid: HashMap<(Vec<u8>, u32), Vec<usize>>,
 }
 
 /// A host.
@@ -96,6 +99,7 @@ impl Timeline {
         timeline.find_peers();
         timeline.lengthen();
         timeline.tell_missing(&clocks);
+        timeline.errors = (clocks.clocks.iter().map(|clock| clock.errors(first)).collect(), clocks.of_ranks);
         Ok(timeline)
     }
 
@@ -105,9 +109,18 @@ impl Timeline {
         self.hosts.get(rank.host).map_or("", |host| host.name.as_str())
     }
 
+    /// Returns the most by which a time of a rank may be wrong, in nanoseconds, next to those of the first rank's host.
+    /// `None` if that is unknown.
+    #[must_use]
+    pub fn within_ns(&self, rank: usize, at: u64) -> Option<u64> {
+        let (errors, of_ranks) = &self.errors;
+        errors.get(*of_ranks.get(rank)?)?.within(at)
+    }
+
     /// Returns the rank and the id of the event that an event of a rank is a part of, if it is in the timeline.
     ///
-    /// The parent of a proxy operation may be an event of another process of its host, which sends through this one.
+    /// The parent of a proxy operation may be an event of another process of its host, which sends through this one. If
+    /// several may be the one, there is no parent.
     #[must_use]
     pub fn parent(&self, rank: usize, event: u64) -> Option<(usize, u64)> {
         let found = self.ranks.get(rank)?.events.get(&event)?;
@@ -115,12 +128,15 @@ impl Timeline {
             Facts::Op(op) if op.pid != 0 => op.pid,
             _ => self.ranks[rank].process.pid,
         };
-        let owner = if pid == self.ranks[rank].process.pid {
-            rank
-        } else {
-            self.by_pid.get(&(self.ranks[rank].host, pid)).copied()?
-        };
-        (found.parent != 0 && self.ranks[owner].events.contains_key(&found.parent)).then_some((owner, found.parent))
+        let has_it = |rank: &usize| found.parent != 0 && self.ranks[*rank].events.contains_key(&found.parent);
+        if pid == self.ranks[rank].process.pid {
+            return has_it(&rank).then_some((rank, found.parent));
+        }
+        let mut owners = self.by_pid.get(&(boot(&self.ranks[rank]), pid))?.iter().filter(|rank| has_it(rank));
+        match (owners.next(), owners.next()) {
+            (Some(owner), None) => Some((*owner, found.parent)),
+            _ => None,
+        }
     }
 
     /// Returns the collective, or the send or receive of two ranks, that an event is a part of, and its rank.
@@ -150,16 +166,20 @@ impl Timeline {
             let place = &mut self.hosts[*host].within_ns;
             *place = place.zip(within_ns).map(|(one, other)| one.max(other));
         }
-        let pid = |(number, rank): (usize, &Rank)| ((rank.host, rank.process.pid), number);
-        self.by_pid = self.ranks.iter().enumerate().map(pid).collect();
+        for (number, rank) in self.ranks.iter().enumerate() {
+            self.by_pid.entry((boot(rank), rank.process.pid)).or_default().push(number);
+        }
     }
 
     fn find_peers(&mut self) {
-        let known = |(number, rank): (usize, &Rank)| (rank.process.id.clone(), (number, rank.process.pid));
+        let facts = |(number, rank): (usize, &Rank)| (number, rank.process.pid, rank.number());
+        let known = |(number, rank): (usize, &Rank)| (rank.process.id.clone(), facts((number, rank)));
         let by_id: HashMap<_, _> = self.ranks.iter().enumerate().map(known).collect();
         for rank in &mut self.ranks {
             for connection in rank.connections.values_mut() {
-                (connection.peer, connection.peer_pid) = by_id.get(&connection.facts.peer).copied().unzip();
+                if let Some((number, pid, rank)) = by_id.get(&connection.facts.peer) {
+                    (connection.peer, connection.peer_pid, connection.peer_rank) = (Some(*number), Some(*pid), *rank);
+                }
             }
         }
     }
@@ -177,11 +197,17 @@ impl Timeline {
             for (number, rank) in self.ranks.iter().enumerate() {
                 for (id, event) in rank.events.iter().filter(|(_, event)| event.kind == kind) {
                     if let Some(parent) = self.parent(number, *id) {
-                        parts.push((parent, event.until, event.is_unfinished));
+                        parts.push((parent, (number, *id), event.until, event.is_unfinished));
                     }
                 }
             }
-            for ((rank, id), until, is_unfinished) in parts {
+            for ((rank, id), (of_part, part), until, is_unfinished) in parts {
+                // NCCL does not end an operation before its steps: one that goes on is one that was never used.
+                let end = self.ranks[rank].events.get(&id).filter(|_| kind == Kind::ProxyStep).and_then(|it| it.end);
+                if let (Some(end), true, Some(step)) = (end, is_unfinished, self.ranks[of_part].events.get_mut(&part)) {
+                    step.until = end.max(step.begin).min(step.until);
+                    continue;
+                }
                 if let Some(event) = self.ranks[rank].events.get_mut(&id) {
                     event.until = event.until.max(until);
                     event.is_unfinished |= is_unfinished;
@@ -236,10 +262,16 @@ impl Timeline {
     }
 }
 
+/// Returns the id of a rank's boot; the host's name if it is unknown.
+fn boot(rank: &Rank) -> Vec<u8> {
+    let process = &rank.process;
+    if process.boot_id.is_empty() { process.host.clone().into_bytes() } else { process.boot_id.clone() }
+}
+
 /// The place of a rank among the others.
 fn key(rank: &Rank) -> (&str, u32, &str, u32, &[u8]) {
     let it = &rank.process;
-    (&it.job, it.rank.unwrap_or(u32::MAX), &it.host, it.pid, &it.id)
+    (&it.job, rank.number().unwrap_or(u32::MAX), &it.host, it.pid, &it.id)
 }
 
 /// Returns the ranks of the run that was chosen, and tells of those that are left out.

@@ -2,9 +2,9 @@
 
 mod made;
 
-use made::{Made, join, send};
+use made::{Made, begins, join, send};
 use railweave_timeline::{Timeline, write_chrome};
-use railweave_trace::{RailSample, Setup, What};
+use railweave_trace::{Ended, Frame, Happened, Kind, RailSample, Setup, What};
 use serde_json::Value;
 
 fn events(timeline: &Timeline) -> Vec<Value> {
@@ -48,7 +48,7 @@ fn tracks_are_named_as_a_person_thinks() {
         ("default: collectives", "AllReduce #12", 0.0, 1.1),
         ("default: channel 2, to 1, operations", "send to 1, 1 steps", 0.001, 1.099),
         ("default: channel 2, to 1, steps", "step 0", 0.002, 1.098),
-        ("default: channel 2, to 1, steps", "sends", 0.14, 0.96),
+        ("default: channel 2, to 1, steps", "waits until the message is sent", 0.14, 0.96),
         (&format!("{connection}waits for CTS"), "waits for CTS", 0.04, 0.06),
         (&format!("{connection}requests"), "send", 0.1, 0.9),
         (&format!("{connection}rail 0 eth0 -> ens0"), "piece", 0.1, 0.2),
@@ -118,14 +118,7 @@ fn counters_have_rates_shares_and_bytes_in_flight() {
 fn set_ups_and_what_does_not_end_say_how_they_went() {
     let setup = |failure: &str| {
         let (peer, failure) = ("node1 pid 9".into(), failure.into());
-        railweave_trace::Frame::Setup(Setup {
-            from_ns: 10,
-            to_ns: 2000,
-            connection: None,
-            connects: true,
-            peer,
-            failure,
-        })
+        Frame::Setup(Setup { from_ns: 10, to_ns: 2000, connection: None, connects: true, peer, failure })
     };
     let begun = [(1500, What::SendBegin { connection: 1, request: 1, bytes: 5 })];
     let made = Made::new(0, 0).connected(1, 1, true).records(1, 0, &begun).with(setup("")).with(setup("no route"));
@@ -133,5 +126,77 @@ fn set_ups_and_what_does_not_end_say_how_they_went() {
     let names: Vec<_> = slices(&events).iter().map(|slice| (slice.1.to_owned(), slice.3)).collect();
     let expected =
         [("connects to node1 pid 9", 1.99), ("connects to node1 pid 9 (failed)", 1.99), ("send (unfinished)", 0.5)];
+    assert_eq!(names, expected.map(|(name, length)| (name.to_owned(), length)));
+}
+
+/// Returns the slices and instants of rail 1's "down" track: name, begin, length.
+fn downs(made: Made) -> Vec<(String, f64, f64)> {
+    let events = events(&join([made]));
+    let its = events.iter().filter(|it| ["X", "i"].iter().any(|ph| it["ph"] == *ph));
+    let its = its.filter(|it| thread(&events, it).ends_with("rail 1: down"));
+    its.map(|it| {
+        (it["name"].as_str().unwrap().to_owned(), it["ts"].as_f64().unwrap(), it["dur"].as_f64().unwrap_or(-1.0))
+    })
+    .collect()
+}
+
+#[test]
+fn samples_tell_that_a_rail_is_down_if_the_event_is_gone() {
+    const SECOND: u64 = 1_000_000_000;
+    let state = |is_up| RailSample { is_up, ..RailSample::default() };
+    let made = |samples: &[(u64, bool)]| {
+        let last = (20 * SECOND, begins(77, 0, Kind::Group, 0));
+        let made = Made::new(0, 0).connected(1, 1, true).records(9, 0, &[(0, begins(76, 0, Kind::Group, 0)), last]);
+        samples.iter().fold(made, |made, (second, is_up)| made.sample(second * SECOND, 1, state(*is_up)))
+    };
+    let down = |from: f64, length: f64| ("down".to_owned(), from * 1e6, length * 1e6);
+    let unfinished = |from: f64, length: f64| ("down (unfinished)".to_owned(), from * 1e6, length * 1e6);
+    assert_eq!(downs(made(&[(1, true), (2, false), (3, false), (5, true), (6, true)])), [down(2.0, 3.0)]);
+    assert_eq!(downs(made(&[(1, true), (2, true)])), []);
+    assert_eq!(downs(made(&[(2, false)])), [unfinished(2.0, 18.0)]);
+    // The event is later than the sample, or earlier: there is one slice.
+    let told = |samples, down, up| {
+        let made = made(samples).happened(down, 11, "rail-down", 1);
+        downs(made.happened(up, 12, "rail-up", 1))
+    };
+    assert_eq!(told(&[(2, false), (9, false)], 2 * SECOND + 5000, 9 * SECOND), [down(2.0, 7.0)]);
+    assert_eq!(told(&[(3, false), (9, false)], 2 * SECOND, 8 * SECOND + 500_000_000), [down(2.0, 6.5)]);
+    // The event of its return is gone, and that of its next failure.
+    let gone = made(&[(5, true), (8, false)]).happened(2 * SECOND, 11, "rail-down", 1);
+    assert_eq!(downs(gone), [down(2.0, 3.0), unfinished(8.0, 12.0)]);
+}
+
+#[test]
+fn bytes_that_went_again_over_other_rails_are_an_instant() {
+    let up = |text: &str| {
+        let happened = Happened {
+            at_ns: 1700,
+            kind: 12,
+            name: "rail-up".into(),
+            connection: Some(1),
+            rail: Some(1),
+            text: text.into(),
+        };
+        downs(one().happened(1200, 11, "rail-down", 1).with(Frame::Happened(happened)))
+    };
+    let slice = ("down".to_owned(), 0.2, 0.5);
+    let instant = ("65536 bytes were sent again over other rails".to_owned(), 0.7, -1.0);
+    assert_eq!(up("rail 1 is back after 0.05 s; 65536 bytes were sent again"), [slice.clone(), instant]);
+    assert_eq!(up("rail 1 is back after 0.05 s; 0 bytes were sent again").len(), 1);
+    assert_eq!(up("rail 1 is back after 0.05 s"), [slice]);
+}
+
+#[test]
+fn what_has_no_end_says_so_if_records_were_lost() {
+    let begun = [
+        (1500, What::SendBegin { connection: 1, request: 1, bytes: 5 }),
+        (1600, What::PieceBegin { connection: 1, rail: 0, request: 1, bytes: 5 }),
+        (4000, begins(7, 0, Kind::Group, 0)),
+    ];
+    let ended = Frame::Ended(Ended { at_ns: 2000, connection: 1 });
+    let made = Made::new(0, 0).connected(1, 1, true).records(1, 3, &begun).with(ended);
+    let events = events(&join([made]));
+    let names: Vec<_> = slices(&events).iter().map(|slice| (slice.1.to_owned(), slice.3)).collect();
+    let expected = [("group (end not seen)", 0.0), ("send (end not seen)", 0.5), ("piece (end not seen)", 0.4)];
     assert_eq!(names, expected.map(|(name, length)| (name.to_owned(), length)));
 }

@@ -4,7 +4,7 @@ mod made;
 
 use made::{Made, begins, join, send};
 use railweave_timeline::{Choice, Timeline};
-use railweave_trace::{Frame, Kind, Op, What};
+use railweave_trace::{Communicator, Frame, Kind, Op, What};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -36,10 +36,11 @@ fn a_measured_offset_moves_the_other_host() {
     let own = at(0, 0, 5 * SECOND).peer_clock(1, 2 * SECOND, -500_000_000, 300);
     let timeline = join([own, other.clone()]);
     assert_eq!(times(&timeline), [0, 500_000_000]);
-    assert_eq!(timeline.hosts[1].within_ns, Some(300));
+    // The event is 2.5 s later, in which the clocks may have drifted.
+    assert_eq!(timeline.hosts[1].within_ns, Some(250_300));
     // The same, measured by the other one: its time of 1.5 s is 2 s here.
     let timeline = join([at(0, 0, 5 * SECOND), other.peer_clock(0, 1_500_000_000, 500_000_000, 400)]);
-    assert_eq!((times(&timeline), timeline.hosts[1].within_ns), (vec![0, 500_000_000], Some(400)));
+    assert_eq!((times(&timeline), timeline.hosts[1].within_ns), (vec![0, 500_000_000], Some(250_400)));
     assert_eq!(timeline.warnings, [""; 0]);
 }
 
@@ -58,7 +59,8 @@ fn drift_is_interpolated_between_measurements() {
     // The other clock gains 1 ms in 100 s.
     let own = |ns| at(0, 0, ns).peer_clock(1, 0, 0, 10).peer_clock(1, 100 * SECOND, 1_000_000, 20);
     let timeline = join([own(51 * SECOND), at(1, 1, 51 * SECOND + 500_000)]);
-    assert_eq!((times(&timeline), timeline.hosts[1].within_ns), (vec![0, 0], Some(20)));
+    // The clocks may have drifted by 5 ms to one side in 50 s, and the line went by 0.5 ms to the other.
+    assert_eq!((times(&timeline), timeline.hosts[1].within_ns), (vec![0, 0], Some(5_500_071)));
     // Outside, the nearest one holds.
     let timeline = join([own(201 * SECOND), at(1, 1, 201 * SECOND + 1_000_000)]);
     assert_eq!(times(&timeline), [0, 0]);
@@ -71,7 +73,8 @@ fn offsets_add_up_along_the_way_with_the_smallest_errors() {
     let timeline = join([own, between, at(2, 2, 2 * SECOND + 3000)]);
     assert_eq!(times(&timeline), [0, 0, 0]);
     let errors: Vec<_> = timeline.hosts.iter().map(|host| host.within_ns).collect();
-    assert_eq!(errors, [Some(0), Some(10), Some(17)]);
+    // One second after the measurements.
+    assert_eq!(errors, [Some(0), Some(100_010), Some(100_017)]);
 }
 
 #[test]
@@ -172,7 +175,71 @@ fn a_peer_without_a_rank_has_its_process_id_as_its_name() {
         }
     }
     assert_eq!(join([made.clone()]).ranks[0].connections[&1].peer_name(), "node1");
-    let timeline = join([made, Made::new(1, 1)]);
+    let mut peer = Made::new(1, 1);
+    peer.process.rank = None;
+    let timeline = join([made, peer]);
     let connection = &timeline.ranks[0].connections[&1];
     assert_eq!((connection.peer_name().as_str(), connection.peer), ("node1, pid 101", Some(1)));
+}
+
+#[test]
+fn a_rank_that_only_its_communicators_know_has_their_number() {
+    let with = |ranks: [Option<u32>; 2]| {
+        let communicator = |(rank, number)| {
+            Frame::Communicator(Communicator { number, rank, ranks: Some(2), ..Communicator::default() })
+        };
+        let mut made = ranks.into_iter().zip(1..).map(communicator).fold(Made::new(1, 1), Made::with);
+        made.process.rank = None;
+        made
+    };
+    let mut own = Made::new(0, 0).connected(1, 1, true);
+    for frame in &mut own.frames {
+        if let Frame::Connection(it) = frame {
+            it.rank = None;
+        }
+    }
+    let timeline = join([own, with([Some(3), Some(3)])]);
+    assert_eq!(timeline.ranks[1].label(), "rank 3 (pid 101)");
+    assert_eq!(timeline.ranks[0].connections[&1].peer_name(), "node1, rank 3");
+    for unclear in [[Some(3), Some(4)], [Some(3), None], [None, None]] {
+        assert_eq!(join([with(unclear)]).ranks[0].label(), "pid 101");
+    }
+}
+
+#[test]
+fn containers_of_one_host_may_have_processes_of_the_same_id() {
+    let owner = |rank: u8, event| {
+        let mut made = Made::new(rank, 0).records(1, 0, &[(100, begins(event, 0, Kind::Coll, 5))]);
+        (made.process.pid, made.process.host) = (100, format!("container{rank}"));
+        made
+    };
+    let facts = Op { sends: true, channel: 0, peer: 3, steps: 1, chunk: 0, pid: 100 };
+    let through = Made::new(2, 0).records(1, 0, &[(500, begins(7, 1, Kind::ProxyOp, 5)), (500, What::Op(facts))]);
+    // Only one of them has the event, and it is known which.
+    let timeline = join([owner(0, 1), owner(1, 2), through.clone()]);
+    assert_eq!(timeline.collective(2, 7), Some((0, 1)));
+    let timeline = join([owner(0, 2), owner(1, 1), through.clone()]);
+    assert_eq!(timeline.collective(2, 7), Some((1, 1)));
+    assert_eq!(join([owner(0, 1), owner(1, 1), through]).collective(2, 7), None);
+}
+
+#[test]
+fn a_step_that_never_ends_leaves_its_ended_operation_ended() {
+    let records = [
+        (100, begins(1, 0, Kind::Coll, 5)),
+        (101, What::EventEnd { event: 1 }),
+        (150, begins(2, 1, Kind::ProxyOp, 5)),
+        (200, begins(3, 2, Kind::ProxyStep, 0)),
+        (900, What::EventEnd { event: 2 }),
+        (5000, begins(9, 0, Kind::Group, 0)),
+    ];
+    let timeline = join([Made::new(0, 0).records(1, 0, &records)]);
+    let events = &timeline.ranks[0].events;
+    assert_eq!((events[&1].until, events[&1].is_unfinished), (800, false));
+    assert_eq!((events[&2].until, events[&2].is_unfinished), (800, false));
+    assert_eq!((events[&3].until, events[&3].is_unfinished), (800, true));
+    // An operation that goes on is as unfinished as its step.
+    let timeline = join([Made::new(0, 0).records(1, 0, &[&records[..4], &records[5..]].concat())]);
+    let events = &timeline.ranks[0].events;
+    assert!([1, 2, 3].iter().all(|id| (events[id].until, events[id].is_unfinished) == (4900, true)));
 }

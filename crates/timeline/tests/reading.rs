@@ -113,4 +113,31 @@ fn facts_belong_to_the_event_before_them_unless_records_were_lost_between() {
     assert!(matches!(rank.events[&1].facts, Facts::Coll(Coll { count: 77, .. })));
     assert_eq!(rank.events[&2].facts, Facts::None);
     assert_eq!((rank.missing.lost, rank.missing.without_begin), (8, 1));
+    // Records may have been lost behind the last one of a frame, too.
+    let rank = Made::new(0, 0).records(1, 8, &[begin(1)]).records(1, 0, &[(5, coll)]).rank();
+    assert_eq!((rank.events[&1].facts, rank.missing.without_begin), (Facts::None, 1));
+}
+
+#[test]
+fn the_first_end_of_an_event_counts() {
+    let ends = [500, 400, 900].map(|at| (at, What::EventEnd { event: 1 }));
+    let rank = Made::new(0, 0).records(1, 0, &[(10, begins(1, 0, Kind::Group, 0))]).records(2, 0, &ends).rank();
+    assert_eq!(rank.events[&1].end, Some(400));
+}
+
+#[test]
+fn attempts_of_a_step_are_left_out_if_a_later_one_is_there() {
+    let step = |event| (event * 10, begins(event, 2, Kind::ProxyStep, 4));
+    let state = |event| (event * 10 + 1, What::State { event, state: 10, bytes: 0 });
+    let mut records = vec![step(11), step(12), state(12), step(13), step(14), step(15)];
+    records.push((140, What::Belongs { connection: 1, request: 1, event: 13 }));
+    records.push((141, What::EventEnd { event: 14 }));
+    // Those of another number, or another parent, are others.
+    records.push((1, begins(21, 2, Kind::ProxyStep, 5)));
+    records.push((1, begins(22, 3, Kind::ProxyStep, 4)));
+    records.push((1, begins(23, 2, Kind::ProxyOp, 4)));
+    let rank = Made::new(0, 0).connected(1, 1, true).records(1, 0, &records).rank();
+    let mut left: Vec<_> = rank.events.keys().copied().collect();
+    left.sort_unstable();
+    assert_eq!(left, [12, 13, 14, 15, 21, 22, 23]);
 }

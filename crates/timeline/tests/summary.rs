@@ -4,7 +4,7 @@ mod made;
 
 use made::{Made, begins, id, join, send};
 use railweave_timeline::{Summary, Timeline, Why};
-use railweave_trace::{Communicator, Connection, Frame, Kind, RailSample, What};
+use railweave_trace::{Communicator, Connection, Ended, Frame, Kind, RailSample, What};
 
 /// Rank 0 sends three messages to rank 1 on another host.
 ///
@@ -118,13 +118,17 @@ fn stragglers_are_the_peer_without_receives_and_the_rail_that_ends_last() {
 fn the_last_rank_of_a_collective_is_told_if_the_clocks_can_tell() {
     let late = |rank, host, begin| Made::new(rank, host).collective(1, [begin, begin + 1, begin + 2, begin + 10]);
     let last = |within| {
-        let made = [late(0, 0, 1000).peer_clock(1, 0, 0, within), late(1, 1, 1500)];
+        let mut made = [late(0, 0, 1000).peer_clock(1, 1000, 0, within), late(1, 1, 1500)];
+        made.iter_mut().for_each(|it| it.process.sessions_from_ns = 0);
         Summary::of(&join(made), 0).stragglers.collectives
     };
     let [delays] = &last(499)[..] else { panic!("one rank") };
     assert_eq!(delays.rank.rank, Some(1));
     assert_eq!((delays.of, delays.began_last, delays.began_after_ns, delays.ended_last), (1, 1, 500, 1));
     assert_eq!(last(500), []);
+    // A measurement of a second before tells less.
+    let made = [late(0, 0, 1000).peer_clock(1, 0, 0, 10), late(1, 1, 1500)];
+    assert_eq!(Summary::of(&join(made), 0).stragglers.collectives, []);
     // Another communicator's collective of the same number is another one.
     let mut other = late(1, 0, 1500);
     for frame in &mut other.frames {
@@ -141,4 +145,23 @@ fn a_connection_without_rails_or_requests_has_no_use() {
     let summary = Summary::of(&join([Made::new(0, 0).with(Frame::Connection(connection))]), 10);
     assert_eq!((summary.rails.len(), summary.waits.len(), summary.span_ns), (0, 0, 0));
     assert_eq!(Summary::of(&join([]), 10).ranks, 0);
+}
+
+#[test]
+fn what_has_no_end_lasts_until_its_connection_is_closed() {
+    let records = [
+        (1000, What::SendBegin { connection: 1, request: 1, bytes: 5 }),
+        (1000, What::PieceBegin { connection: 1, rail: 0, request: 1, bytes: 5 }),
+        (9000, begins(99, 0, Kind::Group, 0)),
+    ];
+    let of = |lost, ended: Option<u64>| {
+        let made = Made::new(0, 0).connected(1, 1, true).records(1, lost, &records);
+        let ended = ended.map(|at_ns| Frame::Ended(Ended { at_ns, connection: 1 }));
+        let summary = Summary::of(&join([ended.into_iter().fold(made, Made::with)]), 10);
+        let wait = &summary.waits[0];
+        (wait.for_ns, wait.is_unfinished, wait.may_have_ended, summary.rails[0].busy_ns, summary.rails[0].span_ns)
+    };
+    assert_eq!(of(0, None), (8000, true, false, 8000, 8000));
+    assert_eq!(of(0, Some(3000)), (2000, true, false, 2000, 2000));
+    assert_eq!(of(7, Some(3000)), (2000, true, true, 2000, 2000));
 }

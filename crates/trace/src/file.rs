@@ -8,7 +8,7 @@ use crate::frame::Process;
 pub(crate) const MAGIC: &[u8] = b"railweave trace 1\n";
 
 /// The bytes before each frame: its length and its checksum (CRC-32), both little-endian.
-const HEAD_BYTES: usize = 8;
+pub(crate) const HEAD_BYTES: usize = 8;
 
 /// The most bytes of a frame.
 pub(crate) const MOST_FRAME: usize = 1 << 20;
@@ -16,12 +16,17 @@ pub(crate) const MOST_FRAME: usize = 1 << 20;
 /// The ending of the files' names.
 pub(crate) const ENDING: &str = ".rwtrace";
 
-/// Adds a frame to the bytes of a file.
-pub(crate) fn put(bytes: &mut Vec<u8>, frame: &[u8]) {
-    debug_assert!(frame.len() <= MOST_FRAME, "a frame has {} bytes", frame.len());
+/// Adds a frame to the bytes of a file. Returns false, and adds nothing, if it is longer than [`MOST_FRAME`]: a reader
+/// would end there.
+#[must_use]
+pub(crate) fn put(bytes: &mut Vec<u8>, frame: &[u8]) -> bool {
+    if frame.len() > MOST_FRAME {
+        return false;
+    }
     bytes.extend_from_slice(&(frame.len() as u32).to_le_bytes());
     bytes.extend_from_slice(&crc32fast::hash(frame).to_le_bytes());
     bytes.extend_from_slice(frame);
+    true
 }
 
 /// A trace file that was read.
@@ -103,7 +108,7 @@ mod tests {
 
     fn file(frames: &[Frame]) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        frames.iter().for_each(|frame| put(&mut bytes, &frame.to_bytes()));
+        frames.iter().for_each(|frame| assert!(put(&mut bytes, &frame.to_bytes())));
         bytes
     }
 
@@ -137,10 +142,20 @@ mod tests {
     fn a_frame_of_a_later_version_is_left_out() {
         // Field 99, a length of 0: a kind of frame that this version does not know.
         let mut bytes = file(&[process()]);
-        put(&mut bytes, &[0x9a, 0x06, 0x00]);
-        put(&mut bytes, &Frame::Thread(Thread { number: 3, ..Thread::default() }).to_bytes());
+        assert!(put(&mut bytes, &[0x9a, 0x06, 0x00]));
+        assert!(put(&mut bytes, &Frame::Thread(Thread { number: 3, ..Thread::default() }).to_bytes()));
         let read = TraceFile::read(&bytes).unwrap();
         assert_eq!((read.frames.len(), read.rest_bytes), (1, 0));
+    }
+
+    #[test]
+    fn a_frame_that_a_reader_would_end_at_is_refused() {
+        let mut bytes = file(&[process()]);
+        let before = bytes.len();
+        assert!(!put(&mut bytes, &vec![0; MOST_FRAME + 1]));
+        assert_eq!(bytes.len(), before);
+        assert!(put(&mut bytes, &vec![0; MOST_FRAME]));
+        assert_eq!(TraceFile::read(&bytes).unwrap().rest_bytes, 0);
     }
 
     proptest! {
@@ -149,7 +164,7 @@ mod tests {
             let _ = TraceFile::read(&bytes);
             let _ = TraceFile::read(&[MAGIC, &bytes].concat());
             let mut whole = file(&[process()]);
-            put(&mut whole, &bytes);
+            prop_assert!(put(&mut whole, &bytes));
             prop_assert_eq!(TraceFile::read(&whole).unwrap().rest_bytes, 0);
         }
     }

@@ -199,7 +199,8 @@ pub struct Records {
     /// The thread.
     #[prost(uint32, tag = "1")]
     pub thread: u32,
-    /// The number of records that were lost just before these, because the thread was faster than the file.
+    /// The number of records that were lost between the thread's last frame of records and the end of this one: among
+    /// these or before them, because the thread was faster than the file, or because the file could not be written.
     #[prost(uint64, tag = "2")]
     pub lost: u64,
     /// The [`Record`](crate::Record)s, [`RECORD_BYTES`](crate::RECORD_BYTES) bytes each.
@@ -230,7 +231,8 @@ pub struct RailSample {
     /// True if it carries data.
     #[prost(bool, tag = "3")]
     pub is_up: bool,
-    /// Its part of the split in millionths; none at the receiving end.
+    /// Its part, in millionths, of the bytes that all rails of the connection were given to send since the sample
+    /// before; the last one that is known if there were none, and none at the receiving end.
     #[prost(uint32, optional, tag = "4")]
     pub share: Option<u32>,
     /// Bytes of data that it was given to send, since the connection was set up.

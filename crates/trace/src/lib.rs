@@ -7,11 +7,13 @@
 //! Times are nanoseconds of the host's monotonic clock (CLOCK_MONOTONIC of clock_gettime(2)), which all processes of a
 //! host share. [`Frame::PeerClock`] tells how the clocks of two hosts differ.
 
+mod bound;
 mod file;
 mod frame;
 mod record;
 mod write;
 
+pub use bound::MOST_SAMPLED;
 pub use file::{ReadError, TraceFile};
 pub use frame::{
     Communicator, Connection, Ended, Frame, Happened, Name, PeerClock, Process, Rail, RailSample, Records, Sample,

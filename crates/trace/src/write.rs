@@ -1,14 +1,15 @@
 //! Writes the trace files of one process: at most two at a time, the present one and the one before it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::Frame;
-use crate::file::{ENDING, MAGIC, put};
+use crate::bound::MOST_WHOLE;
+use crate::file::{ENDING, HEAD_BYTES, MAGIC, MOST_FRAME, put};
 use crate::frame::Process;
+use crate::{Frame, RECORD_BYTES};
 
 /// Returns true if a file of this name is a trace file.
 #[must_use]
@@ -61,27 +62,55 @@ enum Defined {
 /// A definition, as each file begins with it.
 struct Definition {
     frame: Vec<u8>,
-    /// The number of files that have begun since its connection ended.
+    /// The number of flushes since its connection ended that have begun a file.
     parts_since_end: Option<u32>,
 }
+
+/// The fewest bytes that a process's files may have.
+const LEAST: u64 = 4 * MOST_WHOLE as u64;
+
+/// The time until the next attempt after a write has failed. It doubles with each one.
+const FIRST_PAUSE: u64 = 1_000_000_000;
+
+/// The longest time between two attempts.
+const LONGEST_PAUSE: u64 = 60_000_000_000;
 
 /// Writes the trace files of one process. Nothing is written before [`Self::flush`].
 ///
 /// The files of a process are parts of one trace. Each begins with all definitions that are needed to read it, so that
-/// older ones can be removed: when a file has half of the bytes that are allowed, the next one begins, and the one
-/// before it goes.
+/// older ones can be removed: when a file has half of the bytes that are allowed, the one before it goes, and the next
+/// one begins, also in the middle of a flush. So there are two files at most, and at any time they have together at
+/// most the bytes that are allowed, or four times their definitions if that is more.
+///
+/// If a write fails, what was to be written is lost, and so is what is added until the next attempt: a second later,
+/// then after twice that time, and so on up to a minute. Definitions are kept. The records that are lost are counted
+/// in the next ones of their thread ([`Records::lost`](crate::Records::lost)).
 pub struct Writer {
     dir: PathBuf,
     stem: String,
     process: Process,
     most: u64,
     definitions: BTreeMap<Defined, Definition>,
-    /// The frames since the last flush.
+    /// The frames since the last flush, and the bounds of each in these bytes.
     pending: Vec<u8>,
+    frames: Vec<Pending>,
+    /// The file that is being written. It is the last one of `files`.
     file: Option<Part>,
-    /// The file before the present one.
-    older: Option<PathBuf>,
-    is_failing: bool,
+    /// The files of this process that are there, oldest first.
+    files: VecDeque<PathBuf>,
+    /// The number of files that have begun.
+    parts: u32,
+    /// The records of each thread that were lost and that no frame has counted yet.
+    owed: BTreeMap<u32, u64>,
+    failing: Option<Failing>,
+}
+
+/// A frame that waits for the next flush.
+struct Pending {
+    /// Its bytes in the file.
+    bytes: usize,
+    /// A thread, and the number of records that are lost without this frame.
+    records: Option<(u32, u64)>,
 }
 
 /// A file that is being written.
@@ -93,9 +122,16 @@ struct Part {
     defined: u64,
 }
 
+/// The writes have failed since the last one that went well.
+struct Failing {
+    pause: u64,
+    /// The time of the next attempt.
+    next: u64,
+}
+
 impl Writer {
     /// Returns the writer of a process's files in `dir`, which is made with the first file. They have `most` bytes at
-    /// most, or four times their definitions if that is more.
+    /// most, or four times their definitions if that is more; fewer than 16 KiB count as these.
     #[must_use]
     pub fn new(dir: &Path, process: Process, most: u64) -> Self {
         let host: String =
@@ -105,38 +141,64 @@ impl Writer {
             dir: dir.to_owned(),
             stem: format!("{host}-{}-{id}", process.pid),
             process,
-            most,
+            most: most.max(LEAST),
             definitions: BTreeMap::new(),
             pending: Vec::new(),
+            frames: Vec::new(),
             file: None,
-            older: None,
-            is_failing: false,
+            files: VecDeque::new(),
+            parts: 0,
+            owed: BTreeMap::new(),
+            failing: None,
         }
     }
 
     /// Adds a frame. One that defines a number ([`Frame::Thread`], [`Frame::Name`], [`Frame::Communicator`],
     /// [`Frame::Connection`], [`Frame::Rail`]) takes the place of an older definition of it.
+    ///
+    /// Frames of records and samples of any length are split as files need it. Texts are cut to 1,000 bytes, at the
+    /// border of a character.
     pub fn add(&mut self, frame: &Frame) {
-        let bytes = frame.to_bytes();
-        let of = match frame {
-            Frame::Thread(it) => Defined::Thread(it.number),
-            Frame::Name(it) => Defined::Name(it.number),
-            Frame::Communicator(it) => Defined::Communicator(it.number),
-            Frame::Connection(it) => Defined::Connection(it.number),
-            Frame::Rail(it) => Defined::Rail(it.connection, it.number),
-            _ => {
-                put(&mut self.pending, &bytes);
-                if let Frame::Ended(it) = frame {
-                    self.end_connection(it.connection);
+        // A quarter of the bytes: so half of them have room for a file's definitions and one frame at least.
+        let most = usize::try_from(self.most / 4).unwrap_or(MOST_FRAME).min(MOST_FRAME) - HEAD_BYTES;
+        for mut frame in frame.clone().bounded(most.max(MOST_WHOLE - HEAD_BYTES)) {
+            let of = match &mut frame {
+                Frame::Thread(it) => Defined::Thread(it.number),
+                Frame::Name(it) => Defined::Name(it.number),
+                Frame::Communicator(it) => Defined::Communicator(it.number),
+                Frame::Connection(it) => Defined::Connection(it.number),
+                Frame::Rail(it) => Defined::Rail(it.connection, it.number),
+                Frame::Records(it) => {
+                    it.lost = it.lost.saturating_add(self.owed.remove(&it.thread).unwrap_or(0));
+                    let lost = it.lost.saturating_add((it.bytes.len() / RECORD_BYTES) as u64);
+                    let records = Some((it.thread, lost));
+                    self.pend(&frame.to_bytes(), records);
+                    continue;
                 }
-                return;
+                _ => {
+                    self.pend(&frame.to_bytes(), None);
+                    if let Frame::Ended(it) = frame {
+                        self.end_connection(it.connection);
+                    }
+                    continue;
+                }
+            };
+            let frame = frame.to_bytes();
+            // The first file begins with it.
+            if self.file.is_some() {
+                self.pend(&frame, None);
             }
-        };
-        // The first file begins with it.
-        if self.file.is_some() {
-            put(&mut self.pending, &bytes);
+            self.definitions.insert(of, Definition { frame, parts_since_end: None });
         }
-        self.definitions.insert(of, Definition { frame: bytes, parts_since_end: None });
+    }
+
+    /// Adds a frame to those that wait.
+    fn pend(&mut self, frame: &[u8], records: Option<(u32, u64)>) {
+        let before = self.pending.len();
+        // Frames with bounds are never too long.
+        if put(&mut self.pending, frame) {
+            self.frames.push(Pending { bytes: self.pending.len() - before, records });
+        }
     }
 
     /// Notes that the definitions of a connection are needed for the present file and the next one only: its last
@@ -155,29 +217,34 @@ impl Writer {
         self.pending.len()
     }
 
+    /// Returns the number of files that have begun. If it has changed, a reader of the last file alone knows nothing
+    /// of earlier states.
+    #[must_use]
+    pub fn parts(&self) -> u32 {
+        self.parts
+    }
+
     /// Writes what was added. `at_ns` is the present time, `wall_ns` the same time since 1970. If the disk is full or
-    /// the folder cannot be used, what was added is lost; the next flush retries.
+    /// the folder cannot be used, what was added is lost; see [`Writer`] for the next attempt.
     pub fn flush(&mut self, at_ns: u64, wall_ns: u64) -> Option<Written> {
         let is_first = self.file.is_none() && !self.definitions.is_empty();
-        if self.pending.is_empty() && !is_first {
+        let waits = self.failing.as_ref().is_some_and(|it| at_ns < it.next);
+        if (self.frames.is_empty() && !is_first) || waits {
+            self.drop_pending(0);
             return None;
         }
-        let written = self.write(at_ns, wall_ns);
-        self.pending.clear();
-        match written {
-            Ok(()) if !self.is_failing => None,
-            Ok(()) => {
-                self.is_failing = false;
-                Some(Written::Recovered { path: self.path() })
-            }
+        let mut written = 0;
+        let result = self.write(&mut written, at_ns, wall_ns);
+        self.drop_pending(written);
+        match result {
+            Ok(()) => self.failing.take().map(|_| Written::Recovered { path: self.path() }),
             Err(error) => {
                 let path = self.path();
-                // The next attempt makes a file with all definitions, some of which may have been among what was lost.
-                if let Some(part) = self.file.take() {
-                    self.older = Some(part.path);
-                }
-                let failed = Written::Failed { path, error };
-                (!std::mem::replace(&mut self.is_failing, true)).then_some(failed)
+                self.leave_file();
+                let before = self.failing.as_ref().map(|it| it.pause);
+                let pause = before.map_or(FIRST_PAUSE, |pause| (2 * pause).min(LONGEST_PAUSE));
+                self.failing = Some(Failing { pause, next: at_ns.saturating_add(pause) });
+                before.is_none().then_some(Written::Failed { path, error })
             }
         }
     }
@@ -186,185 +253,107 @@ impl Writer {
         self.file.as_ref().map_or_else(|| self.dir.clone(), |part| part.path.clone())
     }
 
-    fn write(&mut self, at_ns: u64, wall_ns: u64) -> io::Result<()> {
-        let pending = self.pending.len() as u64;
-        let is_full = |part: &Part| part.bytes + pending > (self.most / 2).max(2 * part.defined);
-        if self.file.as_ref().is_none_or(|part| is_full(part) && part.bytes > part.defined) {
-            self.begin_file(at_ns, wall_ns)?;
+    /// Forgets what waits, of which the first frames are written; the records in the others are lost.
+    fn drop_pending(&mut self, written: usize) {
+        for (thread, lost) in self.frames.drain(..).skip(written).filter_map(|frame| frame.records) {
+            let owed = self.owed.entry(thread).or_default();
+            *owed = owed.saturating_add(lost);
         }
-        let Some(part) = &mut self.file else { return Ok(()) };
-        match part.file.write_all_at(&self.pending, part.bytes) {
-            Ok(()) => {
-                part.bytes += pending;
-                Ok(())
-            }
-            Err(error) => {
-                // Half a frame would hide what comes later.
-                let _ = part.file.set_len(part.bytes);
-                Err(error)
-            }
+        self.pending.clear();
+    }
+
+    /// Leaves the file whose last write has failed: the next attempt makes one with all definitions, some of which may
+    /// have been among what was lost. A file without anything else goes.
+    fn leave_file(&mut self) {
+        let Some(part) = self.file.take().filter(|part| part.bytes == part.defined) else { return };
+        if fs::remove_file(&part.path).is_ok() {
+            self.files.pop_back();
+            self.process.part -= 1;
         }
     }
 
-    /// Begins the next file, with all definitions, and removes the one before the last.
-    fn begin_file(&mut self, at_ns: u64, wall_ns: u64) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o755).create(&self.dir)?;
-        for definition in self.definitions.values_mut() {
-            definition.parts_since_end = definition.parts_since_end.map(|parts| parts + 1);
+    /// Writes the frames that wait, and counts them in `written`.
+    fn write(&mut self, written: &mut usize, at_ns: u64, wall_ns: u64) -> io::Result<()> {
+        let mut from = 0;
+        let mut has_begun = false;
+        loop {
+            let fits = self.fitting(*written);
+            let is_fresh = self.file.as_ref().is_some_and(|part| part.bytes == part.defined);
+            if self.file.is_none() || (fits == 0 && *written < self.frames.len() && !is_fresh) {
+                // One flush has records of all its time: an end counts once for all files that it begins.
+                self.begin_file(!std::mem::replace(&mut has_begun, true), (at_ns, wall_ns))?;
+                continue;
+            }
+            let Some(part) = &mut self.file else { return Ok(()) };
+            if *written == self.frames.len() {
+                return Ok(());
+            }
+            let frames = fits.max(1);
+            let bytes: usize = self.frames[*written..][..frames].iter().map(|frame| frame.bytes).sum();
+            if let Err(error) = part.file.write_all_at(&self.pending[from..from + bytes], part.bytes) {
+                // Half a frame would hide what comes later.
+                let _ = part.file.set_len(part.bytes);
+                return Err(error);
+            }
+            part.bytes += bytes as u64;
+            (*written, from) = (*written + frames, from + bytes);
         }
-        self.definitions.retain(|_, definition| definition.parts_since_end.is_none_or(|parts| parts < 2));
+    }
+
+    /// Returns the number of frames, from this one on, for which the present file has room.
+    fn fitting(&self, from: usize) -> usize {
+        let Some(part) = &self.file else { return 0 };
+        let mut room = (self.most / 2).max(2 * part.defined).saturating_sub(part.bytes);
+        let fits = |frame: &&Pending| {
+            let left = room.checked_sub(frame.bytes as u64);
+            room = left.unwrap_or(0);
+            left.is_some()
+        };
+        self.frames[from..].iter().take_while(fits).count()
+    }
+
+    /// Removes the oldest file if there are two, and begins the next one, with all definitions. `is_first` is true for
+    /// the first one of a flush.
+    fn begin_file(&mut self, is_first: bool, (at_ns, wall_ns): (u64, u64)) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o755).create(&self.dir)?;
+        while self.files.len() > 1 {
+            // A user may have taken it away.
+            fs::remove_file(&self.files[0]).or_else(|error| match error.kind() {
+                io::ErrorKind::NotFound => Ok(()),
+                _ => Err(error),
+            })?;
+            self.files.pop_front();
+        }
+        if is_first {
+            for definition in self.definitions.values_mut() {
+                definition.parts_since_end = definition.parts_since_end.map(|parts| parts + 1);
+            }
+            self.definitions.retain(|_, definition| definition.parts_since_end.is_none_or(|parts| parts < 2));
+        }
         let mut bytes = MAGIC.to_vec();
-        put(&mut bytes, &Frame::Process(Process { at_ns, wall_ns, ..self.process.clone() }).to_bytes());
-        self.definitions.values().for_each(|definition| put(&mut bytes, &definition.frame));
+        let process = Frame::Process(Process { at_ns, wall_ns, ..self.process.clone() });
+        let process = process.bounded(MOST_WHOLE).into_iter().map(|frame| frame.to_bytes());
+        for frame in process.chain(self.definitions.values().map(|definition| definition.frame.clone())) {
+            // Frames with bounds are never too long.
+            let _ = put(&mut bytes, &frame);
+        }
         let path = self.dir.join(format!("{}.{:04}{ENDING}", self.stem, self.process.part));
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&path)?;
-        self.process.part += 1;
         if let Err(error) = file.write_all(&bytes) {
-            // The next attempt makes another.
-            let _ = fs::remove_file(&path);
+            if fs::remove_file(&path).is_err() {
+                self.process.part += 1;
+                self.files.push_back(path);
+            }
             return Err(error);
         }
+        self.process.part += 1;
+        self.parts = self.parts.wrapping_add(1);
+        self.files.push_back(path.clone());
         let defined = bytes.len() as u64;
-        let last = self.file.replace(Part { file, path, bytes: defined, defined }).map(|part| part.path);
-        if let Some(oldest) = last.and_then(|last| self.older.replace(last)) {
-            // A user may have taken it away.
-            let _ = fs::remove_file(oldest);
-        }
+        self.file = Some(Part { file, path, bytes: defined, defined });
         Ok(())
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::frame::{Connection, Ended, Name, Records};
-    use crate::{RECORD_BYTES, TraceFile};
-
-    /// A folder that goes with the test.
-    struct Scratch(PathBuf);
-
-    impl Scratch {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("railweave-trace-{name}-{}", std::process::id()));
-            let _ = fs::remove_dir_all(&path);
-            Self(path)
-        }
-
-        /// Returns the files, oldest first.
-        fn files(&self) -> Vec<TraceFile> {
-            let mut names: Vec<_> =
-                fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-            names.sort();
-            assert!(names.iter().all(|name| is_trace(name)), "{names:?}");
-            names.iter().map(|name| TraceFile::read(&fs::read(self.0.join(name)).unwrap()).unwrap()).collect()
-        }
-    }
-
-    impl Drop for Scratch {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
-
-    fn writer(dir: &Path, most: u64) -> Writer {
-        let process = Process { id: vec![0xab; 16], pid: 12, host: "a/b".into(), ..Process::default() };
-        Writer::new(dir, process, most)
-    }
-
-    fn records(count: usize) -> Frame {
-        Frame::Records(Records { thread: 1, lost: 0, bytes: vec![1; count * RECORD_BYTES] })
-    }
-
-    fn connection(number: u32) -> Frame {
-        Frame::Connection(Connection { number, host: "node1".into(), ..Connection::default() })
-    }
-
-    #[test]
-    fn what_is_added_is_in_the_file_after_the_flush() {
-        let scratch = Scratch::new("added");
-        let mut writer = writer(&scratch.0.join("deeper"), 1 << 20);
-        writer.add(&connection(1));
-        writer.add(&records(2));
-        assert!(!scratch.0.exists(), "nothing before the flush");
-        assert!(writer.flush(5, 6).is_none());
-        writer.add(&records(1));
-        assert!(writer.flush(7, 8).is_none());
-        assert!(writer.flush(9, 9).is_none(), "nothing to do");
-        let dir = Scratch(scratch.0.join("deeper"));
-        let [file] = &dir.files()[..] else { panic!("one file") };
-        assert_eq!((file.process.at_ns, file.process.wall_ns, file.process.part), (5, 6, 0));
-        assert_eq!(file.frames, [connection(1), records(2), records(1)]);
-    }
-
-    #[test]
-    fn the_files_stay_below_the_limit_and_each_has_the_definitions() {
-        let scratch = Scratch::new("limit");
-        let most = 64 << 10;
-        let mut writer = writer(&scratch.0, most);
-        writer.add(&Frame::Name(Name { number: 1, text: "AllReduce".into() }));
-        writer.add(&connection(1));
-        for flush in 0..200 {
-            writer.add(&records(100));
-            assert!(writer.flush(flush, flush).is_none());
-            let bytes: u64 = fs::read_dir(&scratch.0).unwrap().map(|it| it.unwrap().metadata().unwrap().len()).sum();
-            assert!(bytes <= most, "{bytes} bytes");
-        }
-        let files = scratch.files();
-        assert_eq!(files.len(), 2);
-        assert!(files[1].process.part > 5 && files[0].process.part + 1 == files[1].process.part);
-        for file in files {
-            assert!(file.frames.contains(&connection(1)));
-            assert_eq!(file.frames.iter().filter(|frame| matches!(frame, Frame::Name(_))).count(), 1);
-        }
-    }
-
-    #[test]
-    fn a_connection_that_has_ended_is_forgotten_after_the_next_file() {
-        let scratch = Scratch::new("ended");
-        let mut writer = writer(&scratch.0, 8 << 10);
-        writer.add(&connection(1));
-        writer.add(&connection(2));
-        assert!(writer.flush(0, 0).is_none());
-        writer.add(&Frame::Ended(Ended { at_ns: 1, connection: 1 }));
-        let mut knew = Vec::new();
-        for flush in 0..12 {
-            writer.add(&records(100));
-            assert!(writer.flush(flush, flush).is_none());
-            let last = scratch.files().pop().unwrap();
-            knew.push((last.process.part, last.frames.contains(&connection(1)), last.frames.contains(&connection(2))));
-        }
-        assert!(knew.iter().all(|(part, ended, open)| *open && *ended == (*part < 2)), "{knew:?}");
-    }
-
-    #[test]
-    fn many_definitions_leave_room_for_records() {
-        let scratch = Scratch::new("many");
-        let mut writer = writer(&scratch.0, 4 << 10);
-        (0..1000).for_each(|number| writer.add(&connection(number)));
-        for flush in 0..20 {
-            writer.add(&records(1));
-            assert!(writer.flush(flush, flush).is_none());
-        }
-        assert_eq!(scratch.files().last().unwrap().process.part, 0, "one file has room for twenty records");
-    }
-
-    #[test]
-    fn a_folder_that_cannot_be_made_is_said_once_and_nothing_is_lost_for_good() {
-        let scratch = Scratch::new("failing");
-        fs::create_dir_all(&scratch.0).unwrap();
-        let dir = scratch.0.join("file");
-        fs::write(&dir, "in the way").unwrap();
-        let mut writer = writer(&dir, 1 << 20);
-        writer.add(&connection(1));
-        let said = writer.flush(1, 1).unwrap().to_string();
-        assert!(said.contains("file\": ") && said.contains("RAILWEAVE_TRACE"), "{said}");
-        writer.add(&records(1));
-        assert!(writer.flush(2, 2).is_none(), "said already");
-        fs::remove_file(&dir).unwrap();
-        writer.add(&records(2));
-        let said = writer.flush(3, 3).unwrap().to_string();
-        assert!(said.contains("written again"), "{said}");
-        let files = Scratch(dir).files();
-        assert_eq!(files[0].frames, [connection(1), records(2)], "the definition that was lost is there again");
-    }
-}
+mod tests;

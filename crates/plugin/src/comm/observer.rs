@@ -48,8 +48,6 @@ struct Watched {
     index: usize,
     /// Its number in the connection.
     number: u64,
-    /// The number of its buffers, 0 for a flush.
-    buffers: u8,
     /// NCCL's handle of it for its profiler; NULL if there is none.
     handle: *mut c_void,
     /// At the sending end, its slot, once it is posted.
@@ -119,6 +117,12 @@ impl Observer {
         self.trace.is_some() || !handle.is_null()
     }
 
+    /// Returns true if another `isend` without a CTS tells nothing new.
+    #[inline]
+    pub(crate) fn waits(&self) -> bool {
+        self.trace.is_none() || self.waiting_since_ns > 0
+    }
+
     /// Returns true if a request is watched.
     #[inline]
     pub(crate) fn is_watching(&self) -> bool {
@@ -143,7 +147,7 @@ impl Observer {
             return;
         };
         let waiting_since_ns = std::mem::take(&mut self.waiting_since_ns);
-        let Some((number, event)) = self.begin(request.index(), 1, handle) else {
+        let Some((number, event)) = self.begin(request.index(), handle) else {
             return;
         };
         {
@@ -174,7 +178,7 @@ impl Observer {
     ) {
         let handle = handles.first().copied().unwrap_or_default();
         if let Some(request) = request
-            && let Some((number, event)) = self.begin(request.index(), buffers, handle)
+            && let Some((number, event)) = self.begin(request.index(), handle)
         {
             let others = handles.iter().skip(1).filter(|_| event != 0);
             let others = others.map(|handle| self.start(RailId::default(), *handle, number, 0, 0).addr() as u64);
@@ -190,14 +194,14 @@ impl Observer {
     /// Notes that a flush was posted.
     pub(crate) fn flushes(&mut self, request: RecvRequest) {
         if self.trace.is_some()
-            && let Some((number, _)) = self.begin(request.index(), 0, ptr::null_mut())
+            && let Some((number, _)) = self.begin(request.index(), ptr::null_mut())
         {
             notes(&self.trace).add(|connection| What::FlushBegin { connection, request: number });
         }
     }
 
     /// Begins to watch a request. Returns its number, and the event of NCCL's profiler that it belongs to, 0 for none.
-    fn begin(&mut self, index: usize, buffers: u8, handle: *mut c_void) -> Option<(u64, u64)> {
+    fn begin(&mut self, index: usize, handle: *mut c_void) -> Option<(u64, u64)> {
         if self.watched.len() == RecvRequest::COUNT {
             return None;
         }
@@ -208,17 +212,7 @@ impl Observer {
         let event = if is_own { self.start(RailId::default(), handle, number, 0, 0).addr() as u64 } else { 0 };
         let handle = if is_own { ptr::null_mut() } else { handle };
         let (begun, ended, events) = (RailSet::EMPTY, RailSet::EMPTY, [ptr::null_mut(); MAX_RAILS]);
-        self.watched.push(Watched {
-            index,
-            number,
-            buffers,
-            handle,
-            slot: None,
-            is_wanted: true,
-            begun,
-            ended,
-            events,
-        });
+        self.watched.push(Watched { index, number, handle, slot: None, is_wanted: true, begun, ended, events });
         Some((number, event))
     }
 
@@ -311,11 +305,6 @@ impl Observer {
         }
         watched.retain(|it| it.is_wanted);
         self.watched = watched;
-    }
-
-    /// Returns the number of buffers of a request, 0 if it is not watched.
-    pub(crate) fn buffers(&self, index: usize) -> usize {
-        self.watched.iter().find(|watched| watched.index == index).map_or(0, |watched| watched.buffers.into())
     }
 
     /// Notes that a request is done, with this many bytes.

@@ -3,6 +3,7 @@
 //! functions, and pay nothing for this.
 
 use std::ffi::{c_int, c_void};
+use std::ops::{Deref, DerefMut};
 use std::ptr;
 
 use railweave_abi::NcclResult;
@@ -14,7 +15,7 @@ use railweave_transport::{
 use super::data_path::{
     end_of, iflush_on, iflush_on_sender, irecv_on, irecv_on_sender, isend_on, isend_on_receiver, test_recv, test_send,
 };
-use super::guard::guard;
+use super::guard::{guard, put};
 use crate::comm::{Calls, Comm, Observer, Request};
 
 /// Returns the calls of a [`SendConnection<F>`] that is watched.
@@ -84,11 +85,17 @@ where
     // SAFETY: the caller's promises.
     let sent = unsafe { isend_on::<F>(comm, data, size, tag, memory, profiler, request) };
     // SAFETY: this is the progress thread, in no call.
-    let watches = unsafe { comm.observer() }.is_some_and(|it| it.watches(profiler) || it.is_watching());
-    if !watches {
+    let (watches, is_known) = unsafe { comm.observer() }.map_or((false, true), |it| (it.watches(profiler), it.waits()));
+    if !sent.is_success() {
+        give_up(comm);
         return sent;
     }
-    watched("isend", comm, sent, || {
+    // SAFETY: a call that has succeeded has written NULL or a request.
+    let is_taken = !unsafe { *request }.is_null();
+    if !watches || (!is_taken && is_known) {
+        return sent;
+    }
+    watched("isend", comm, || {
         // SAFETY: the caller's promises; `isend_on` has written NULL or a request.
         unsafe {
             let sent = index_at(request).map(SendRequest::from_index);
@@ -123,11 +130,16 @@ where
         }
     }
     // SAFETY: this is the progress thread, in no call.
-    let watches = unsafe { comm.observer() }.is_some_and(|it| it.watches(handles[0]) || it.is_watching());
-    if !watches {
+    let watches = unsafe { comm.observer() }.is_some_and(|it| it.watches(handles[0]));
+    if !posted.is_success() {
+        give_up(comm);
         return posted;
     }
-    watched("irecv", comm, posted, || {
+    // SAFETY: a call that has succeeded has written NULL or a request.
+    if !watches || unsafe { *request }.is_null() {
+        return posted;
+    }
+    watched("irecv", comm, || {
         // SAFETY: the caller's promises: a call that has succeeded has as many sizes as buffers.
         let bytes = (0..buffers).map(|buffer| unsafe { *sizes.add(buffer) } as u64).sum();
         // SAFETY: the caller's promises; `irecv_on` has written NULL or a request.
@@ -139,30 +151,67 @@ where
     })
 }
 
+/// An end in a call that tests a request, with the observer, which looks at it at the end of the call.
+struct Looked<'a, E, L: FnMut(&mut Observer, &E)> {
+    end: &'a mut E,
+    observer: Option<&'a mut Observer>,
+    look: L,
+}
+
+impl<E, L: FnMut(&mut Observer, &E)> Deref for Looked<'_, E, L> {
+    type Target = E;
+
+    fn deref(&self) -> &E {
+        self.end
+    }
+}
+
+impl<E, L: FnMut(&mut Observer, &E)> DerefMut for Looked<'_, E, L> {
+    fn deref_mut(&mut self) -> &mut E {
+        self.end
+    }
+}
+
+impl<E, L: FnMut(&mut Observer, &E)> Drop for Looked<'_, E, L> {
+    fn drop(&mut self) {
+        if let Some(observer) = self.observer.take() {
+            (self.look)(observer, self.end);
+        }
+    }
+}
+
 /// # Safety
 /// The same as for [`test_send`].
 unsafe extern "C" fn test_send_watched<F: Fabric>(request: &Request, done: *mut c_int, size: *mut c_int) -> NcclResult
 where
     SendConnection<F>: Send,
 {
-    let comm = request.comm();
-    let mut bytes = 0;
-    let place = if size.is_null() { &raw mut bytes } else { size };
-    // SAFETY: the caller's promises; `place` is valid for one number.
-    let tested = unsafe { test_send::<F>(request, done, place) };
+    let (comm, index) = (request.comm(), request.index());
     // SAFETY: this is the progress thread, in no call.
     if !unsafe { comm.observer() }.is_some_and(|it| it.is_watching()) {
-        return tested;
+        // SAFETY: the caller's promises.
+        return unsafe { test_send::<F>(request, done, size) };
     }
-    watched("test", comm, tested, || {
-        // SAFETY: the caller's promises; a test that has succeeded has written `done`, and the size if it is done.
-        unsafe {
-            let ended = (*done != 0).then(|| u64::from((*place).cast_unsigned()));
-            observe::<SendConnection<F>, F>("test", comm, |it, end| {
-                it.look_at_sends(end);
-                ended.into_iter().for_each(|bytes| it.done(request.index(), bytes));
-            })
+    watched("test", comm, || {
+        // SAFETY: the caller's promises.
+        unsafe { put("test", "done", done, 0) }?;
+        let end = || {
+            // SAFETY: the caller's promises, and `test_send` calls this after it has taken the connection over. The
+            // observer has one reference, which ends with the call.
+            let (end, observer) = unsafe { (end_of::<SendConnection<F>>("test", comm)?, comm.observer()) };
+            Ok(Looked { end, observer, look: |observer: &mut Observer, end: &_| observer.look_at_sends(end) })
+        };
+        if let Some(bytes) = call::test_send(comm, end, SendRequest::from_index(index))? {
+            // SAFETY: checked above not to be NULL, and the caller's promises; the call is over.
+            unsafe {
+                done.write(1);
+                if !size.is_null() {
+                    size.write(bytes as c_int);
+                }
+                comm.observer().into_iter().for_each(|observer| observer.done(index, bytes));
+            }
         }
+        Ok(())
     })
 }
 
@@ -172,27 +221,36 @@ unsafe extern "C" fn test_recv_watched<F: Fabric>(request: &Request, done: *mut 
 where
     RecvConnection<F>: Send,
 {
-    let (comm, mut own) = (request.comm(), [0; MAX_BUFFERS]);
-    let place = if sizes.is_null() { own.as_mut_ptr() } else { sizes };
-    // SAFETY: the caller's promises; `own` has room for every buffer.
-    let tested = unsafe { test_recv::<F>(request, done, place) };
+    let (comm, index) = (request.comm(), request.index());
     // SAFETY: this is the progress thread, in no call.
     if !unsafe { comm.observer() }.is_some_and(|it| it.is_watching()) {
-        return tested;
+        // SAFETY: the caller's promises.
+        return unsafe { test_recv::<F>(request, done, sizes) };
     }
-    watched("test", comm, tested, || {
-        // SAFETY: the caller's promises; a test that has succeeded has written `done`, and the sizes if it is done.
-        unsafe {
-            let is_done = *done != 0;
-            observe::<RecvConnection<F>, F>("test", comm, |it, end| {
-                it.look_at_receives(end);
-                if is_done {
-                    let size = |buffer: usize| u64::from((*place.add(buffer)).cast_unsigned());
-                    let bytes = (0..it.buffers(request.index())).map(size).sum();
-                    it.done(request.index(), bytes);
+    watched("test", comm, || {
+        // SAFETY: the caller's promises.
+        unsafe { put("test", "done", done, 0) }?;
+        let end = || {
+            // SAFETY: as in `test_send_watched`.
+            let (end, observer) = unsafe { (end_of::<RecvConnection<F>>("test", comm)?, comm.observer()) };
+            Ok(Looked { end, observer, look: |observer: &mut Observer, end: &_| observer.look_at_receives(end) })
+        };
+        let mut bytes = None;
+        let tested = call::test_recv(comm, end, RecvRequest::from_index(index), |arrived| {
+            bytes = Some(arrived.iter().sum());
+            // SAFETY: checked above not to be NULL, and the caller's promises.
+            unsafe {
+                done.write(1);
+                if !sizes.is_null() {
+                    arrived.iter().enumerate().for_each(|(place, size)| sizes.add(place).write(*size as c_int));
                 }
-            })
+            }
+        });
+        if let Some(bytes) = bytes {
+            // SAFETY: the call is over.
+            unsafe { comm.observer() }.into_iter().for_each(|observer| observer.done(index, bytes));
         }
+        tested
     })
 }
 
@@ -216,19 +274,20 @@ where
     Ok(())
 }
 
-/// Runs `observe` after a call that returned this code. One that has failed ends what is watched.
-fn watched(
-    call: &'static str,
-    comm: &Comm,
-    code: NcclResult,
-    observe: impl FnOnce() -> Result<(), Error>,
-) -> NcclResult {
-    if code.is_success() {
-        return guard(call, observe);
+/// Makes a call. One that fails ends what is watched.
+fn watched(call: &'static str, comm: &Comm, make: impl FnOnce() -> Result<(), Error>) -> NcclResult {
+    let code = guard(call, make);
+    if !code.is_success() {
+        give_up(comm);
     }
+    code
+}
+
+/// Ends what is watched of a connection one of whose calls has failed.
+#[cold]
+fn give_up(comm: &Comm) {
     // SAFETY: this is the progress thread, in no call.
     if let Some(observer) = unsafe { comm.observer() } {
         observer.fail();
     }
-    code
 }

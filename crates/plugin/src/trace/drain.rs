@@ -18,9 +18,6 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The most records of one frame.
 const MOST_RECORDS: usize = 8192;
 
-/// The most rails of one frame.
-const MOST_SAMPLED: usize = 1000;
-
 /// The looks after which the counters of rails are sampled: ten times a second.
 const LOOKS_PER_SAMPLE: u32 = 5;
 
@@ -31,12 +28,14 @@ pub(super) struct Drain {
     looks: u32,
     /// The counters of each rail at the last sample, by connection and rail.
     seen: HashMap<(u32, u32), RailSample>,
+    /// The number of files at that time.
+    parts: u32,
 }
 
 impl Drain {
     pub(super) fn new(shared: Arc<Shared>, dir: &Path, most_bytes: u64, process: Process) -> Self {
         let writer = Writer::new(dir, process, most_bytes);
-        Self { shared, writer, looks: 0, seen: HashMap::new() }
+        Self { shared, writer, looks: 0, seen: HashMap::new(), parts: 0 }
     }
 
     /// Runs until the trace is over.
@@ -90,7 +89,8 @@ impl Drain {
         }
     }
 
-    /// Adds the state of those of these rails that have changed.
+    /// Adds the state of those of these rails that have changed; of all if a file has begun, as the older ones may be
+    /// gone.
     fn sample(&mut self, rails: &[WatchedRail]) {
         let state = |rail: &WatchedRail| RailSample {
             connection: rail.connection,
@@ -105,16 +105,17 @@ impl Drain {
         for of_connection in samples.chunk_by_mut(|one, other| one.connection == other.connection) {
             self.set_shares(of_connection);
         }
+        let parts = self.writer.parts();
+        let is_new = std::mem::replace(&mut self.parts, parts) != parts;
         let seen = std::mem::take(&mut self.seen);
         samples.retain(|sample| {
             let key = (sample.connection, sample.number);
             let has_changed = seen.get(&key) != Some(sample);
             self.seen.insert(key, sample.clone());
-            has_changed
+            has_changed || is_new
         });
-        let at_ns = now_ns();
-        for rails in samples.chunks(MOST_SAMPLED) {
-            self.writer.add(&Frame::Sample(Sample { at_ns, rails: rails.to_vec() }));
+        if !samples.is_empty() {
+            self.writer.add(&Frame::Sample(Sample { at_ns: now_ns(), rails: samples }));
         }
     }
 

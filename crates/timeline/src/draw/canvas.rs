@@ -94,13 +94,18 @@ impl Lines<'_> {
 }
 
 /// Returns the end of something that the trace may not have seen end; it lasts until `last` then, and its name and
-/// facts say so.
-pub(crate) fn ending<'a>(end: Option<u64>, last: u64, name: String, facts: &mut Vec<Fact<'a>>) -> (u64, String) {
+/// facts say so in these words.
+pub(crate) fn ending<'a>(
+    end: Option<u64>,
+    (last, words): (u64, &'static str),
+    name: String,
+    facts: &mut Vec<Fact<'a>>,
+) -> (u64, String) {
     match end {
         Some(end) => (end, name),
         None => {
-            facts.push(("unfinished", Value::Flag(true)));
-            (last, format!("{name} (unfinished)"))
+            facts.push((words, Value::Flag(true)));
+            (last, format!("{name} ({words})"))
         }
     }
 }

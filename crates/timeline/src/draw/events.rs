@@ -124,8 +124,9 @@ fn lines(
             facts.push(("communicator", Value::Text(&communicator)));
         }
         if event.is_unfinished {
-            name += " (unfinished)";
-            facts.push(("unfinished", Value::Flag(true)));
+            let words = of_rank.without_end();
+            name += &format!(" ({words})");
+            facts.push((words, Value::Flag(true)));
         }
         let own = [of_event(rank, *id)];
         let flows = if event.kind == Kind::ProxyStep { &own } else { flows.of(rank, *id) };
@@ -157,12 +158,12 @@ fn states(canvas: &mut Canvas<'_>, slice: &Slice<'_>, event: &Event) -> io::Resu
 /// Returns the name of a step's state (`ncclProfilerEventState_t` of NCCL's profiler.h).
 fn state_name(state: u16) -> &'static str {
     match state {
-        8 => "waits for the GPU's data",
-        9 => "sends",
-        10 => "receives",
-        11 => "flushes",
+        8 => "waits for data from the GPU",
+        9 => "waits until the message is sent",
+        10 => "waits for the message",
+        11 => "waits for the flush",
         12 => "waits for the GPU to take the data",
-        20 => "waits for the peer",
+        20 => "waits for the network to take the message",
         _ => "another state",
     }
 }

@@ -12,6 +12,9 @@ use std::io;
 const RAIL_DOWN: u32 = 11;
 const RAIL_UP: u32 = 12;
 
+/// The time after an event of a rail in which samples may still show the state before it, in nanoseconds.
+const SETTLED: u64 = 1_000_000_000;
+
 /// The number of bins of a counter over the whole timeline, about.
 const BINS: u64 = 1000;
 
@@ -73,6 +76,11 @@ struct Drawn<'a> {
 }
 
 impl Drawn<'_> {
+    /// Returns the time until which something without an end lasts, and the words for it.
+    fn last(&self) -> (u64, &'static str) {
+        (self.connection.last(self.of_rank.last()), self.of_rank.without_end())
+    }
+
     /// Draws the waits for a CTS.
     fn waits(&self, canvas: &mut Canvas<'_>, group: u64) -> io::Result<()> {
         let mut waits: Vec<_> = self.connection.requests.iter().filter_map(|it| Some((wait_of(it)?, it))).collect();
@@ -96,7 +104,7 @@ impl Drawn<'_> {
                 Asked::Receive => "receive",
                 Asked::Flush => "flush",
             };
-            let (end, name) = ending(request.end, self.of_rank.last(), what.to_owned(), &mut facts);
+            let (end, name) = ending(request.end, self.last(), what.to_owned(), &mut facts);
             let mut flows: Vec<u64> = (0..request.pieces.len()).map(|index| self.flow(request, index)).collect();
             if request.event != 0 {
                 flows.push(of_event(self.rank, request.event));
@@ -144,13 +152,13 @@ impl Drawn<'_> {
         let mut pieces: Vec<_> = pieces.collect();
         pieces.sort_by_key(|(begin, request, index)| (*begin, request.number, *index));
         let mut lines = canvas.lines(group, &name);
-        let mut bins = Bins { bin, sums: BTreeMap::new() };
+        let mut bins = Bins::new(bin, self.timeline.span_ns);
         for (begin, request, index) in pieces {
             let piece = &request.pieces[index];
             let collective = self.collective(request);
             let mut facts = vec![("bytes", Value::Number(piece.bytes)), ("request", Value::Number(request.number))];
             facts.extend(collective.as_deref().map(|name| ("collective", Value::Text(name))));
-            let (end, name) = ending(piece.end, self.of_rank.last(), "piece".to_owned(), &mut facts);
+            let (end, name) = ending(piece.end, self.last(), "piece".to_owned(), &mut facts);
             lines.slice(canvas, (begin, end), &name, &facts, &[self.flow(request, index)])?;
             bins.add(begin, end, piece.bytes);
         }
@@ -163,43 +171,93 @@ impl Drawn<'_> {
         samples.map_or(Ok(()), |samples| counters(canvas, group, rail, samples))
     }
 
-    /// Draws the times in which a rail is down.
+    /// Draws the times in which a rail is down, and what went again over other rails meanwhile.
     fn downs(&self, canvas: &mut Canvas<'_>, group: u64, rail: u8) -> io::Result<()> {
+        let changes = self.changes(rail);
+        if !changes.iter().any(|it| it.is_down || it.has_come_up) {
+            return Ok(());
+        }
+        let track = canvas.track(group, &format!("rail {rail}: down"), Content::Slices)?;
+        // If the rail comes up first, it went down before the trace began.
+        let begin = self.of_rank.span.map_or(0, |(first, _)| first);
+        let mut down = changes.first().filter(|it| it.has_come_up).map(|_| (begin, ""));
+        for change in &changes {
+            if let (Some((from, text)), false) = (down, change.is_down) {
+                let facts = [("text", Value::Text(text))];
+                let (to, name) = (change.at_ns.max(from), "down");
+                canvas.slice(&Slice { track, from, to, name, facts: &facts, flows: &[] })?;
+            }
+            down = match (down, change.is_down) {
+                (None, true) => Some((change.at_ns, change.text)),
+                (Some((from, "")), true) => Some((from, change.text)),
+                (down, true) => down,
+                (_, false) => None,
+            };
+            if let Some(bytes) = sent_again(change.text).filter(|bytes| *bytes > 0) {
+                let facts = [("bytes", Value::Number(bytes))];
+                let name = format!("{bytes} bytes were sent again over other rails");
+                canvas.sink.instant(track, change.at_ns, &name, &facts)?;
+            }
+        }
+        if let Some((from, text)) = down {
+            let mut facts = vec![("text", Value::Text(text))];
+            let (last, words) = self.last();
+            let (to, name) = ending(None, (last.max(from), words), "down".to_owned(), &mut facts);
+            canvas.slice(&Slice { track, from, to, name: &name, facts: &facts, flows: &[] })?;
+        }
+        Ok(())
+    }
+
+    /// Returns what is known of a rail's state, in its order: the events that tell it, and the samples that no event
+    /// explains, because the file with it is gone.
+    fn changes(&self, rail: u8) -> Vec<Change<'_>> {
         let is_its = |it: &&railweave_trace::Happened| {
             it.connection == Some(self.number)
                 && it.rail == Some(rail.into())
                 && [RAIL_DOWN, RAIL_UP].contains(&it.kind)
         };
-        let mut states = self.of_rank.happened.iter().filter(is_its).peekable();
-        if states.peek().is_none() {
-            return Ok(());
-        }
-        let name = format!("rail {rail}: down");
-        let track = canvas.track(group, &name, Content::Slices)?;
-        // If the rail comes up first, it went down before the trace began.
-        let begin = self.of_rank.span.map_or(0, |(first, _)| first);
-        let mut down = states.peek().filter(|it| it.kind == RAIL_UP).map(|_| (begin, String::new()));
-        for state in states {
-            match (state.kind, &down) {
-                (RAIL_DOWN, None) => down = Some((state.at_ns, state.text.clone())),
-                (RAIL_UP, Some(_)) => {
-                    if let Some((from, text)) = down.take() {
-                        let facts = [("text", Value::Text(&text))];
-                        let to = state.at_ns.max(from);
-                        let name = "down";
-                        canvas.slice(&Slice { track, from, to, name, facts: &facts, flows: &[] })?;
-                    }
-                }
-                _ => {}
+        let told = self.of_rank.happened.iter().filter(is_its).map(|it| {
+            let (is_down, has_come_up) = (it.kind == RAIL_DOWN, it.kind == RAIL_UP);
+            Change { at_ns: it.at_ns, is_down, has_come_up, is_told: true, text: &it.text }
+        });
+        let samples = self.connection.rails.get(&rail).into_iter().flat_map(|rail| &rail.samples);
+        let sampled = samples.map(|(at_ns, it)| Change {
+            at_ns: *at_ns,
+            is_down: !it.is_up,
+            has_come_up: false,
+            is_told: false,
+            text: "",
+        });
+        let mut all: Vec<_> = told.chain(sampled).collect();
+        all.sort_by_key(|it| it.at_ns);
+        let mut last_told = None;
+        all.retain(|it| {
+            if it.is_told {
+                last_told = Some(it.at_ns);
             }
-        }
-        if let Some((from, text)) = down {
-            let mut facts = vec![("text", Value::Text(&text))];
-            let (to, name) = ending(None, self.of_rank.last().max(from), "down".to_owned(), &mut facts);
-            canvas.slice(&Slice { track, from, to, name: &name, facts: &facts, flows: &[] })?;
-        }
-        Ok(())
+            it.is_told || last_told.is_none_or(|at| it.at_ns.saturating_sub(at) > SETTLED)
+        });
+        all
     }
+}
+
+/// Something that is known of a rail's state at a time.
+struct Change<'a> {
+    at_ns: u64,
+    is_down: bool,
+    /// True if an event tells that the rail has just come up.
+    has_come_up: bool,
+    /// True if it is an event.
+    is_told: bool,
+    /// The text of the event; empty for a sample.
+    text: &'a str,
+}
+
+/// Returns the bytes that a rail's event tells to have gone again over other rails. The transport's event has the
+/// number in its text only.
+fn sent_again(text: &str) -> Option<u64> {
+    let (before, _) = text.split_once(" bytes were sent again")?;
+    before.rsplit(' ').next()?.parse().ok()
 }
 
 /// Returns the time at which a request's wait for its CTS began, if it had waited.
@@ -224,26 +282,60 @@ fn counters(canvas: &mut Canvas<'_>, group: u64, number: u8, rail: &Rail) -> io:
     Ok(())
 }
 
-/// Bytes per bin of time: only of bins with bytes in them.
+/// Bytes per bin of time.
 struct Bins {
     bin: u64,
-    sums: BTreeMap<u64, f64>,
+    /// Bytes of what begins or ends in a bin.
+    parts: Vec<f64>,
+    /// From this bin on, the bytes of each bin by which what covers whole bins has become more or less, and the number
+    /// of such things. So one that covers many bins costs no more than another.
+    changes: Vec<(f64, i64)>,
 }
 
 impl Bins {
+    /// Returns bins without bytes, for a timeline of this length.
+    fn new(bin: u64, span_ns: u64) -> Self {
+        // An end at the very last time is the begin of one more.
+        let count = usize::try_from(span_ns / bin).unwrap_or(0) + 2;
+        Self { bin, parts: vec![0.0; count], changes: vec![(0.0, 0); count] }
+    }
+
     /// Adds bytes that went evenly from a time to another.
     fn add(&mut self, from: u64, to: u64, bytes: u64) {
         if bytes == 0 {
             return;
         }
+        let end = self.bin * (self.parts.len() as u64 - 1);
+        let (from, to) = (from.min(end), to.min(end));
         let span = to.saturating_sub(from);
         let (first, last) = (from / self.bin, (from + span.saturating_sub(1)) / self.bin);
-        for number in first..=last {
-            let begin = (number * self.bin).max(from);
-            let end = (number.saturating_add(1).saturating_mul(self.bin)).min(from + span);
-            let part = if span == 0 { 1.0 } else { (end - begin) as f64 / span as f64 };
-            *self.sums.entry(number).or_default() += bytes as f64 * part;
+        if first == last {
+            self.parts[first as usize] += bytes as f64;
+            return;
         }
+        let of = |time: u64| bytes as f64 * time as f64 / span as f64;
+        self.parts[first as usize] += of((first + 1) * self.bin - from);
+        self.parts[last as usize] += of(to - last * self.bin);
+        let whole = of(self.bin);
+        for (number, sign) in [(first + 1, 1), (last, -1)] {
+            let (rate, count) = &mut self.changes[number as usize];
+            (*rate, *count) = (*rate + whole * sign as f64, *count + sign);
+        }
+    }
+
+    /// Returns the bins with bytes in them, by their numbers.
+    fn sums(&self) -> Vec<(u64, f64)> {
+        let (mut rate, mut count) = (0.0, 0);
+        let sum = |(part, (more, things)): (&f64, &(f64, i64))| {
+            (rate, count) = (rate + more, count + things);
+            // Sums of fractions leave a rest that is not quite 0.
+            if count == 0 {
+                rate = 0.0;
+            }
+            part + rate
+        };
+        let sums = self.parts.iter().zip(&self.changes).map(sum);
+        (0..).zip(sums).filter(|(_, bytes)| *bytes > 0.0).collect()
     }
 
     /// Adds the bytes that came between samples: the receiving end does not know them for each piece.
@@ -257,13 +349,14 @@ impl Bins {
 
     /// Draws the rates.
     fn draw(&self, canvas: &mut Canvas<'_>, group: u64, name: &str) -> io::Result<()> {
-        if self.sums.is_empty() {
+        let sums = self.sums();
+        if sums.is_empty() {
             return Ok(());
         }
         let track = canvas.track(group, name, Content::Counter(Unit::Mbps))?;
-        for (number, bytes) in &self.sums {
+        for (index, (number, bytes)) in sums.iter().enumerate() {
             canvas.sink.count(track, number * self.bin, bytes * 8000.0 / self.bin as f64)?;
-            if !self.sums.contains_key(&(number + 1)) {
+            if sums.get(index + 1).is_none_or(|(next, _)| *next > number + 1) {
                 canvas.sink.count(track, (number + 1) * self.bin, 0.0)?;
             }
         }
@@ -287,11 +380,30 @@ mod tests {
 
     #[test]
     fn bytes_are_spread_over_the_time_that_they_took() {
-        let mut bins = Bins { bin: 100, sums: BTreeMap::new() };
+        let mut bins = Bins::new(100, 1000);
         bins.add(50, 250, 200);
         bins.add(120, 120, 7);
         bins.add(300, 400, 10);
-        let sums: Vec<_> = bins.sums.into_iter().collect();
-        assert_eq!(sums, [(0, 50.0), (1, 107.0), (2, 50.0), (3, 10.0)]);
+        assert_eq!(bins.sums(), [(0, 50.0), (1, 107.0), (2, 50.0), (3, 10.0)]);
+        // Nothing is left of what covers many bins, and times beyond the last bin are its end.
+        let mut bins = Bins::new(100, 1000);
+        bins.add(10, 710, 7);
+        bins.add(130, 580, 11);
+        bins.add(u64::MAX - 1, u64::MAX, 1);
+        let numbers: Vec<_> = bins.sums().iter().map(|(number, _)| *number).collect();
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 11]);
+        let sum: f64 = bins.sums().iter().map(|(_, bytes)| bytes).sum();
+        assert!((sum - 19.0).abs() < 1e-9, "{sum}");
+    }
+
+    #[test]
+    fn a_million_pieces_without_an_end_cost_no_more_than_others() {
+        let span = 1_000_000_000;
+        let mut bins = Bins::new(bin(span), span);
+        let began = std::time::Instant::now();
+        (0..1_000_000).for_each(|at| bins.add(at, span, 1000));
+        assert_eq!(bins.sums().len(), 1000);
+        // Each of a thousand bins for each piece would take minutes.
+        assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
     }
 }

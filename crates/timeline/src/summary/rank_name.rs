@@ -26,6 +26,6 @@ impl std::fmt::Display for RankName {
 
 impl RankName {
     pub(super) fn of(timeline: &Timeline, rank: &Rank) -> Self {
-        Self { rank: rank.process.rank, host: timeline.host_of(rank).to_owned(), pid: rank.process.pid }
+        Self { rank: rank.number(), host: timeline.host_of(rank).to_owned(), pid: rank.process.pid }
     }
 }

@@ -197,7 +197,10 @@ fn last(timeline: &Timeline, times: impl Iterator<Item = (usize, u64)>) -> Optio
     let [(first, _), .., (last, rank)] = times[..] else { return None };
     let (before, other) = times[times.len() - 2];
     let host = |rank: usize| timeline.ranks[rank].host;
-    let within = |rank: usize| timeline.hosts.get(host(rank)).and_then(|host| host.within_ns);
-    let error = if host(rank) == host(other) { 0 } else { within(rank)?.saturating_add(within(other)?) };
+    let is_one_clock = host(rank) == host(other);
+    let error = match is_one_clock {
+        true => 0,
+        false => timeline.within_ns(rank, last)?.saturating_add(timeline.within_ns(other, before)?),
+    };
     (last - before > error).then_some((rank, last - first))
 }

@@ -51,7 +51,7 @@ pub(super) fn find(timeline: &Timeline) -> Vec<RailUse> {
         for (number, connection) in &rank.connections {
             let tallies = tallies(rank, connection);
             let all: u64 = tallies.values().fold(0, |sum, it| sum.saturating_add(it.bytes));
-            let span_ns = span(connection, rank.last());
+            let span_ns = span(connection, connection.last(rank.last()));
             for (rail, tally) in tallies {
                 found.push(RailUse {
                     host: timeline.host_of(rank).to_owned(),
@@ -126,9 +126,10 @@ struct Tally {
     ended_last: u64,
 }
 
-/// Sums up the pieces of each rail of a connection. A piece without an end lasts until the trace ends.
+/// Sums up the pieces of each rail of a connection. A piece without an end lasts until the connection or the trace
+/// ends.
 fn tallies(rank: &Rank, connection: &Connection) -> BTreeMap<u8, Tally> {
-    let last = rank.last();
+    let last = connection.last(rank.last());
     let mut tallies: BTreeMap<u8, Tally> = connection.rails.keys().map(|rail| (*rail, Tally::default())).collect();
     let mut pieces: Vec<_> = connection.requests.iter().flat_map(|request| &request.pieces).collect();
     pieces.sort_by_key(|piece| piece.begin);

@@ -1,7 +1,7 @@
 //! The longest waits, with their reasons.
 
 use super::rank_name::RankName;
-use crate::rank::{Asked, Event, Facts, Rank, Request};
+use crate::rank::{Asked, Event, Facts, Request};
 use crate::timeline::Timeline;
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -30,8 +30,10 @@ pub struct Wait {
     pub since_ns: u64,
     /// The time for which it waited, in nanoseconds.
     pub for_ns: u64,
-    /// True if it waited until the trace ended.
+    /// True if the trace has no end of it: it lasts until the connection or the trace ends.
     pub is_unfinished: bool,
+    /// True if it may have ended nevertheless: the trace lacks its end, and records were lost.
+    pub may_have_ended: bool,
     /// The collective that it was for, if known.
     pub of: Option<Of>,
 }
@@ -78,7 +80,7 @@ pub(super) fn longest(timeline: &Timeline, most: usize) -> Vec<Wait> {
     for (number, rank) in timeline.ranks.iter().enumerate() {
         for (connection, it) in &rank.connections {
             for (index, request) in it.requests.iter().enumerate() {
-                for (why, rail, since_ns, for_ns) in waits(rank, request) {
+                for (why, rail, since_ns, for_ns) in waits(it.last(rank.last()), request) {
                     let since_ns = Reverse(since_ns);
                     let (rank, connection, request) = (number, *connection, index);
                     found.push(Reverse(Found { for_ns, since_ns, rank, connection, request, why, rail }));
@@ -93,8 +95,8 @@ pub(super) fn longest(timeline: &Timeline, most: usize) -> Vec<Wait> {
     sorted.filter_map(|Reverse(found)| describe(timeline, &found)).collect()
 }
 
-/// Returns the waits of a request: reason, rail, begin and length.
-fn waits(rank: &Rank, request: &Request) -> Vec<(Why, Option<u8>, u64, u64)> {
+/// Returns the waits of a request: reason, rail, begin and length. One without an end lasts until `last`.
+fn waits(last: u64, request: &Request) -> Vec<(Why, Option<u8>, u64, u64)> {
     let mut waits = Vec::new();
     if let Some(ns) = request.cts_wait.filter(|ns| *ns > 0) {
         waits.push((Why::Cts, None, request.begin.saturating_sub(ns), ns));
@@ -108,7 +110,7 @@ fn waits(rank: &Rank, request: &Request) -> Vec<(Why, Option<u8>, u64, u64)> {
             None => request.begin,
         },
     };
-    let whole = request.end.unwrap_or(rank.last()).saturating_sub(begin);
+    let whole = request.end.unwrap_or(last).saturating_sub(begin);
     match lateness(request) {
         Some((rail, since, late)) if late.saturating_mul(2) >= whole => {
             waits.push((Why::Rail, Some(rail), since, late));
@@ -138,6 +140,7 @@ fn describe(timeline: &Timeline, found: &Found) -> Option<Wait> {
     let rank = timeline.ranks.get(found.rank)?;
     let connection = rank.connections.get(&found.connection)?;
     let request = connection.requests.get(found.request)?;
+    let is_unfinished = found.why == Why::Request && request.end.is_none();
     Some(Wait {
         rank: RankName::of(timeline, rank),
         peer: connection.peer_name(),
@@ -149,7 +152,8 @@ fn describe(timeline: &Timeline, found: &Found) -> Option<Wait> {
         rail: found.rail.map(|rail| connection.rail_name(rail)),
         since_ns: found.since_ns.0,
         for_ns: found.for_ns,
-        is_unfinished: found.why == Why::Request && request.end.is_none(),
+        is_unfinished,
+        may_have_ended: is_unfinished && rank.missing.lost > 0,
         of: of(timeline, found.rank, request),
     })
 }

@@ -88,6 +88,7 @@ fn waits(waits: &[Wait]) -> io::Result<()> {
         let why = match wait.why {
             Why::Cts => "no receive posted",
             Why::Rail => "last rail late",
+            Why::Request if wait.may_have_ended => "end not seen",
             Why::Request if wait.is_unfinished => "not ended",
             Why::Request => "whole request",
         };
