@@ -3,8 +3,8 @@
 
     picture.py JOB.pftrace > docs/pictures/trace.svg
 
-It shows a process and one of its connections: the one that sends the most while a rail is down, or at all. All that it
-draws is read from the file with Perfetto's own protos (check.py). For the picture of the page, as root:
+It shows a process and two of its connections, those that send the most. All that it draws is read from the file with
+Perfetto's own protos (check.py). For the picture of the page, as root:
 
     RAILWEAVE_TRACE=traces railweave demo --shape 80,20 --pull
     railweave trace traces -o job.pftrace
@@ -114,17 +114,15 @@ def main():
     path = check.places(tracks)
     by_path = collections.defaultdict(list)
     sent = collections.Counter()
-    downs = [(path[track][:3], begin, end) for track, name, _, begin, end in slices if name.startswith("down")]
     for track, name, facts, begin, end in sorted(slices, key=lambda it: it[3]):
         by_path[path[track]].append((begin, end, name))
         if name.startswith("piece") and "-> " in path[track][-1]:
-            of = path[track][:3]
-            is_down = any(of == its and down <= begin < up for its, down, up in downs)
-            sent[of] += facts["bytes"] * (1000 if is_down else 1)
+            sent[path[track][:3]] += facts["bytes"]
     counters = {path[number]: track.counts for number, track in tracks.items() if track.counts}
     instants = {path[number]: track.instants for number, track in tracks.items() if track.instants}
-    ((connection, _),) = sent.most_common(1)
-    rank = connection[:2]
+    ((most, _),) = sent.most_common(1)
+    rank = most[:2]
+    connections = sorted((of for of in sent if of[:2] == rank), key=lambda of: -sent[of])[:2]
     all_ends = [end for _, _, _, _, end in slices]
     picture = Picture(min(begin for _, _, _, begin, _ in slices), max(all_ends))
     picture.title(f"{rank[0]}: {rank[1]}", 0)
@@ -132,18 +130,19 @@ def main():
     for of, its in by_path.items():
         if of[:2] == rank and len(of) == 3 and of[2].endswith(": collectives"):
             picture.slices("collectives", its, BLUE, names=True)
-    picture.title(connection[2], 1)
-    picture.slices("waits for CTS", by_path.get((*connection, "waits for CTS"), []), GREY)
-    rails = sorted({of[3] for of in by_path if of[:3] == connection and len(of) == 4 and "-> " in of[3]})
-    rates = [point for rail in rails for point in counters.get((*connection, f"{rail[:6]}: rate"), [])]
-    for rail in rails:
-        short = rail[:6]
-        picture.title(rail, 2)
-        picture.slices("pieces", by_path[(*connection, rail)], ORANGE)
-        if (*connection, f"{short}: down") in by_path:
-            picture.slices("down", by_path[(*connection, f"{short}: down")], RED, names=True)
-        picture.counter("rate", counters.get((*connection, f"{short}: rate"), []), ORANGE, most_of(rates), "Mbit/s")
-        picture.counter("share", counters.get((*connection, f"{short}: share"), []), BLUE, 100, "%")
+    for connection in connections:
+        picture.title(connection[2], 1)
+        picture.slices("waits for CTS", by_path.get((*connection, "waits for CTS"), []), GREY)
+        rails = sorted({of[3] for of in by_path if of[:3] == connection and len(of) == 4 and "-> " in of[3]})
+        rates = [point for rail in rails for point in counters.get((*connection, f"{rail[:6]}: rate"), [])]
+        for rail in rails:
+            short = rail[:6]
+            picture.title(rail, 2)
+            picture.slices("pieces", by_path[(*connection, rail)], ORANGE)
+            if (*connection, f"{short}: down") in by_path:
+                picture.slices("down", by_path[(*connection, f"{short}: down")], RED, names=True)
+            picture.counter("rate", counters.get((*connection, f"{short}: rate"), []), ORANGE, most_of(rates), "Mbit/s")
+            picture.counter("share", counters.get((*connection, f"{short}: share"), []), BLUE, 100, "%")
     picture.axis()
     print(picture.svg())
 

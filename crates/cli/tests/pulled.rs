@@ -77,16 +77,18 @@ fn the_demo_goes_on_without_a_rail_whose_link_is_down_and_uses_it_again() {
 
 #[test]
 fn a_pull_that_does_not_fit_is_refused() {
-    for (arguments, words) in [
-        (&["--pull", "--shape", "80,20"][..], "cannot be used with"),
-        (&["--pull", "--rails", "lo"], "cannot be used with"),
-        (&["--pull=hammer"], "[possible values: link, sockets]"),
-        (&["--pull", "--away", "1ms"], "allowed: 100ms to 60s"),
-        (&["--away", "1s"], "--pull"),
+    for (arguments, words, code) in [
+        (&["--pull", "--shape", "80,20", "--seconds", "5"][..], "cannot be used with", 2),
+        (&["--pull", "--shape", "80"], "needs two speeds or more", 1),
+        (&["--pull=sockets", "--shape", "80,20"], "allowed: --pull, which takes a link down", 1),
+        (&["--pull", "--rails", "lo"], "cannot be used with", 2),
+        (&["--pull=hammer"], "[possible values: link, sockets]", 2),
+        (&["--pull", "--away", "1ms"], "allowed: 100ms to 60s", 2),
+        (&["--away", "1s"], "--pull", 2),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_railweave")).arg("demo").args(arguments).output().unwrap();
         let text = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert_eq!(output.status.code(), Some(code), "{text}");
         assert!(text.contains(words), "{text}");
     }
 }

@@ -256,3 +256,41 @@ fn a_file_limit_in_the_middle_leaves_the_old_file() {
     assert_eq!(fs::read(&old).unwrap(), b"old");
     assert_eq!(scratch.names(), ["a.json", "traces"]);
 }
+
+/// Returns the library that the demonstration loads: `RAILWEAVE_TEST_LIB` if it is set, otherwise the one that cargo
+/// builds next to this program's tests.
+fn library() -> PathBuf {
+    std::env::var_os("RAILWEAVE_TEST_LIB")
+        .map_or_else(|| std::env::current_exe().unwrap().with_file_name("libnccl_net_railweave.so"), PathBuf::from)
+}
+
+#[test]
+fn the_trace_of_a_demo_has_every_byte_that_the_rails_carried() {
+    let scratch = Scratch::new("demo");
+    let file = scratch.path("demo.json");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_railweave"));
+    command.args(["demo", "--json", "--quick", "--bytes", "4MiB", "--bucket", "1MiB", "--trace", &file]);
+    let output = command.arg("--lib").arg(library()).output().unwrap();
+    if !output.status.success() {
+        railweave_patience::fail(output.status, &String::from_utf8_lossy(&output.stderr));
+    }
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let sent: u64 = results["rails"].as_array().unwrap().iter().map(|rail| rail["sent"].as_u64().unwrap()).sum();
+    let trace: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let named = |name: &'static str| events.iter().filter(move |event| event["name"] == name);
+    let traced: u64 = named("piece").map(|piece| piece["args"]["bytes"].as_u64().unwrap_or(0)).sum();
+    assert!(sent > 4 << 20);
+    assert_eq!(traced, sent);
+    // Each bucket is an all-reduce of both ranks.
+    assert_eq!(named("AllReduce called").count(), 8);
+    assert_eq!(scratch.names(), ["demo.json"]);
+}
+
+#[test]
+fn a_demo_whose_trace_has_no_format_does_not_begin() {
+    let output = Command::new(env!("CARGO_BIN_EXE_railweave")).args(["demo", "--trace", "x.txt"]).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{text}");
+    assert!(text.contains("\"x.txt\" says no format; allowed: .pftrace"), "{text}");
+}
