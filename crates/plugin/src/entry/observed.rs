@@ -1,5 +1,5 @@
-//! NCCL's calls on a connection that is watched, by NCCL's profiler or for a trace. Each makes the call as on any other
-//! connection; then the connection's observer looks at what has changed. Connections that nobody watches have other
+//! NCCL's calls on a connection that is watched, by NCCL's profiler or for a trace. Each does what it does on any other
+//! connection, and has the connection's observer look at what has changed. Connections that nobody watches have other
 //! functions, and pay nothing for this.
 
 use std::ffi::{c_int, c_void};
@@ -51,8 +51,8 @@ unsafe fn index_at(place: *mut *mut c_void) -> Option<usize> {
 /// Passes the end and the observer of a connection to `observe`. A connection that is being closed has no end.
 ///
 /// # Safety
-/// The same as for [`end_of`], in a call that has left the connection; `observe` must call no
-/// function of this plugin that NCCL calls.
+/// The same as for [`end_of`], in a call that has left the connection; `observe` must call no function of this plugin
+/// that NCCL calls.
 unsafe fn observe<E: crate::comm::End, F: Fabric>(
     call: &'static str,
     comm: &Comm,

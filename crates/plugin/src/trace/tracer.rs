@@ -29,11 +29,11 @@ pub(crate) struct TraceConfig {
 /// The most texts that records may name. NCCL has a few dozen names of functions, types, algorithms and protocols.
 const MOST_NAMES: usize = 1000;
 
-/// The time that the last write of a trace has before its process goes on without it.
-const LAST_WRITE: Duration = Duration::from_secs(5);
-
 /// The most bytes of such a text.
 const LONGEST_NAME: usize = 100;
+
+/// The time that the last write of a trace has before its process goes on without it.
+const LAST_WRITE: Duration = Duration::from_secs(5);
 
 /// The trace of this process. When the last user drops it, all that was noted is written.
 pub(crate) struct Tracer {
