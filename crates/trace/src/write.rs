@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::bound::MOST_WHOLE;
 use crate::file::{ENDING, HEAD_BYTES, MAGIC, MOST_FRAME, put};
 use crate::frame::Process;
-use crate::{Frame, RECORD_BYTES};
+use crate::{Frame, RECORD_BYTES, Records};
 
 /// Returns true if a file of this name is a trace file.
 #[must_use]
@@ -84,7 +84,7 @@ const LONGEST_PAUSE: u64 = 60_000_000_000;
 ///
 /// If a write fails, what was to be written is lost, and so is what is added until the next attempt: a second later,
 /// then after twice that time, and so on up to a minute. Definitions are kept. The records that are lost are counted
-/// in the next ones of their thread ([`Records::lost`](crate::Records::lost)).
+/// once it works again, with the next ones of their thread or without any ([`Records::lost`](crate::Records::lost)).
 pub struct Writer {
     dir: PathBuf,
     stem: String,
@@ -229,6 +229,9 @@ impl Writer {
     pub fn flush(&mut self, at_ns: u64, wall_ns: u64) -> Option<Written> {
         let is_first = self.file.is_none() && !self.definitions.is_empty();
         let waits = self.failing.as_ref().is_some_and(|it| at_ns < it.next);
+        if !waits {
+            self.count_lost();
+        }
         if (self.frames.is_empty() && !is_first) || waits {
             self.drop_pending(0);
             return None;
@@ -246,6 +249,14 @@ impl Writer {
                 self.failing = Some(Failing { pause, next: at_ns.saturating_add(pause) });
                 before.is_none().then_some(Written::Failed { path, error })
             }
+        }
+    }
+
+    /// Adds a frame without records for each thread that lost some and has noted none since: it may never do so again.
+    fn count_lost(&mut self) {
+        let threads: Vec<u32> = self.owed.keys().copied().collect();
+        for thread in threads {
+            self.add(&Frame::Records(Records { thread, lost: 0, bytes: Vec::new() }));
         }
     }
 

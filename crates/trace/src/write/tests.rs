@@ -145,6 +145,22 @@ fn a_folder_that_cannot_be_made_is_said_once_and_nothing_is_lost_for_good() {
 }
 
 #[test]
+fn the_losses_of_a_thread_that_then_is_silent_are_counted() {
+    let scratch = Scratch::new("silent");
+    fs::create_dir_all(&scratch.0).unwrap();
+    let dir = scratch.0.join("file");
+    fs::write(&dir, "in the way").unwrap();
+    let mut writer = writer(&dir, 1 << 20);
+    writer.add(&records(3));
+    assert!(writer.flush(1, 1).is_some());
+    fs::remove_file(&dir).unwrap();
+    assert!(writer.flush(SECOND, 2).is_none() && writer.flush(SECOND + 1, 3).is_some(), "a second later");
+    assert!(writer.flush(2 * SECOND, 4).is_none());
+    let Frame::Records(expected) = records(0) else { panic!("records") };
+    assert_eq!(Scratch(dir).files()[0].frames, [Frame::Records(Records { lost: 3, ..expected })]);
+}
+
+#[test]
 fn the_time_between_attempts_is_a_minute_at_most() {
     let scratch = Scratch::new("pauses");
     fs::create_dir_all(&scratch.0).unwrap();
@@ -174,10 +190,15 @@ fn a_full_disk_leaves_two_files_at_most_and_none_without_records() {
     let most = 64 << 10;
     let mut writer = writer(&scratch.0, most);
     writer.add(&connection(1));
-    let mut at = 0;
+    assert!(writer.flush(0, 0).is_none());
+    fill(&mut writer);
+    writer.add(&records(1));
+    assert!(matches!(writer.flush(0, 0), Some(Written::Failed { .. })));
+    assert!(scratch.files().is_empty(), "a file whose first records fail goes");
+    let mut at = 100 * SECOND;
     for round in 0..11 {
-        assert!(writer.flush(at, 0).is_none_or(|said| matches!(said, Written::Recovered { .. })));
-        // Half of the files fail with their first records, half later.
+        // Half of the files fail after the number of what the one before has lost, half later.
+        assert!(matches!(writer.flush(at, 0), Some(Written::Recovered { .. })));
         if round % 2 == 0 {
             writer.add(&records(900));
             assert!(writer.flush(at, 0).is_none());
@@ -192,7 +213,7 @@ fn a_full_disk_leaves_two_files_at_most_and_none_without_records() {
     }
     // No number of a file is left out, so a reader misses none.
     let parts: Vec<_> = scratch.files().iter().map(|file| file.process.part).collect();
-    assert_eq!(parts, [4, 5]);
+    assert_eq!(parts, [9, 10]);
 }
 
 #[test]
