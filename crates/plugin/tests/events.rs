@@ -279,6 +279,32 @@ fn a_group_has_one_event_for_each_rail_of_its_one_receive() {
 }
 
 #[test]
+fn a_refused_call_ends_no_event_of_the_requests_in_progress() {
+    alone(&[TWO_RAILS], || {
+        let site = Site::new(None, ALL);
+        let pair = Pair::open(&site.net, &site.net, 0);
+        let (from, to) = (pair.outgoing(&noise(1, BIG)), pair.incoming(BIG));
+        let (sends, receives) = (site.op(Direction::Send), site.op(Direction::Receive));
+        calls();
+        let recv = irecv(&pair, &[to.part(0)], &[receives.handle(0)]);
+        let send = isend(&pair, &from, BIG, 0, sends.handle(0));
+        let begun = calls();
+        assert!(!begun.is_empty());
+        // SAFETY: a message of more than a device's longest is refused before its bytes are looked at.
+        let refused = unsafe {
+            let (start, registration) = (from.start(), from.registration());
+            pair.from.isend_profiled(&pair.send, start, 2 << 30, 0, registration, ProfilerHandle::NONE)
+        };
+        assert!(refused.is_err());
+        assert_eq!(calls(), [], "the first message goes on");
+        pair.finish(&[send], &[recv]);
+        let all = [begun, calls()].concat();
+        assert_eq!((rails_of(&all, SENT).len(), rails_of(&all, RECEIVED).len()), (2, 2));
+        pair.close();
+    });
+}
+
+#[test]
 fn a_request_that_fails_has_its_events_stopped_once() {
     const HUGE: usize = 256 << 20;
     with_peer(

@@ -199,7 +199,7 @@ impl Comm {
         profiler: Option<ProfilerCallback>,
     ) -> *mut c_void {
         let (trace, sends) = (established.trace, established.end.sends());
-        let observer = Observer::of(profiler, trace, &established.rails, sends);
+        let observer = Observer::of(profiler, trace, &established.rails, &established.fate, sends);
         let calls = established.end.calls(observer.is_some());
         let comm = Arc::new_cyclic(|itself: &Weak<Self>| Self {
             magic: MAGIC,

@@ -11,7 +11,9 @@ use railweave_abi::profiler::EventCall;
 use railweave_abi::profiler::ib::{KIND_QP, NetIbDescr, PLUGIN_ID_V1, Qp};
 use railweave_fabric::{Fabric, MAX_RAILS, RailId, RailSet};
 use railweave_trace::{Record, What};
-use railweave_transport::{Carriers, PostedSlot, RailInfo, RecvConnection, RecvRequest, SendConnection, SendRequest};
+use railweave_transport::{
+    Carriers, Fate, PostedSlot, RailInfo, RecvConnection, RecvRequest, SendConnection, SendRequest,
+};
 
 use crate::trace::{self, Tracer};
 
@@ -26,6 +28,7 @@ pub(crate) struct Observer {
     /// NCCL's callback; `None` before v10 of its net API.
     callback: Option<ProfilerCallback>,
     trace: Option<Traced>,
+    fate: Arc<Fate>,
     /// The index of each rail's local port.
     ports: [c_int; MAX_RAILS],
     opcode: c_int,
@@ -86,6 +89,7 @@ impl Observer {
         callback: Option<ProfilerCallback>,
         trace: Option<Traced>,
         rails: &[RailInfo],
+        fate: &Arc<Fate>,
         sends: bool,
     ) -> Option<Box<Self>> {
         // If NCCL has this library's own profiler, which sleeps, no event reaches another.
@@ -102,6 +106,7 @@ impl Observer {
         Some(Box::new(Self {
             callback,
             trace,
+            fate: Arc::clone(fate),
             ports,
             opcode: if sends { WRITE_WITH_IMMEDIATE } else { RECEIVED_WITH_IMMEDIATE },
             waiting_since_ns: 0,
@@ -319,8 +324,12 @@ impl Observer {
         notes.add(|connection| What::RequestEnd { connection, request, bytes });
     }
 
-    /// Ends what is in progress: a call has failed, and NCCL makes no more of them.
-    pub(crate) fn fail(&mut self) {
+    /// Ends what is in progress if the connection is broken: NCCL tests none of it again. A connection that has only
+    /// refused a call goes on.
+    pub(crate) fn call_failed(&mut self) {
+        if self.fate.broken().is_none() {
+            return;
+        }
         for watched in self.watched.drain(..) {
             for rail in watched.begun.except(watched.ended) {
                 Self::stop(self.callback, watched.events[rail]);

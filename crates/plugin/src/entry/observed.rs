@@ -87,7 +87,7 @@ where
     // SAFETY: this is the progress thread, in no call.
     let (watches, is_known) = unsafe { comm.observer() }.map_or((false, true), |it| (it.watches(profiler), it.waits()));
     if !sent.is_success() {
-        give_up(comm);
+        call_failed(comm);
         return sent;
     }
     // SAFETY: a call that has succeeded has written NULL or a request.
@@ -132,7 +132,7 @@ where
     // SAFETY: this is the progress thread, in no call.
     let watches = unsafe { comm.observer() }.is_some_and(|it| it.watches(handles[0]));
     if !posted.is_success() {
-        give_up(comm);
+        call_failed(comm);
         return posted;
     }
     // SAFETY: a call that has succeeded has written NULL or a request.
@@ -274,20 +274,20 @@ where
     Ok(())
 }
 
-/// Makes a call. One that fails ends what is watched.
+/// Makes a call. One that finds the connection broken ends what is watched.
 fn watched(call: &'static str, comm: &Comm, make: impl FnOnce() -> Result<(), Error>) -> NcclResult {
     let code = guard(call, make);
     if !code.is_success() {
-        give_up(comm);
+        call_failed(comm);
     }
     code
 }
 
-/// Ends what is watched of a connection one of whose calls has failed.
+/// Ends what is watched of a connection that a failed call has found broken.
 #[cold]
-fn give_up(comm: &Comm) {
+fn call_failed(comm: &Comm) {
     // SAFETY: this is the progress thread, in no call.
     if let Some(observer) = unsafe { comm.observer() } {
-        observer.fail();
+        observer.call_failed();
     }
 }
