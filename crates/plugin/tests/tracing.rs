@@ -72,14 +72,14 @@ fn names(file: &TraceFile) -> BTreeMap<u16, String> {
     file.frames.iter().filter_map(name).collect()
 }
 
-/// Returns the bytes that the rails of a connection had sent at their last samples.
+/// Returns the bytes that the rails of a connection had sent and received at their last samples.
 fn sampled(file: &TraceFile, connection: u32) -> u64 {
     file.frames
         .iter()
         .filter_map(|frame| if let Frame::Sample(sample) = frame { Some(&sample.rails) } else { None })
         .flatten()
         .filter(|rail| rail.connection == connection)
-        .map(|rail| (rail.number, rail.sent))
+        .map(|rail| (rail.number, rail.sent + rail.received))
         .collect::<BTreeMap<_, _>>()
         .values()
         .sum()
@@ -127,8 +127,7 @@ fn a_trace_has_the_connections_of_a_process_and_each_message_with_its_rails() {
         let both = BTreeSet::from([sender, receiver]);
         assert_eq!(ends(|frame| if let Frame::Ended(ended) = frame { Some(ended.connection) } else { None }), both);
         assert_eq!(ends(|frame| if let Frame::Setup(setup) = frame { setup.connection } else { None }), both);
-        let sampled = sampled(&file, sender);
-        assert!(sampled <= counted, "{sampled} of {counted}");
+        assert_eq!([sender, receiver].map(|number| sampled(&file, number)), [counted; 2]);
 
         let records = records(&file);
         let begun = |connection: u32| {
@@ -366,6 +365,34 @@ fn the_profiler_traces_a_process_that_uses_another_network() {
         profiler.call().group().stop();
         profiler.finalize().unwrap();
         assert_eq!(records(&file()).len(), 2, "its begin and its end");
+    });
+}
+
+#[test]
+fn a_profiler_that_starts_before_the_network_keeps_a_trace_of_its_own() {
+    alone(&[TWO_RAILS], || {
+        trace();
+        let loaded = ProfilerPlugin::load(&library(), None).unwrap();
+        let start = || loaded.init(CommunicatorInfo { ranks: 2, ..CommunicatorInfo::default() }).unwrap();
+        let first = start();
+        let net = load(None).init(1, None).unwrap();
+        let second = start();
+        first.finalize().unwrap();
+        until("the end of the first trace", || (files().len() == 1).then_some(()));
+        second.call().group().stop();
+        second.finalize().unwrap();
+        net.finalize().unwrap();
+        let numbers = |file: &TraceFile| {
+            let number = |frame: &Frame| if let Frame::Communicator(it) = frame { Some(it.number) } else { None };
+            file.frames.iter().filter_map(number).collect::<Vec<_>>()
+        };
+        let (mut all, mut events) = (Vec::new(), 0);
+        for file in files() {
+            all.extend(numbers(&file));
+            events += records(&file).len();
+        }
+        all.sort_unstable();
+        assert_eq!((all, events), (vec![1, 2], 2), "each communicator has its own number");
     });
 }
 

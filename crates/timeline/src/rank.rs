@@ -203,12 +203,14 @@ impl Rank {
         }
     }
 
-    /// Returns the name of a communicator: the user's if there is one.
+    /// Returns the name of a communicator: the user's if there is one. Number 0 is one of another process, which sends
+    /// through this one's proxy (NCCL's PXN).
     #[must_use]
     pub fn communicator(&self, number: u32) -> String {
         match self.communicators.get(&number) {
             Some(it) if !it.name.is_empty() => it.name.clone(),
             Some(it) if it.id != 0 => format!("communicator {:x}", it.id),
+            _ if number == 0 => "another process".into(),
             _ => format!("communicator {number}"),
         }
     }

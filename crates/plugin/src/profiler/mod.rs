@@ -32,16 +32,38 @@ use crate::trace::{self, Begin, Tracer};
 /// The name of the profiler.
 const NAME: &CStr = c"Railweave";
 
-/// The context of a communicator while the profiler sleeps. Otherwise it is the communicator's number in the trace.
+/// A communicator, as NCCL passes it back: the number of its process, and its own number in the trace, 0 while the
+/// profiler sleeps.
 ///
-/// A context is no pointer: if a process sends through the proxy of another one of its host, NCCL passes the context of
-/// the first to the profiler of the second.
-const ASLEEP: usize = usize::MAX;
+/// It is no pointer: if a process sends through the proxy of another one of its host, NCCL passes the context of the
+/// first to the profiler of the second.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Context {
+    process: u32,
+    communicator: u32,
+}
+
+impl Context {
+    fn of(pointer: *mut c_void) -> Self {
+        let bits = pointer.addr() as u64;
+        Self { process: (bits >> 32) as u32, communicator: bits as u32 }
+    }
+
+    fn pointer(self) -> *mut c_void {
+        let bits = u64::from(self.process) << 32 | u64::from(self.communicator);
+        ptr::without_provenance_mut(bits as usize)
+    }
+
+    /// Returns its number in the trace; 0 for a communicator of another process.
+    fn communicator(self) -> u32 {
+        if self.process == std::process::id() { self.communicator } else { 0 }
+    }
+}
 
 /// The traces of the communicators that have this profiler: each lasts as long as one of them does.
-static HELD: PerProcess<Mutex<HashMap<usize, Arc<Tracer>>>> = PerProcess::new();
+static HELD: PerProcess<Mutex<HashMap<Context, Arc<Tracer>>>> = PerProcess::new();
 
-fn held() -> MutexGuard<'static, HashMap<usize, Arc<Tracer>>> {
+fn held() -> MutexGuard<'static, HashMap<Context, Arc<Tracer>>> {
     // A panicking thread leaves nothing by halves: every change is one step.
     HELD.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -69,13 +91,13 @@ unsafe fn init(context: *mut *mut c_void, mask: *mut c_int, communicator: Commun
         return Err(Error::protocol("the profiler's init was called with NULL for the context or the mask"));
     }
     let tracer = process::tracer();
-    let number = tracer.as_ref().map(|tracer| tracer.add_communicator(communicator));
-    let made = number.map_or(ASLEEP, |number| number as usize);
+    let communicator = tracer.as_ref().map_or(0, |tracer| tracer.add_communicator(communicator));
+    let made = Context { process: std::process::id(), communicator };
     let wanted = WANTED.iter().fold(0, |mask, kind| mask | kind.bit());
     // SAFETY: not NULL, and the caller's promise.
     unsafe {
         mask.write(if tracer.is_some() { wanted } else { 0 });
-        context.write(ptr::without_provenance_mut(made));
+        context.write(made.pointer());
     }
     if let Some(tracer) = tracer {
         held().insert(made, tracer);
@@ -90,7 +112,7 @@ fn finalize(context: *mut c_void) {
         return;
     }
     // The last one writes the rest of the trace, and must not hold the lock meanwhile.
-    let tracer = held().remove(&context.addr());
+    let tracer = held().remove(&Context::of(context));
     drop(tracer);
     callback::remove_own();
 }
@@ -105,7 +127,7 @@ fn start(context: *mut c_void, started: Started) -> *mut c_void {
     let Some(kind) = Kind::of(kind.0.trailing_zeros()).filter(|_| kind.0.is_power_of_two()) else {
         return ptr::null_mut();
     };
-    let communicator = u32::try_from(context.addr()).unwrap_or(0);
+    let communicator = Context::of(context).communicator();
     let (number, facts) = match facts {
         Facts::Step(step) => (step, None),
         Facts::Coll(facts) => (communicator, Some(What::Coll(facts))),

@@ -92,16 +92,7 @@ impl Drain {
     /// Adds the state of those of these rails that have changed; of all if a file has begun, as the older ones may be
     /// gone.
     fn sample(&mut self, rails: &[WatchedRail]) {
-        let state = |rail: &WatchedRail| RailSample {
-            connection: rail.connection,
-            number: rail.number,
-            is_up: !rail.counters.is_down(),
-            share: None,
-            sent: rail.counters.data_bytes(),
-            received: rail.counters.received_bytes(),
-            in_flight: rail.sends.then(|| rail.counters.in_flight()),
-        };
-        let mut samples: Vec<RailSample> = rails.iter().map(state).collect();
+        let mut samples: Vec<RailSample> = rails.iter().map(WatchedRail::sample).collect();
         for of_connection in samples.chunk_by_mut(|one, other| one.connection == other.connection) {
             self.set_shares(of_connection);
         }
@@ -134,18 +125,21 @@ impl Drain {
     }
 }
 
-/// Takes the records of a thread as frames.
+/// Takes the records of a thread as frames. The number of those that it has lost is in the first frame, which has no
+/// records if there are no others.
 fn take(reader: &mut Reader, frames: &mut Vec<Frame>) {
-    if reader.records.is_empty() {
+    // Not more than there are now: the thread goes on. Those that it lost before the last of these are counted by now.
+    let mut left = reader.records.slots();
+    let lost = reader.lost.load(Ordering::Relaxed);
+    let mut since = lost - std::mem::replace(&mut reader.told, lost);
+    if left == 0 && since == 0 {
         return;
     }
     if !std::mem::replace(&mut reader.is_known, true) {
         let name = std::mem::take(&mut reader.name);
         frames.push(Frame::Thread(Thread { number: reader.number, tid: reader.tid, name }));
     }
-    // Not more than there are now: the thread goes on.
-    let mut left = reader.records.slots();
-    while left > 0 {
+    while left > 0 || since > 0 {
         let count = left.min(MOST_RECORDS);
         let mut bytes = Vec::with_capacity(count * RECORD_BYTES);
         while bytes.len() < count * RECORD_BYTES
@@ -153,9 +147,44 @@ fn take(reader: &mut Reader, frames: &mut Vec<Frame>) {
         {
             bytes.extend_from_slice(&Record::bytes(words));
         }
-        let lost = reader.lost.load(Ordering::Relaxed);
-        let since = lost - std::mem::replace(&mut reader.told, lost);
-        frames.push(Frame::Records(Records { thread: reader.number, lost: since, bytes }));
+        frames.push(Frame::Records(Records { thread: reader.number, lost: std::mem::take(&mut since), bytes }));
         left -= count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use rtrb::RingBuffer;
+
+    use super::*;
+
+    /// Returns the frames of records, as the number of their losses and their records.
+    fn taken(reader: &mut Reader) -> Vec<(u64, usize)> {
+        let mut frames = Vec::new();
+        take(reader, &mut frames);
+        let records = frames.iter().filter_map(|frame| match frame {
+            Frame::Records(it) => Some((it.lost, it.bytes.len() / RECORD_BYTES)),
+            _ => None,
+        });
+        records.collect()
+    }
+
+    #[test]
+    fn the_losses_of_a_thread_are_told_once_with_its_records_or_without() {
+        let (mut producer, records) = RingBuffer::new(MOST_RECORDS + 1);
+        let lost = Arc::new(AtomicU64::new(0));
+        let name = String::new();
+        let mut reader = Reader { records, lost: Arc::clone(&lost), told: 0, number: 1, tid: 1, name, is_known: false };
+        assert_eq!(taken(&mut reader), []);
+        assert!(!reader.is_known);
+        while producer.push(Default::default()).is_ok() {}
+        lost.store(3, Ordering::Relaxed);
+        assert_eq!(taken(&mut reader), [(3, MOST_RECORDS), (0, 1)]);
+        assert_eq!(taken(&mut reader), []);
+        lost.store(5, Ordering::Relaxed);
+        assert_eq!(taken(&mut reader), [(2, 0)]);
+        assert_eq!(taken(&mut reader), []);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use railweave_trace::{Frame, Words};
+use railweave_trace::{Frame, RailSample, Words};
 use railweave_transport::RailCounters;
 use rtrb::Consumer;
 
@@ -18,7 +18,6 @@ pub(super) struct Shared {
     /// The frames to write, in the order in which they were added.
     pub(super) frames: Mutex<Vec<Frame>>,
     pub(super) names: Mutex<HashMap<String, u16>>,
-    pub(super) next_communicator: AtomicU32,
     pub(super) next_connection: AtomicU32,
     /// The rails of open connections, whose counters are looked at.
     pub(super) rails: Mutex<Vec<WatchedRail>>,
@@ -35,6 +34,21 @@ pub(super) struct WatchedRail {
     /// True at the sending end.
     pub(super) sends: bool,
     pub(super) counters: Arc<RailCounters>,
+}
+
+impl WatchedRail {
+    /// Returns its present state, without its share.
+    pub(super) fn sample(&self) -> RailSample {
+        RailSample {
+            connection: self.connection,
+            number: self.number,
+            is_up: !self.counters.is_down(),
+            share: None,
+            sent: self.counters.data_bytes(),
+            received: self.counters.received_bytes(),
+            in_flight: self.sends.then(|| self.counters.in_flight()),
+        }
+    }
 }
 
 /// The ring of a thread, as the trace thread has it.

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use railweave_telemetry::EventKind;
-use railweave_trace::{Communicator, Connection, Ended, Frame, Happened, Name, Process, Rail, Record};
+use railweave_trace::{Communicator, Connection, Ended, Frame, Happened, Name, Process, Rail, Record, Sample};
 use railweave_transport::RailInfo;
 
 use super::drain::Drain;
@@ -53,6 +53,9 @@ static CURRENT_SERIAL: AtomicU64 = AtomicU64::new(0);
 /// The number of the next trace of this process, or of one that it has forked.
 static SERIAL: AtomicU64 = AtomicU64::new(1);
 
+/// The number of the next communicator in any of its traces.
+static COMMUNICATOR: AtomicU32 = AtomicU32::new(1);
+
 impl Tracer {
     /// Returns the trace of the process with this id, by which its peers name it. It begins now if there is none yet,
     /// with these facts. `None` if its thread cannot be started, which the log says.
@@ -69,7 +72,6 @@ impl Tracer {
             next_thread: AtomicU32::new(1),
             frames: Mutex::default(),
             names: Mutex::default(),
-            next_communicator: AtomicU32::new(1),
             next_connection: AtomicU32::new(1),
             rails: Mutex::default(),
             is_over: AtomicBool::new(false),
@@ -133,10 +135,13 @@ impl Tracer {
         }));
     }
 
-    /// Notes that a connection is closed.
+    /// Notes that a connection is closed, with the last state of its rails.
     pub(crate) fn close(&self, connection: u32) {
-        lock(&self.shared.rails).retain(|rail| rail.connection != connection);
-        self.add(Frame::Ended(Ended { at_ns: now_ns(), connection }));
+        let rails: Vec<_> = lock(&self.shared.rails).extract_if(.., |rail| rail.connection == connection).collect();
+        let at_ns = now_ns();
+        let rails = rails.iter().map(WatchedRail::sample).collect();
+        lock(&self.shared.frames)
+            .extend([Frame::Sample(Sample { at_ns, rails }), Frame::Ended(Ended { at_ns, connection })]);
     }
 
     /// Adds an event, of this connection and this rail if there is one.
@@ -145,9 +150,9 @@ impl Tracer {
         self.add(Frame::Happened(Happened { at_ns: now_ns(), kind: kind.0.into(), name, connection, rail, text }));
     }
 
-    /// Adds a communicator of NCCL. Returns its number.
+    /// Adds a communicator of NCCL. Returns its number, which no other one in a trace of this process has.
     pub(crate) fn add_communicator(&self, communicator: Communicator) -> u32 {
-        let number = self.shared.next_communicator.fetch_add(1, Ordering::Relaxed);
+        let number = COMMUNICATOR.fetch_add(1, Ordering::Relaxed);
         self.add(Frame::Communicator(Communicator { number, ..communicator }));
         number
     }
