@@ -1,7 +1,51 @@
-//! Structures with the same layout in several versions of the profiler's interface. A name ends with the first version
-//! that has this form, unless every version that has the structure has it in this form.
+//! Structures with the same layout in several versions of the profiler's interface, and those that differ by the parts
+//! that they hold. A name ends with the first version that has this form, unless every version that has the structure
+//! has it in this form.
 
+use super::calls::{Finalize, RecordEventState, StartEvent, StopEvent};
 use core::ffi::{c_char, c_int, c_void};
+use core::fmt;
+
+/// `ncclProfilerEventDescr_v1_t` to `_v7_t`: an event that starts.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct EventDescrOf<Kind, Event> {
+    /// `type`: the kind of event, an [`EventType`](super::EventType), which has one byte up to v4.
+    pub kind: Kind,
+    /// The handle of the parent's event; NULL if it has none.
+    pub parent_obj: *mut c_void,
+    /// The rank that the event is for.
+    pub rank: c_int,
+    /// The rest, by the kind of event.
+    pub event: Event,
+}
+
+/// `ncclProfiler_v1_t` to `_v7_t`: the table that a profiler exports.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct ProfilerOf<Init, EventDescr, StateArgs> {
+    /// The name of the profiler; never NULL.
+    pub name: *const c_char,
+    /// Starts the profiler for one communicator.
+    pub init: Option<Init>,
+    /// Starts an event.
+    pub start_event: Option<StartEvent<EventDescr>>,
+    /// Ends an event.
+    pub stop_event: Option<StopEvent>,
+    /// Records a change of an event.
+    pub record_event_state: Option<RecordEventState<StateArgs>>,
+    /// Ends one communicator.
+    pub finalize: Option<Finalize>,
+}
+
+// SAFETY: a table holds only pointers to functions and to a constant string, and nobody writes to it.
+unsafe impl<Init: Sync, EventDescr, StateArgs> Sync for ProfilerOf<Init, EventDescr, StateArgs> {}
+
+impl<Init, EventDescr, StateArgs> fmt::Debug for ProfilerOf<Init, EventDescr, StateArgs> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("ProfilerOf").field("name", &self.name).finish_non_exhaustive()
+    }
+}
 
 /// `p2p` of v2 and v3: a send or receive.
 #[repr(C)]

@@ -1,6 +1,7 @@
 //! Profiler v2, of NCCL 2.24 and 2.25: operations have names instead of numbers.
 
-use super::calls::{Finalize, InitV1, RecordEventState, StartEvent, StopEvent};
+use super::calls::InitV1;
+use super::parts::{EventDescrOf, ProfilerOf};
 use core::ffi::{c_char, c_int, c_void};
 
 pub use super::parts::{P2pV2 as P2p, ProxyCtrlArgs, ProxyOp, ProxyOpArgs, ProxyStep, StateArgsV1 as StateArgs};
@@ -53,39 +54,10 @@ pub union Event {
     pub proxy_step: ProxyStep,
 }
 
-/// `ncclProfilerEventDescr_v2_t`: an event that starts.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct EventDescr {
-    /// `type`: the kind of event, an [`EventType`](super::EventType) that fits in a byte.
-    pub kind: u8,
-    /// The handle of the parent's event; NULL if it has none.
-    pub parent_obj: *mut c_void,
-    /// The rank that the event is for.
-    pub rank: c_int,
-    /// The rest, by the kind of event.
-    pub event: Event,
-}
+/// `ncclProfilerEventDescr_v2_t`.
+pub type EventDescr = EventDescrOf<u8, Event>;
 
-/// `ncclProfiler_v2_t`: the table that a profiler exports as the data symbol `ncclProfiler_v2`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Profiler {
-    /// The name of the profiler; never NULL.
-    pub name: *const c_char,
-    /// Starts the profiler for one communicator.
-    pub init: Option<InitV1>,
-    /// Starts an event.
-    pub start_event: Option<StartEvent<EventDescr>>,
-    /// Ends an event.
-    pub stop_event: Option<StopEvent>,
-    /// Records a change of an event.
-    pub record_event_state: Option<RecordEventState<StateArgs>>,
-    /// Ends one communicator.
-    pub finalize: Option<Finalize>,
-}
-
-// SAFETY: a table holds only pointers to functions and to a constant string, and nobody writes to it.
-unsafe impl Sync for Profiler {}
+/// `ncclProfiler_v2_t`, which a profiler exports as the data symbol `ncclProfiler_v2`.
+pub type Profiler = ProfilerOf<InitV1, EventDescr, StateArgs>;
 
 const _: () = assert!(size_of::<EventDescr>() == 128 && size_of::<Profiler>() == 48);

@@ -1,6 +1,7 @@
 //! Profiler v4, of NCCL 2.27: `init` describes the communicator, and proxies have new states.
 
-use super::calls::{Finalize, InitV4, RecordEventState, StartEvent, StopEvent};
+use super::calls::InitV4;
+use super::parts::{EventDescrOf, ProfilerOf};
 use core::ffi::{c_char, c_int, c_void};
 
 pub use super::parts::{
@@ -72,39 +73,10 @@ pub union Event {
     pub net_plugin: NetPlugin,
 }
 
-/// `ncclProfilerEventDescr_v4_t`: an event that starts.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct EventDescr {
-    /// `type`: the kind of event, an [`EventType`](super::EventType) that fits in a byte.
-    pub kind: u8,
-    /// The handle of the parent's event; NULL if it has none.
-    pub parent_obj: *mut c_void,
-    /// The rank that the event is for.
-    pub rank: c_int,
-    /// The rest, by the kind of event.
-    pub event: Event,
-}
+/// `ncclProfilerEventDescr_v4_t`.
+pub type EventDescr = EventDescrOf<u8, Event>;
 
-/// `ncclProfiler_v4_t`: the table that a profiler exports as the data symbol `ncclProfiler_v4`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Profiler {
-    /// The name of the profiler; never NULL.
-    pub name: *const c_char,
-    /// Starts the profiler for one communicator.
-    pub init: Option<InitV4>,
-    /// Starts an event.
-    pub start_event: Option<StartEvent<EventDescr>>,
-    /// Ends an event.
-    pub stop_event: Option<StopEvent>,
-    /// Records a change of an event.
-    pub record_event_state: Option<RecordEventState<StateArgs>>,
-    /// Ends one communicator.
-    pub finalize: Option<Finalize>,
-}
-
-// SAFETY: a table holds only pointers to functions and to a constant string, and nobody writes to it.
-unsafe impl Sync for Profiler {}
+/// `ncclProfiler_v4_t`, which a profiler exports as the data symbol `ncclProfiler_v4`.
+pub type Profiler = ProfilerOf<InitV4, EventDescr, StateArgs>;
 
 const _: () = assert!(size_of::<EventDescr>() == 104 && size_of::<Profiler>() == 48);

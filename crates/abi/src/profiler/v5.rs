@@ -1,8 +1,8 @@
 //! Profiler v5, of NCCL 2.28: adds the user's calls, above the operations.
 
 use super::EventType;
-use super::calls::{Finalize, InitV5, RecordEventState, StartEvent, StopEvent};
-use core::ffi::{c_char, c_int, c_void};
+use super::calls::InitV5;
+use super::parts::{EventDescrOf, ProfilerOf};
 
 pub use super::parts::{
     CollApiV5 as CollApi, CollV5 as Coll, GroupApi, KernelCh, KernelChArgs, KernelLaunch, NetPlugin, NetPluginArgs,
@@ -35,39 +35,10 @@ pub union Event {
     pub net_plugin: NetPlugin,
 }
 
-/// `ncclProfilerEventDescr_v5_t`: an event that starts.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct EventDescr {
-    /// `type`: the kind of event.
-    pub kind: EventType,
-    /// The handle of the parent's event; NULL if it has none.
-    pub parent_obj: *mut c_void,
-    /// The rank that the event is for.
-    pub rank: c_int,
-    /// The rest, by the kind of event.
-    pub event: Event,
-}
+/// `ncclProfilerEventDescr_v5_t`.
+pub type EventDescr = EventDescrOf<EventType, Event>;
 
-/// `ncclProfiler_v5_t`: the table that a profiler exports as the data symbol `ncclProfiler_v5`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Profiler {
-    /// The name of the profiler; never NULL.
-    pub name: *const c_char,
-    /// Starts the profiler for one communicator.
-    pub init: Option<InitV5>,
-    /// Starts an event.
-    pub start_event: Option<StartEvent<EventDescr>>,
-    /// Ends an event.
-    pub stop_event: Option<StopEvent>,
-    /// Records a change of an event.
-    pub record_event_state: Option<RecordEventState<StateArgs>>,
-    /// Ends one communicator.
-    pub finalize: Option<Finalize>,
-}
-
-// SAFETY: a table holds only pointers to functions and to a constant string, and nobody writes to it.
-unsafe impl Sync for Profiler {}
+/// `ncclProfiler_v5_t`, which a profiler exports as the data symbol `ncclProfiler_v5`.
+pub type Profiler = ProfilerOf<InitV5, EventDescr, StateArgs>;
 
 const _: () = assert!(size_of::<EventDescr>() == 112 && size_of::<Profiler>() == 48);

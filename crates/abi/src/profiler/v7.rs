@@ -1,7 +1,8 @@
 //! Profiler v7, of NCCL 2.31 and 2.32: adds the user's tags and the phases of kernels.
 
 use super::EventType;
-use super::calls::{Finalize, InitV5, RecordEventState, StartEvent, StopEvent};
+use super::calls::InitV5;
+use super::parts::{EventDescrOf, ProfilerOf};
 use core::ffi::{c_char, c_int, c_void};
 
 pub use super::parts::{
@@ -187,39 +188,10 @@ pub union Event {
     pub kernel_phase: KernelPhase,
 }
 
-/// `ncclProfilerEventDescr_v7_t`: an event that starts.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct EventDescr {
-    /// `type`: the kind of event.
-    pub kind: EventType,
-    /// The handle of the parent's event; NULL if it has none.
-    pub parent_obj: *mut c_void,
-    /// The rank that the event is for.
-    pub rank: c_int,
-    /// The rest, by the kind of event.
-    pub event: Event,
-}
+/// `ncclProfilerEventDescr_v7_t`.
+pub type EventDescr = EventDescrOf<EventType, Event>;
 
-/// `ncclProfiler_v7_t`: the table that a profiler exports as the data symbol `ncclProfiler_v7`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Profiler {
-    /// The name of the profiler; never NULL.
-    pub name: *const c_char,
-    /// Starts the profiler for one communicator.
-    pub init: Option<InitV5>,
-    /// Starts an event.
-    pub start_event: Option<StartEvent<EventDescr>>,
-    /// Ends an event.
-    pub stop_event: Option<StopEvent>,
-    /// Records a change of an event.
-    pub record_event_state: Option<RecordEventState<StateArgs>>,
-    /// Ends one communicator.
-    pub finalize: Option<Finalize>,
-}
-
-// SAFETY: a table holds only pointers to functions and to a constant string, and nobody writes to it.
-unsafe impl Sync for Profiler {}
+/// `ncclProfiler_v7_t`, which a profiler exports as the data symbol `ncclProfiler_v7`.
+pub type Profiler = ProfilerOf<InitV5, EventDescr, StateArgs>;
 
 const _: () = assert!(size_of::<EventDescr>() == 136 && size_of::<Profiler>() == 48);
