@@ -1,18 +1,21 @@
-//! Once a connection is up, isend, irecv, test and iflush neither allocate nor free: the library is linked into this
-//! test, with an allocator that counts both for the calling thread.
+//! Once a connection is up, isend, irecv, test and iflush neither allocate nor free, also if the connection is watched
+//! by NCCL's profiler or traced: the library is linked into this test, with an allocator that counts both for the calling thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::ptr::null_mut;
+use std::ptr::{null_mut, without_provenance_mut};
 
 use nccl_net_railweave::ncclNetPlugin_v12 as net;
-use railweave_abi::NcclResult;
+use railweave_abi::profiler::EventCall;
+use railweave_abi::{NcclResult, ProfilerCallback};
 
 struct Counting;
 
 thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
+    /// The events that NCCL's callback has started.
+    static EVENTS: Cell<u64> = const { Cell::new(0) };
 }
 
 // SAFETY: every call is passed on to the system's allocator unchanged; counting allocates nothing.
@@ -43,17 +46,21 @@ struct Loop {
     receive: *mut c_void,
     buffers: [Vec<u8>; 2],
     memory: [*mut c_void; 2],
+    /// NCCL's handle of each request for its profiler.
+    handle: *mut c_void,
 }
 
 const BYTES: usize = 4 << 20;
 
 impl Loop {
-    fn connect() -> Self {
+    /// Connects both ends, with a callback for events if this is the handle of requests.
+    fn connect(profiled: *mut c_void) -> Self {
+        let callback: Option<ProfilerCallback> = if profiled.is_null() { None } else { Some(event) };
         let [mut context, mut listen, mut send, mut receive] = [null_mut::<c_void>(); 4];
         let mut handle = [0_u8; 128];
         // SAFETY: the arguments are as the API requires, and every pointer is valid during the call.
         unsafe {
-            ok(net.init.unwrap()(&raw mut context, 0, null_mut(), None, None));
+            ok(net.init.unwrap()(&raw mut context, 0, null_mut(), None, callback));
             ok(net.listen.unwrap()(context, 0, handle.as_mut_ptr().cast(), &raw mut listen));
             while send.is_null() || receive.is_null() {
                 if send.is_null() {
@@ -71,7 +78,7 @@ impl Loop {
             // SAFETY: as above; the buffers outlive their registrations.
             ok(unsafe { net.reg_mr.unwrap()(comm, buffer.as_mut_ptr().cast(), BYTES, 1, memory) });
         }
-        Self { context, send, receive, buffers, memory }
+        Self { context, send, receive, buffers, memory, handle: profiled }
     }
 
     /// Moves one group of messages. Returns its size as the receiver sees it.
@@ -82,7 +89,7 @@ impl Loop {
         unsafe {
             let mut data: [*mut c_void; 8] = std::array::from_fn(|i| self.buffers[1].as_mut_ptr().add(i * part).cast());
             let (mut room, mut tags) = ([part; 8], std::array::from_fn::<c_int, 8, _>(|i| i as c_int));
-            let mut memory = [self.memory[1]; 8];
+            let (mut memory, mut handles) = ([self.memory[1]; 8], [self.handle; 8]);
             while received.is_null() {
                 ok(net.irecv.unwrap()(
                     self.receive,
@@ -91,7 +98,7 @@ impl Loop {
                     room.as_mut_ptr(),
                     tags.as_mut_ptr(),
                     memory.as_mut_ptr(),
-                    null_mut(),
+                    handles.as_mut_ptr(),
                     &raw mut received,
                 ));
             }
@@ -99,7 +106,7 @@ impl Loop {
                 let start = self.buffers[0].as_mut_ptr().add(index * part).cast();
                 while request.is_null() {
                     let tag = index as c_int;
-                    ok(net.isend.unwrap()(self.send, start, size, tag, self.memory[0], null_mut(), request));
+                    ok(net.isend.unwrap()(self.send, start, size, tag, self.memory[0], self.handle, request));
                 }
             }
             let mut left = count + 1;
@@ -135,14 +142,19 @@ impl Loop {
     }
 }
 
-#[test]
-fn the_data_path_does_not_allocate() {
-    // SAFETY: no other thread of this process reads the environment at this point.
-    unsafe {
-        std::env::set_var("RAILWEAVE_FABRIC", "tcp");
-        std::env::set_var("RAILWEAVE_RAILS", "127.0.0.1/32,127.0.0.2/32");
+/// NCCL's callback, which starts every event.
+unsafe extern "C" fn event(event: *mut *mut c_void, call: c_int, _: *mut c_void, _: i64, _: *mut c_void) -> NcclResult {
+    if call == EventCall::START.0 {
+        // SAFETY: the plugin passes a place for the event.
+        unsafe { event.write(without_provenance_mut(1)) };
+        EVENTS.with(|events| events.set(events.get() + 1));
     }
-    let mut pair = Loop::connect();
+    NcclResult::SUCCESS
+}
+
+/// Checks that rounds allocate nothing once the first one is over: a thread that is traced gets its ring with it.
+fn does_not_allocate(mut pair: Loop) {
+    pair.round(1, 8);
     let before = COUNT.with(Cell::get);
     assert!(before > 0, "the allocator counts");
     for _ in 0..100 {
@@ -152,4 +164,22 @@ fn the_data_path_does_not_allocate() {
     }
     assert_eq!(COUNT.with(Cell::get) - before, 0, "allocations in 600 rounds of isend, irecv, test and iflush");
     pair.close();
+}
+
+#[test]
+fn the_data_path_does_not_allocate() {
+    // SAFETY: no other thread of this process reads the environment at this point.
+    unsafe {
+        std::env::set_var("RAILWEAVE_FABRIC", "tcp");
+        std::env::set_var("RAILWEAVE_RAILS", "127.0.0.1/32,127.0.0.2/32");
+    }
+    does_not_allocate(Loop::connect(null_mut()));
+    does_not_allocate(Loop::connect(without_provenance_mut(1)));
+    assert!(EVENTS.with(Cell::get) > 1000, "the events of rails");
+    let dir = std::env::temp_dir().join(format!("railweave-allocations-{}", std::process::id()));
+    // SAFETY: as above: the plugin's threads have ended.
+    unsafe { std::env::set_var("RAILWEAVE_TRACE", &dir) };
+    does_not_allocate(Loop::connect(null_mut()));
+    assert_eq!(std::fs::read_dir(&dir).expect("the traces' folder").count(), 1);
+    std::fs::remove_dir_all(&dir).expect("the folder is this test's");
 }

@@ -154,11 +154,15 @@ fn take(reader: &mut Reader, frames: &mut Vec<Frame>) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::PathBuf;
     use std::sync::atomic::AtomicU64;
 
+    use railweave_trace::{TraceFile, What};
     use rtrb::RingBuffer;
 
     use super::*;
+    use crate::trace::ring::note_all;
 
     /// Returns the frames of records, as the number of their losses and their records.
     fn taken(reader: &mut Reader) -> Vec<(u64, usize)> {
@@ -186,5 +190,44 @@ mod tests {
         lost.store(5, Ordering::Relaxed);
         assert_eq!(taken(&mut reader), [(2, 0)]);
         assert_eq!(taken(&mut reader), []);
+    }
+
+    #[test]
+    fn a_thread_never_waits_for_the_disk() {
+        let shared = Shared::new(u64::MAX);
+        let record = Record { at_ns: 1, what: What::EventEnd { event: 1 } };
+        // Nobody empties the ring.
+        let noted = 2 * crate::trace::ring::RECORDS;
+        (0..noted).for_each(|_| note_all(&shared, &[record]));
+        let mut rings = lock(&shared.rings);
+        let taken = taken(&mut rings[0]);
+        let (lost, kept) = taken.iter().fold((0, 0), |(lost, kept), it| (lost + it.0, kept + it.1));
+        assert_eq!((lost, kept), (noted as u64 / 2, noted / 2));
+    }
+
+    #[test]
+    fn the_state_of_each_rail_is_in_each_file() {
+        let dir = std::env::temp_dir().join(format!("railweave-drain-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        let shared = Arc::new(Shared::new(u64::MAX));
+        let counters = Arc::default();
+        lock(&shared.rails).push(WatchedRail { connection: 1, number: 0, sends: true, counters });
+        let mut drain = Drain::new(Arc::clone(&shared), &dir, 64 << 10, Process::default());
+        let samples = || {
+            let mut paths: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+            paths.sort();
+            let of = |path: &PathBuf| {
+                let frames = TraceFile::read(&fs::read(path).unwrap()).unwrap().frames;
+                frames.iter().filter(|frame| matches!(frame, Frame::Sample(_))).count()
+            };
+            paths.iter().map(of).collect::<Vec<_>>()
+        };
+        (0..3).for_each(|_| drain.look(true));
+        assert_eq!(samples(), [2], "once more, as a file has begun since; then nothing has changed");
+        let bytes = vec![0; 40 << 10];
+        lock(&shared.frames).push(Frame::Records(Records { thread: 1, lost: 0, bytes }));
+        (0..3).for_each(|_| drain.look(true));
+        assert_eq!(samples(), [2, 1], "the second file may be the only one that is left");
+        fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -12,7 +12,7 @@ use rtrb::{Producer, RingBuffer};
 use super::shared::{Reader, Shared, lock};
 
 /// The records that a ring has room for: 2 MiB, which a thread allocates with its first one.
-const RECORDS: usize = 1 << 16;
+pub(super) const RECORDS: usize = 1 << 16;
 
 /// The most open events that a thread remembers. A job has a few for each channel and connection; those of operations
 /// that were aborted are never ended.

@@ -26,6 +26,22 @@ pub(super) struct Shared {
     pub(super) over: (Mutex<()>, Condvar),
 }
 
+impl Shared {
+    pub(super) fn new(serial: u64) -> Self {
+        Self {
+            serial,
+            rings: Mutex::default(),
+            next_thread: AtomicU32::new(1),
+            frames: Mutex::default(),
+            names: Mutex::default(),
+            next_connection: AtomicU32::new(1),
+            rails: Mutex::default(),
+            is_over: AtomicBool::new(false),
+            over: Default::default(),
+        }
+    }
+}
+
 /// A rail of an open connection.
 #[derive(Clone)]
 pub(super) struct WatchedRail {

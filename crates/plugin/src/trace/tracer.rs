@@ -1,7 +1,7 @@
 //! The trace of this process, from its begin to its end.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -66,17 +66,7 @@ impl Tracer {
         }
         let epoch = Instant::now();
         let process = Process { id: id.to_vec(), sessions_from_ns: now_ns(), ..facts() };
-        let shared = Arc::new(Shared {
-            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
-            rings: Mutex::default(),
-            next_thread: AtomicU32::new(1),
-            frames: Mutex::default(),
-            names: Mutex::default(),
-            next_connection: AtomicU32::new(1),
-            rails: Mutex::default(),
-            is_over: AtomicBool::new(false),
-            over: Default::default(),
-        });
+        let shared = Arc::new(Shared::new(SERIAL.fetch_add(1, Ordering::Relaxed)));
         let drain = Drain::new(Arc::clone(&shared), &config.dir, config.most_bytes, process);
         let spawned = std::thread::Builder::new().name("railweave-trace".into()).spawn(move || drain.run());
         let thread = match spawned {
