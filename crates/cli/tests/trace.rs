@@ -1,6 +1,6 @@
 //! `railweave trace` and `railweave trace summary`, with files as processes write them.
 
-use railweave_trace::{Connection, Frame, Happened, Process, Rail, Record, Records, What, Writer};
+use railweave_trace::{Connection, EarlierFiles, Frame, Happened, Process, Rail, Record, Records, What, Writer};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -60,7 +60,7 @@ fn write(dir: &Path, rank: u8, host: &str, from_ns: u64) {
         rank: Some(rank.into()),
         ..Process::default()
     };
-    let mut writer = Writer::new(dir, process, 1 << 20);
+    let mut writer = Writer::new(dir, process, 1 << 20, EarlierFiles::default());
     let peer = Connection { number: 1, sends: true, host: "node1".into(), rank: Some(9), ..Connection::default() };
     writer.add(&Frame::Connection(peer));
     for number in 0..2 {
@@ -204,6 +204,8 @@ fn a_folder_without_traces_says_how_to_get_some() {
     assert!(said.contains("has no trace files (*.rwtrace)") && said.contains("RAILWEAVE_TRACE=FOLDER"), "{said}");
     let (code, said) = refused(&["summary", &scratch.path("missing")]);
     assert!(code == Some(1) && said.contains("missing\" cannot be read: No such file"), "{said}");
+    let (code, said) = refused(&["summary", "/dev/null"]);
+    assert!(code == Some(1) && said.contains("\"/dev/null\" is neither a regular file nor a folder"), "{said}");
     fs::write(scratch.0.join("b.rwtrace"), "").unwrap();
     let (code, said) = refused(&["summary", &scratch.path("")]);
     assert!(code == Some(1) && said.contains("none of the trace files can be read"), "{said}");
@@ -222,6 +224,22 @@ fn a_file_that_cannot_be_made_leaves_nothing() {
     assert!(code == Some(1) && said.contains("says no format; allowed: .pftrace"), "{said}");
     let (code, said) = refused(&scratch.path("no/such/a.json"));
     assert!(code == Some(1) && said.contains("a.json\" cannot be made: No such file"), "{said}");
+    // The traces themselves are never written.
+    let [name] = &fs::read_dir(&traces).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>()[..] else {
+        panic!("one trace")
+    };
+    let before = fs::read(name).unwrap();
+    std::os::unix::fs::symlink(name, scratch.0.join("in.json")).unwrap();
+    for path in [scratch.path("in.json"), name.display().to_string(), scratch.path("new.rwtrace")] {
+        let output = trace(&[&traces, "-o", &path, "--format", "chrome"]);
+        let said = stderr(&output);
+        assert!(
+            output.status.code() == Some(1) && said.contains("is one of the traces, or has their ending"),
+            "{said}"
+        );
+    }
+    assert_eq!(fs::read(name).unwrap(), before);
+    fs::remove_file(scratch.0.join("in.json")).unwrap();
     // A device that is always full is written as it is; a file's disk that gets full leaves nothing behind.
     let output = trace(&[&traces, "-o", "/dev/full", "--format", "chrome"]);
     let said = stderr(&output);
@@ -270,6 +288,7 @@ fn the_trace_of_a_demo_has_every_byte_that_the_rails_carried() {
     let file = scratch.path("demo.json");
     let mut command = Command::new(env!("CARGO_BIN_EXE_railweave"));
     command.args(["demo", "--json", "--quick", "--bytes", "4MiB", "--bucket", "1MiB", "--trace", &file]);
+    command.current_dir(&scratch.0).env("TMPDIR", ".");
     let output = command.arg("--lib").arg(library()).output().unwrap();
     if !output.status.success() {
         railweave_patience::fail(output.status, &String::from_utf8_lossy(&output.stderr));
@@ -288,9 +307,14 @@ fn the_trace_of_a_demo_has_every_byte_that_the_rails_carried() {
 }
 
 #[test]
-fn a_demo_whose_trace_has_no_format_does_not_begin() {
-    let output = Command::new(env!("CARGO_BIN_EXE_railweave")).args(["demo", "--trace", "x.txt"]).output().unwrap();
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{text}");
-    assert!(text.contains("\"x.txt\" says no format; allowed: .pftrace"), "{text}");
+fn a_demo_whose_trace_cannot_be_made_does_not_begin() {
+    for (file, sentence) in [
+        ("x.txt", "\"x.txt\" says no format; allowed: .pftrace"),
+        ("/no/such/x.json", "\"/no/such/x.json\" cannot be made: No such file"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_railweave")).args(["demo", "--trace", file]).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{text}");
+        assert!(text.contains(sentence), "{text}");
+    }
 }

@@ -12,7 +12,7 @@ use railweave_offers::{Offered, handle_addresses, offered, port_offer};
 use railweave_options::{self as options, Options};
 use railweave_telemetry::{self as telemetry, RunDir};
 use railweave_topology::{DialAddress, NetworkAddress, dial_order};
-use railweave_transport::{ConnectionConfig, Error, Handle, HandleAddress, Hello};
+use railweave_transport::{ConnectionConfig, Error, Handle, HandleAddress, Hello, ProcessId};
 
 use crate::callback;
 use crate::comm::ControlHandle;
@@ -103,8 +103,13 @@ impl Process {
             log::info(&format!("sessions require the key in {}", path.display()));
         }
         let congestion = LaneCongestion::new(&options.tcp_congestion)?;
-        let hello = identity::hello(in_use.mode, in_use.fabrics, key.is_some());
+        let mut hello = identity::hello(in_use.mode, in_use.fabrics, key.is_some());
+        // A profiler that started first has begun the trace, with an id that no peer knows yet.
+        if let Some(tracer) = Tracer::current().filter(|tracer| tracer.claim()) {
+            hello.process = ProcessId(tracer.id);
+        }
         let tracer = start_tracer(&options, &hello);
+        tracer.iter().for_each(|tracer| _ = tracer.claim());
         Ok(Self {
             options,
             network: in_use.network,
@@ -236,15 +241,21 @@ fn start_tracer(options: &Options, hello: &Hello) -> Option<Arc<Tracer>> {
 /// Returns the trace of this process, if the user wants one. NCCL may use the profiler of this library and another
 /// network.
 pub(crate) fn tracer() -> Option<Arc<Tracer>> {
-    if let Some(process) = &lock(USERS.get()).process {
+    // Held until the trace has begun, so that there is one.
+    let users = lock(USERS.get());
+    if let Some(process) = &users.process {
         return process.tracer.clone();
     }
-    // The network says what is wrong with a setting.
-    let (options, _) = Options::from_env().ok()?;
     if let Some(tracer) = Tracer::current() {
         return Some(tracer);
     }
-    start_tracer(&options, &identity::hello(0, 0, false))
+    match Options::from_env() {
+        Ok((options, _)) => start_tracer(&options, &identity::hello(0, 0, false)),
+        Err(errors) => {
+            errors.iter().for_each(|error| log::warn(&format!("nothing is traced: {error}")));
+            None
+        }
+    }
 }
 
 /// Makes and counts a context. The first context makes the process's state, for its own version of NCCL's API.

@@ -193,9 +193,13 @@ fn a_send_that_waits_for_its_receive_says_for_how_long() {
         assert!(pair.try_isend(&from, 100, 0).unwrap().is_none());
         std::thread::sleep(Duration::from_millis(50));
         assert!(pair.try_isend(&from, 100, 0).unwrap().is_none());
-        let recv = pair.irecv(&[to.part(0)]);
-        let send = pair.isend(&from, 100, 0);
-        pair.finish(&[send], &[recv]);
+        // The second message finds its receive, and waits for nothing.
+        for _ in 0..2 {
+            let recv = pair.irecv(&[to.part(0)]);
+            std::thread::sleep(Duration::from_millis(20));
+            let send = pair.isend(&from, 100, 0);
+            pair.finish(&[send], &[recv]);
+        }
         pair.close();
         net.finalize().unwrap();
         let waits: Vec<_> = records(&file())
@@ -334,6 +338,45 @@ fn every_version_of_the_profiler_puts_collectives_and_steps_above_the_rails() {
 }
 
 #[test]
+fn each_receive_of_a_group_is_above_the_rails_of_its_one_request() {
+    alone(&[TWO_RAILS], || {
+        trace();
+        let loaded = ProfilerPlugin::load(&library(), None).unwrap();
+        let net = load(None).init_with(1, None, Some(&loaded)).unwrap();
+        let profiler = loaded.init(CommunicatorInfo { ranks: 2, ..CommunicatorInfo::default() }).unwrap();
+        let pair = Pair::open(&net, &net, 0);
+        let (from, to) = (pair.outgoing(&noise(1, 100)), [(); 3].map(|()| pair.incoming(100)));
+        let call = profiler.call();
+        let group = call.group();
+        let direction = Direction::Receive;
+        let shape = OpShape { channel: 0, peer: 1, steps: 1, chunk_bytes: 100, direction, in_flight: 1 };
+        let ops = [(); 3].map(|()| call.proxy_op(group.parent(), shape));
+        ops.iter().for_each(|op| op.start_step(0));
+        let parts = [to[0].part(0), to[1].part(1), to[2].part(2)];
+        let recv = until("room", || {
+            // SAFETY: the buffers last until the requests are done.
+            unsafe { net.irecv_profiled(&pair.recv, &parts, false, &ops.each_ref().map(|op| op.handle(0))) }.unwrap()
+        });
+        let sends: Vec<_> = (0..3).map(|tag| pair.isend(&from, 100, tag)).collect();
+        pair.finish(&sends, &[recv]);
+        drop(ops);
+        group.stop();
+        pair.close();
+        profiler.finalize().unwrap();
+        net.finalize().unwrap();
+        let records = records(&file());
+        let belongs = |record: &Record| match record.what {
+            What::Belongs { connection, request, event } => Some(((connection, request), event)),
+            _ => None,
+        };
+        let belonging: Vec<_> = records.iter().filter_map(belongs).collect();
+        let steps: BTreeSet<u64> = belonging.iter().map(|(_, event)| *event).collect();
+        assert!(belonging.len() == 3 && steps.len() == 3, "{belonging:?}");
+        assert!(belonging.iter().all(|(request, _)| *request == belonging[0].0), "{belonging:?}");
+    });
+}
+
+#[test]
 fn without_the_setting_the_profiler_sleeps_and_there_is_neither_a_thread_nor_a_file() {
     alone(&[TWO_RAILS], || {
         let plugin = load(None);
@@ -369,7 +412,7 @@ fn the_profiler_traces_a_process_that_uses_another_network() {
 }
 
 #[test]
-fn a_profiler_that_starts_before_the_network_keeps_a_trace_of_its_own() {
+fn a_profiler_that_starts_before_the_network_is_in_the_same_trace() {
     alone(&[TWO_RAILS], || {
         trace();
         let loaded = ProfilerPlugin::load(&library(), None).unwrap();
@@ -377,22 +420,47 @@ fn a_profiler_that_starts_before_the_network_keeps_a_trace_of_its_own() {
         let first = start();
         let net = load(None).init(1, None).unwrap();
         let second = start();
+        let pair = Pair::open(&net, &net, 0);
+        pair.exchange(1, 8);
+        pair.close();
+        first.call().group().stop();
         first.finalize().unwrap();
-        until("the end of the first trace", || (files().len() == 1).then_some(()));
-        second.call().group().stop();
         second.finalize().unwrap();
         net.finalize().unwrap();
-        let numbers = |file: &TraceFile| {
-            let number = |frame: &Frame| if let Frame::Communicator(it) = frame { Some(it.number) } else { None };
-            file.frames.iter().filter_map(number).collect::<Vec<_>>()
-        };
-        let (mut all, mut events) = (Vec::new(), 0);
-        for file in files() {
-            all.extend(numbers(&file));
-            events += records(&file).len();
+        let file = file();
+        let number = |frame: &Frame| if let Frame::Communicator(it) = frame { Some(it.number) } else { None };
+        assert_eq!(file.frames.iter().filter_map(number).collect::<Vec<_>>(), [1, 2]);
+        let peer = |frame: &Frame| if let Frame::Connection(it) = frame { Some(it.peer.clone()) } else { None };
+        assert_eq!(file.frames.iter().find_map(peer), Some(file.process.id.clone()), "peers know it by the same id");
+        let begun = |record: &Record| matches!(record.what, What::EventBegin { number: 1, .. });
+        assert_eq!(records(&file).iter().filter(|record| begun(record)).count(), 1);
+    });
+}
+
+#[test]
+fn the_traces_of_one_process_keep_the_limit_together_and_no_event_of_one_ends_in_another() {
+    alone(&[TWO_RAILS, ("RAILWEAVE_TRACE_MAX", "1M")], || {
+        trace();
+        let loaded = ProfilerPlugin::load(&library(), Some(6)).unwrap();
+        let mut traces = BTreeMap::new();
+        for life in 1..=6 {
+            let net = load(None).init(1, None).unwrap();
+            let profiler = loaded.init(CommunicatorInfo { ranks: 2, ..CommunicatorInfo::default() }).unwrap();
+            (0..10_000).for_each(|_| profiler.call().group().stop());
+            profiler.finalize().unwrap();
+            net.finalize().unwrap();
+            let bytes: u64 = fs::read_dir(dir()).unwrap().map(|it| it.unwrap().metadata().unwrap().len()).sum();
+            assert!(bytes <= 1 << 20, "{bytes} bytes after {life} traces");
+            for file in files() {
+                for record in records(&file) {
+                    if let What::EventBegin { event, .. } = record.what {
+                        let first = traces.entry(event).or_insert_with(|| file.process.id.clone());
+                        assert_eq!(*first, file.process.id, "event {event} is in two traces");
+                    }
+                }
+            }
         }
-        all.sort_unstable();
-        assert_eq!((all, events), (vec![1, 2], 2), "each communicator has its own number");
+        assert!(traces.len() > 10_000);
     });
 }
 
@@ -566,6 +634,11 @@ fn an_event_of_another_process_is_taken_with_that_processs_context() {
         let records = records(&file());
         let facts = records.iter().find_map(|record| if let What::Op(op) = record.what { Some(op) } else { None });
         assert_eq!(facts.map(|op| (op.pid, op.channel, op.peer)), Some((1, 3, 5)));
+        let communicators = records.iter().filter_map(|record| match record.what {
+            What::EventBegin { number, .. } => Some(number),
+            _ => None,
+        });
+        assert_eq!(communicators.collect::<Vec<_>>(), [0], "no communicator of this process");
     });
 }
 

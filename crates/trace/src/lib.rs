@@ -20,4 +20,4 @@ pub use frame::{
     Setup, Thread,
 };
 pub use record::{Coll, Kind, Op, P2p, RECORD_BYTES, Record, What, Words};
-pub use write::{Writer, Written, is_trace};
+pub use write::{EarlierFiles, Writer, Written, is_trace};

@@ -49,6 +49,17 @@ impl std::fmt::Display for Written {
     }
 }
 
+/// Files of earlier traces of a process, oldest first, and their bytes.
+#[derive(Debug, Default)]
+pub struct EarlierFiles(VecDeque<(PathBuf, u64)>);
+
+impl EarlierFiles {
+    /// Adds later ones.
+    pub fn extend(&mut self, others: Self) {
+        self.0.extend(others.0);
+    }
+}
+
 /// The number of something, which means the same in all files from the frame that defines it on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Defined {
@@ -62,7 +73,7 @@ enum Defined {
 /// A definition, as each file begins with it.
 struct Definition {
     frame: Vec<u8>,
-    /// The number of flushes since its connection ended that have begun a file.
+    /// The number of flushes since its connection or its thread ended that have begun a file.
     parts_since_end: Option<u32>,
 }
 
@@ -80,7 +91,8 @@ const LONGEST_PAUSE: u64 = 60_000_000_000;
 /// The files of a process are parts of one trace. Each begins with all definitions that are needed to read it, so that
 /// older ones can be removed: when a file has half of the bytes that are allowed, the one before it goes, and the next
 /// one begins, also in the middle of a flush. So there are two files at most, and at any time they have together at
-/// most the bytes that are allowed, or four times their definitions if that is more.
+/// most the bytes that are allowed, or four times their definitions if that is more. The files of earlier traces of the
+/// process count too, and go first.
 ///
 /// If a write fails, what was to be written is lost, and so is what is added until the next attempt: a second later,
 /// then after twice that time, and so on up to a minute. Definitions are kept. The records that are lost are counted
@@ -96,8 +108,9 @@ pub struct Writer {
     frames: Vec<Pending>,
     /// The file that is being written. It is the last one of `files`.
     file: Option<Part>,
-    /// The files of this process that are there, oldest first.
-    files: VecDeque<PathBuf>,
+    /// The files of this trace that are there, oldest first, and their bytes once they are left.
+    files: VecDeque<(PathBuf, u64)>,
+    earlier: EarlierFiles,
     /// The number of files that have begun.
     parts: u32,
     /// The records of each thread that were lost and that no frame has counted yet.
@@ -131,9 +144,10 @@ struct Failing {
 
 impl Writer {
     /// Returns the writer of a process's files in `dir`, which is made with the first file. They have `most` bytes at
-    /// most, or four times their definitions if that is more; fewer than 16 KiB count as these.
+    /// most, or four times their definitions if that is more; fewer than 16 KiB count as these. `earlier` are the files
+    /// that the process has from before.
     #[must_use]
-    pub fn new(dir: &Path, process: Process, most: u64) -> Self {
+    pub fn new(dir: &Path, process: Process, most: u64, earlier: EarlierFiles) -> Self {
         let host: String =
             process.host.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' }).collect();
         let id: String = process.id.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
@@ -147,6 +161,7 @@ impl Writer {
             frames: Vec::new(),
             file: None,
             files: VecDeque::new(),
+            earlier,
             parts: 0,
             owed: BTreeMap::new(),
             failing: None,
@@ -208,6 +223,28 @@ impl Writer {
             if matches!(of, Defined::Connection(it) | Defined::Rail(it, _) if *it == number) {
                 definition.parts_since_end = Some(0);
             }
+        }
+    }
+
+    /// Notes that a thread has ended. Its definition is needed for the present file and the next one only.
+    pub fn end_thread(&mut self, number: u32) {
+        if let Some(definition) = self.definitions.get_mut(&Defined::Thread(number)) {
+            definition.parts_since_end = Some(0);
+        }
+    }
+
+    /// Returns the files that are there, with those of earlier traces.
+    #[must_use]
+    pub fn into_files(mut self) -> EarlierFiles {
+        self.note_bytes();
+        self.earlier.0.extend(self.files);
+        self.earlier
+    }
+
+    /// Notes the bytes of the present file.
+    fn note_bytes(&mut self) {
+        if let (Some(part), Some((_, bytes))) = (&self.file, self.files.back_mut()) {
+            *bytes = part.bytes;
         }
     }
 
@@ -276,6 +313,7 @@ impl Writer {
     /// Leaves the file whose last write has failed: the next attempt makes one with all definitions, some of which may
     /// have been among what was lost. A file without anything else goes.
     fn leave_file(&mut self) {
+        self.note_bytes();
         let Some(part) = self.file.take().filter(|part| part.bytes == part.defined) else { return };
         if fs::remove_file(&part.path).is_ok() {
             self.files.pop_back();
@@ -302,7 +340,7 @@ impl Writer {
             let frames = fits.max(1);
             let bytes: usize = self.frames[*written..][..frames].iter().map(|frame| frame.bytes).sum();
             if let Err(error) = part.file.write_all_at(&self.pending[from..from + bytes], part.bytes) {
-                // Half a frame would hide what comes later.
+                // A reader would warn of half a frame.
                 let _ = part.file.set_len(part.bytes);
                 return Err(error);
             }
@@ -327,13 +365,17 @@ impl Writer {
     /// the first one of a flush.
     fn begin_file(&mut self, is_first: bool, (at_ns, wall_ns): (u64, u64)) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o755).create(&self.dir)?;
+        self.note_bytes();
         while self.files.len() > 1 {
-            // A user may have taken it away.
-            fs::remove_file(&self.files[0]).or_else(|error| match error.kind() {
-                io::ErrorKind::NotFound => Ok(()),
-                _ => Err(error),
-            })?;
+            remove(&self.files[0].0)?;
             self.files.pop_front();
+        }
+        let bytes = |files: &VecDeque<(PathBuf, u64)>| files.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        while bytes(&self.earlier.0) > (self.most / 2).saturating_sub(bytes(&self.files))
+            && let Some((path, _)) = self.earlier.0.front()
+        {
+            remove(path)?;
+            self.earlier.0.pop_front();
         }
         if is_first {
             for definition in self.definitions.values_mut() {
@@ -353,16 +395,24 @@ impl Writer {
         if let Err(error) = file.write_all(&bytes) {
             if fs::remove_file(&path).is_err() {
                 self.process.part += 1;
-                self.files.push_back(path);
+                self.files.push_back((path, 0));
             }
             return Err(error);
         }
         self.process.part += 1;
         self.parts = self.parts.wrapping_add(1);
-        self.files.push_back(path.clone());
+        self.files.push_back((path.clone(), 0));
         let defined = bytes.len() as u64;
         self.file = Some(Part { file, path, bytes: defined, defined });
         Ok(())
+    }
+}
+
+/// Removes a file, which a user may have taken away.
+fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -32,8 +32,7 @@ use crate::trace::{self, Begin, Tracer};
 /// The name of the profiler.
 const NAME: &CStr = c"Railweave";
 
-/// A communicator, as NCCL passes it back: the number of its process, and its own number in the trace, 0 while the
-/// profiler sleeps.
+/// A communicator, as NCCL passes it back: the number of its process, and its own number there.
 ///
 /// It is no pointer: if a process sends through the proxy of another one of its host, NCCL passes the context of the
 /// first to the profiler of the second.
@@ -60,10 +59,11 @@ impl Context {
     }
 }
 
-/// The traces of the communicators that have this profiler: each lasts as long as one of them does.
-static HELD: PerProcess<Mutex<HashMap<Context, Arc<Tracer>>>> = PerProcess::new();
+/// The communicators that have this profiler, and their traces, which last as long as one of them does; `None` while the
+/// profiler sleeps.
+static HELD: PerProcess<Mutex<HashMap<Context, Option<Arc<Tracer>>>>> = PerProcess::new();
 
-fn held() -> MutexGuard<'static, HashMap<Context, Arc<Tracer>>> {
+fn held() -> MutexGuard<'static, HashMap<Context, Option<Arc<Tracer>>>> {
     // A panicking thread leaves nothing by halves: every change is one step.
     HELD.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -91,30 +91,30 @@ unsafe fn init(context: *mut *mut c_void, mask: *mut c_int, communicator: Commun
         return Err(Error::protocol("the profiler's init was called with NULL for the context or the mask"));
     }
     let tracer = process::tracer();
-    let communicator = tracer.as_ref().map_or(0, |tracer| tracer.add_communicator(communicator));
-    let made = Context { process: std::process::id(), communicator };
+    let number = trace::next_communicator();
+    let made = Context { process: std::process::id(), communicator: number };
     let wanted = WANTED.iter().fold(0, |mask, kind| mask | kind.bit());
     // SAFETY: not NULL, and the caller's promise.
     unsafe {
         mask.write(if tracer.is_some() { wanted } else { 0 });
         context.write(made.pointer());
     }
-    if let Some(tracer) = tracer {
-        held().insert(made, tracer);
+    if let Some(tracer) = &tracer {
+        tracer.add_communicator(Communicator { number, ..communicator });
     }
+    held().insert(made, tracer);
     callback::add_own();
     Ok(())
 }
 
-/// `finalize`: ends a communicator.
+/// `finalize`: ends a communicator. One that has ended already is left alone.
 fn finalize(context: *mut c_void) {
-    if context.is_null() {
-        return;
-    }
     // The last one writes the rest of the trace, and must not hold the lock meanwhile.
-    let tracer = held().remove(&Context::of(context));
-    drop(tracer);
-    callback::remove_own();
+    let ended = held().remove(&Context::of(context));
+    if let Some(tracer) = ended {
+        callback::remove_own();
+        drop(tracer);
+    }
 }
 
 /// `startEvent`. Returns the event's handle; NULL for one that the trace does not have.

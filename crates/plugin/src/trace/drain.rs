@@ -1,12 +1,13 @@
 //! The trace thread: it empties the rings, looks at the counters of rails, and writes the files.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use railweave_trace::{Frame, Process, RECORD_BYTES, RailSample, Record, Records, Sample, Thread, Writer, Written};
+use railweave_trace::{
+    EarlierFiles, Frame, RECORD_BYTES, RailSample, Record, Records, Sample, Thread, Writer, Written,
+};
 
 use super::shared::{Reader, Shared, WatchedRail, lock, now_ns, wall_ns};
 use crate::log;
@@ -33,18 +34,17 @@ pub(super) struct Drain {
 }
 
 impl Drain {
-    pub(super) fn new(shared: Arc<Shared>, dir: &Path, most_bytes: u64, process: Process) -> Self {
-        let writer = Writer::new(dir, process, most_bytes);
+    pub(super) fn new(shared: Arc<Shared>, writer: Writer) -> Self {
         Self { shared, writer, looks: 0, seen: HashMap::new(), parts: 0 }
     }
 
-    /// Runs until the trace is over.
-    pub(super) fn run(mut self) {
+    /// Runs until the trace is over. Returns the files that are left.
+    pub(super) fn run(mut self) -> EarlierFiles {
         loop {
             let is_last = self.wait();
             self.look(is_last);
             if is_last {
-                return;
+                return self.writer.into_files();
             }
         }
     }
@@ -64,13 +64,14 @@ impl Drain {
     fn look(&mut self, is_last: bool) {
         // The records first: a frame that names something is added before the first record that uses its number, so it
         // is there by now, and it goes into the file before them.
-        let mut records = Vec::new();
+        let (mut records, mut ended) = (Vec::new(), Vec::new());
         {
             let mut rings = lock(&self.shared.rings);
             for reader in rings.iter_mut() {
                 take(reader, &mut records);
             }
-            rings.retain(|reader| !(reader.records.is_abandoned() && reader.records.is_empty()));
+            let is_over = |reader: &mut Reader| reader.records.is_abandoned() && reader.records.is_empty();
+            ended.extend(rings.extract_if(.., is_over).map(|reader| reader.number));
         }
         // The rails before the frames: those of a rail's connection are there by then.
         let rails = lock(&self.shared.rails).clone();
@@ -78,6 +79,7 @@ impl Drain {
             self.writer.add(&frame);
         }
         records.iter().for_each(|frame| self.writer.add(frame));
+        ended.into_iter().for_each(|thread| self.writer.end_thread(thread));
         self.looks += 1;
         if self.looks.is_multiple_of(LOOKS_PER_SAMPLE) || is_last {
             self.sample(&rails);
@@ -158,7 +160,7 @@ mod tests {
     use std::path::PathBuf;
     use std::sync::atomic::AtomicU64;
 
-    use railweave_trace::{TraceFile, What};
+    use railweave_trace::{Process, TraceFile, What};
     use rtrb::RingBuffer;
 
     use super::*;
@@ -206,13 +208,31 @@ mod tests {
     }
 
     #[test]
+    fn the_ring_of_a_thread_that_has_ended_goes_once_it_is_written() {
+        let dir = std::env::temp_dir().join(format!("railweave-rings-{}", std::process::id()));
+        let shared = Arc::new(Shared::new(u64::MAX));
+        let writer = Writer::new(&dir, Process::default(), 64 << 10, EarlierFiles::default());
+        let mut drain = Drain::new(Arc::clone(&shared), writer);
+        let record = Record { at_ns: 1, what: What::EventEnd { event: 1 } };
+        std::thread::scope(|scope| _ = scope.spawn(|| note_all(&shared, &[record])).join());
+        assert_eq!(lock(&shared.rings).len(), 1);
+        drain.look(false);
+        assert!(lock(&shared.rings).is_empty());
+        let file = fs::read_dir(&dir).unwrap().next().unwrap().unwrap().path();
+        let frames = TraceFile::read(&fs::read(file).unwrap()).unwrap().frames;
+        assert!(frames.iter().any(|frame| matches!(frame, Frame::Records(it) if it.bytes.len() == RECORD_BYTES)));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
     fn the_state_of_each_rail_is_in_each_file() {
         let dir = std::env::temp_dir().join(format!("railweave-drain-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         let shared = Arc::new(Shared::new(u64::MAX));
         let counters = Arc::default();
         lock(&shared.rails).push(WatchedRail { connection: 1, number: 0, sends: true, counters });
-        let mut drain = Drain::new(Arc::clone(&shared), &dir, 64 << 10, Process::default());
+        let writer = Writer::new(&dir, Process::default(), 64 << 10, EarlierFiles::default());
+        let mut drain = Drain::new(Arc::clone(&shared), writer);
         let samples = || {
             let mut paths: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
             paths.sort();

@@ -12,4 +12,4 @@ mod tracer;
 
 pub(crate) use self::ring::Begin;
 pub(crate) use self::shared::now_ns;
-pub(crate) use self::tracer::{TraceConfig, Tracer, enter, name, note, start, stop};
+pub(crate) use self::tracer::{TraceConfig, Tracer, enter, name, next_communicator, note, start, stop};

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use railweave_trace::{Kind, Record, What, Words};
 use rtrb::{Producer, RingBuffer};
@@ -20,6 +20,9 @@ const MOST_OPEN: usize = 1 << 14;
 
 /// The bits of an event's number below the number of its thread.
 const EVENT_BITS: u32 = 40;
+
+/// The number of the next thread in any trace of this process, so that no event of one has a number of another one's.
+static THREAD: AtomicU32 = AtomicU32::new(1);
 
 /// The ring of a thread, as the thread has it.
 struct Ring {
@@ -171,7 +174,7 @@ impl Ring {
     /// Makes the ring of this thread.
     #[cold]
     fn new(shared: &Shared) -> Self {
-        let number = shared.next_thread.fetch_add(1, Ordering::Relaxed);
+        let number = THREAD.fetch_add(1, Ordering::Relaxed);
         let (producer, records) = RingBuffer::new(RECORDS);
         let lost = Arc::new(AtomicU64::new(0));
         // SAFETY: the call takes nothing and returns a number.

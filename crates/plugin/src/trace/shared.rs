@@ -14,7 +14,6 @@ pub(super) struct Shared {
     /// A number that no other trace of this process has.
     pub(super) serial: u64,
     pub(super) rings: Mutex<Vec<Reader>>,
-    pub(super) next_thread: AtomicU32,
     /// The frames to write, in the order in which they were added.
     pub(super) frames: Mutex<Vec<Frame>>,
     pub(super) names: Mutex<HashMap<String, u16>>,
@@ -31,7 +30,6 @@ impl Shared {
         Self {
             serial,
             rings: Mutex::default(),
-            next_thread: AtomicU32::new(1),
             frames: Mutex::default(),
             names: Mutex::default(),
             next_connection: AtomicU32::new(1),

@@ -1,13 +1,15 @@
 //! The trace of this process, from its begin to its end.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use railweave_telemetry::EventKind;
-use railweave_trace::{Communicator, Connection, Ended, Frame, Happened, Name, Process, Rail, Record, Sample};
+use railweave_trace::{
+    Communicator, Connection, EarlierFiles, Ended, Frame, Happened, Name, Process, Rail, Record, Sample, Writer,
+};
 use railweave_transport::RailInfo;
 
 use super::drain::Drain;
@@ -38,7 +40,10 @@ const LAST_WRITE: Duration = Duration::from_secs(5);
 /// The trace of this process. When the last user drops it, all that was noted is written.
 pub(crate) struct Tracer {
     shared: Arc<Shared>,
-    id: [u8; 16],
+    /// The id of the process in the trace.
+    pub(crate) id: [u8; 16],
+    /// True once that is the id by which peers know the process.
+    is_claimed: AtomicBool,
     /// The time at which it began, of both clocks.
     pub(crate) epoch: Instant,
     owner: ProcessMark,
@@ -56,6 +61,9 @@ static SERIAL: AtomicU64 = AtomicU64::new(1);
 /// The number of the next communicator in any of its traces.
 static COMMUNICATOR: AtomicU32 = AtomicU32::new(1);
 
+/// The files of earlier traces of this process, and their bytes, oldest first.
+static EARLIER: PerProcess<Mutex<EarlierFiles>> = PerProcess::new();
+
 impl Tracer {
     /// Returns the trace of the process with this id, by which its peers name it. It begins now if there is none yet,
     /// with these facts. `None` if its thread cannot be started, which the log says.
@@ -67,8 +75,13 @@ impl Tracer {
         let epoch = Instant::now();
         let process = Process { id: id.to_vec(), sessions_from_ns: now_ns(), ..facts() };
         let shared = Arc::new(Shared::new(SERIAL.fetch_add(1, Ordering::Relaxed)));
-        let drain = Drain::new(Arc::clone(&shared), &config.dir, config.most_bytes, process);
-        let spawned = std::thread::Builder::new().name("railweave-trace".into()).spawn(move || drain.run());
+        let earlier = std::mem::take(&mut *lock(EARLIER.get()));
+        let drain = Drain::new(Arc::clone(&shared), Writer::new(&config.dir, process, config.most_bytes, earlier));
+        let run = move || {
+            let files = drain.run();
+            lock(EARLIER.get()).extend(files);
+        };
+        let spawned = std::thread::Builder::new().name("railweave-trace".into()).spawn(run);
         let thread = match spawned {
             Ok(thread) => thread,
             Err(error) => {
@@ -80,10 +93,22 @@ impl Tracer {
             }
         };
         log::info(&format!("this process is traced into \"{}\"", config.dir.display()));
-        let tracer = Arc::new(Self { shared, id, epoch, owner: ProcessMark::own(), thread: Some(thread) });
+        let tracer = Arc::new(Self {
+            shared,
+            id,
+            is_claimed: AtomicBool::new(false),
+            epoch,
+            owner: ProcessMark::own(),
+            thread: Some(thread),
+        });
         *current = Arc::downgrade(&tracer);
         CURRENT_SERIAL.store(tracer.shared.serial, Ordering::Relaxed);
         Some(tracer)
+    }
+
+    /// Returns true the first time: the caller then has the process's id for itself.
+    pub(crate) fn claim(&self) -> bool {
+        !self.is_claimed.swap(true, Ordering::Relaxed)
     }
 
     /// Returns the trace of this process, if there is one.
@@ -140,11 +165,9 @@ impl Tracer {
         self.add(Frame::Happened(Happened { at_ns: now_ns(), kind: kind.0.into(), name, connection, rail, text }));
     }
 
-    /// Adds a communicator of NCCL. Returns its number, which no other one in a trace of this process has.
-    pub(crate) fn add_communicator(&self, communicator: Communicator) -> u32 {
-        let number = COMMUNICATOR.fetch_add(1, Ordering::Relaxed);
-        self.add(Frame::Communicator(Communicator { number, ..communicator }));
-        number
+    /// Adds a communicator of NCCL.
+    pub(crate) fn add_communicator(&self, communicator: Communicator) {
+        self.add(Frame::Communicator(communicator));
     }
 
     /// Returns the number of a text, 0 if it is empty or there are too many.
@@ -191,6 +214,11 @@ impl Drop for Tracer {
             log::warn("the end of the trace is not written yet; the job goes on; look at the disk of RAILWEAVE_TRACE");
         }
     }
+}
+
+/// Returns the number of a communicator, which no other one of this process has.
+pub(crate) fn next_communicator() -> u32 {
+    COMMUNICATOR.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Notes one record of this thread.

@@ -39,7 +39,7 @@ impl Drop for Scratch {
 
 fn writer(dir: &Path, most: u64) -> Writer {
     let process = Process { id: vec![0xab; 16], pid: 12, host: "a/b".into(), ..Process::default() };
-    Writer::new(dir, process, most)
+    Writer::new(dir, process, most, EarlierFiles::default())
 }
 
 fn records(count: usize) -> Frame {
@@ -86,6 +86,63 @@ fn the_files_stay_below_the_limit_and_each_has_the_definitions() {
         assert!(file.frames.contains(&connection(1)));
         assert_eq!(file.frames.iter().filter(|frame| matches!(frame, Frame::Name(_))).count(), 1);
     }
+}
+
+#[test]
+fn the_files_of_earlier_traces_count_too() {
+    let scratch = Scratch::new("lives");
+    let (most, mut earlier) = (64 << 10, EarlierFiles::default());
+    for life in 0..20 {
+        let process = Process { id: vec![life; 16], ..Process::default() };
+        let mut writer = Writer::new(&scratch.0, process, most, earlier);
+        for flush in 0..u64::from(life) {
+            writer.add(&records(200));
+            assert!(writer.flush(flush, flush).is_none());
+            assert!(scratch.bytes() <= most, "{} bytes in life {life}", scratch.bytes());
+        }
+        earlier = writer.into_files();
+        if life == 3 {
+            assert_eq!(scratch.files().len(), 3, "there is room for short lives");
+        }
+    }
+    let ids: Vec<_> = scratch.files().iter().map(|file| file.process.id[0]).collect();
+    assert_eq!(ids, [19, 19], "the last life has used all the room");
+}
+
+#[test]
+fn a_file_that_the_user_has_removed_is_no_error() {
+    let scratch = Scratch::new("taken");
+    let mut writer = writer(&scratch.0, 64 << 10);
+    for flush in 0..40 {
+        writer.add(&records(500));
+        assert!(writer.flush(flush, flush).is_none());
+        if flush == 5 {
+            fs::read_dir(&scratch.0).unwrap().for_each(|entry| fs::remove_file(entry.unwrap().path()).unwrap());
+        }
+    }
+    assert_eq!(scratch.files().len(), 2);
+}
+
+#[test]
+fn a_thread_that_has_ended_is_forgotten_after_the_next_file() {
+    let scratch = Scratch::new("threads");
+    let mut writer = writer(&scratch.0, 64 << 10);
+    writer.add(&Frame::Thread(crate::Thread { number: 7, tid: 1, name: "short".into() }));
+    let has_it = |scratch: &Scratch| {
+        let last = scratch.files().pop().unwrap();
+        (last.process.part, last.frames.iter().any(|frame| matches!(frame, Frame::Thread(it) if it.number == 7)))
+    };
+    let mut seen = BTreeMap::new();
+    for flush in 0..200 {
+        writer.add(&records(100));
+        assert!(writer.flush(flush, flush).is_none());
+        if flush == 0 {
+            writer.end_thread(7);
+        }
+        let (part, is_there) = has_it(&scratch);
+        seen.insert(part, is_there);
+    }
+    assert_eq!(seen.into_values().take(4).collect::<Vec<_>>(), [true, true, false, false]);
 }
 
 #[test]

@@ -1,35 +1,40 @@
 //! The traces of the demonstration's ranks, and the file that is made of them.
 
-use crate::commands::trace;
+use crate::commands::trace::Output;
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 
-/// A folder for traces, which goes at the end, and the file to make of them.
-#[derive(Debug)]
+/// A folder for traces, and the file to make of them.
 pub(super) struct Traces {
-    folder: PathBuf,
-    file: PathBuf,
+    folder: Folder,
+    output: Output,
 }
 
+/// A folder that goes at the end.
+struct Folder(PathBuf);
+
 impl Traces {
-    /// Makes the folder.
+    /// Makes the folder, and begins the file.
     ///
     /// # Errors
-    /// If it cannot be made, or the ending of `file` says no format: a sentence.
+    /// If one of them cannot be made, or the ending of `file` says no format: a sentence.
     pub(super) fn prepare(file: &Path) -> Result<Self, String> {
-        trace::check_ending(file)?;
+        let output = Output::by_ending(file)?;
         let folder = std::env::temp_dir().join(format!("railweave-demo-traces-{}", std::process::id()));
+        let folder = path::absolute(&folder).map_err(|error| {
+            format!("the present folder cannot be told: {error}; try a TMPDIR that is an absolute path")
+        })?;
         let made = DirBuilder::new().mode(0o700).create(&folder);
         made.map_err(|error| {
             format!("the folder for traces {} cannot be made: {error}; try another TMPDIR", folder.display())
         })?;
-        Ok(Self { folder, file: file.to_owned() })
+        Ok(Self { folder: Folder(folder), output })
     }
 
     /// Returns the folder.
     pub(super) fn folder(&self) -> &Path {
-        &self.folder
+        &self.folder.0
     }
 
     /// Makes the file. Returns a sentence about it.
@@ -37,13 +42,13 @@ impl Traces {
     /// # Errors
     /// If there is no trace, or the file cannot be written.
     pub(super) fn finish(self) -> Result<String, Box<dyn std::error::Error>> {
-        trace::make_file(&self.folder, &self.file)
+        self.output.finish_with(&self.folder.0)
     }
 }
 
-impl Drop for Traces {
+impl Drop for Folder {
     fn drop(&mut self) {
         // A user who has removed it needs no word about it.
-        let _ = fs::remove_dir_all(&self.folder);
+        let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -24,11 +24,22 @@ impl Found {
         let mut found = Self { by_process: BTreeMap::new(), skipped: Vec::new() };
         let mut files = Vec::new();
         for source in sources {
-            let said = |error| format!("\"{}\" cannot be read: {error}", source.display());
-            if fs::metadata(source).map_err(said)?.is_dir() {
+            let said = |error| {
+                let shown = source.display();
+                format!(
+                    "\"{shown}\" cannot be read: {error}; name a trace file, or a folder with some, as RAILWEAVE_TRACE does"
+                )
+            };
+            let found = fs::metadata(source).map_err(said)?;
+            if found.is_dir() {
                 files.extend(in_folder(source).map_err(said)?);
-            } else {
+            } else if found.is_file() {
                 files.push(source.clone());
+            } else {
+                return Err(format!(
+                    "\"{}\" is neither a regular file nor a folder; of a pipe or a device, make a file first",
+                    source.display()
+                ));
             }
         }
         files.sort();
@@ -48,6 +59,12 @@ impl Found {
             }
         }
         Ok(found)
+    }
+
+    /// Returns true if this path leads to one of the files.
+    pub(super) fn has(&self, path: &Path) -> bool {
+        let Ok(path) = fs::canonicalize(path) else { return false };
+        self.by_process.values().flatten().any(|file| fs::canonicalize(file).is_ok_and(|file| file == path))
     }
 
     /// Reads the files of one process after another: only the records of one are in memory at the same time.

@@ -9,6 +9,7 @@ use self::target::Target;
 use crate::output::{print, print_as, printable};
 use clap::{Args, Subcommand, ValueEnum};
 use railweave_timeline::{Choice, Summary, Timeline, write_chrome, write_perfetto};
+use railweave_trace::is_trace;
 use std::error::Error;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -83,56 +84,83 @@ fn choice(text: &str) -> Result<Choice, String> {
 /// Makes the file, or shows the summary.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     if let Some(Action::Summary(arguments)) = &arguments.action {
-        let timeline = timeline(&arguments.sources, arguments.run)?;
+        let timeline = timeline(find(&arguments.sources)?, arguments.run)?;
         let summary = Summary::of(&timeline, arguments.number);
         return print_as(&summary, arguments.json, |summary| people::show(summary, arguments.number, arguments.rails));
     }
+    let found = find(&arguments.sources)?;
     let path = arguments.output.as_deref().unwrap_or(Path::new("-"));
-    let format = match arguments.format {
-        Some(format) => format,
-        None => Format::of(path)?,
-    };
-    match make(&arguments.sources, (path, format), arguments.run)? {
+    if found.has(path) || path.to_str().is_some_and(is_trace) {
+        return Err(format!(
+            "{} is one of the traces, or has their ending (.rwtrace); name another file, such as job.pftrace",
+            shown(path)
+        )
+        .into());
+    }
+    match Output::begin(path, arguments.format)?.finish(found, arguments.run)? {
         Some(sentence) => Ok(print(sentence)?),
         None => Ok(()),
     }
 }
 
-/// Makes a file for a viewer of all traces in a folder, in the format that its ending says. Returns a sentence about
-/// it.
-pub(crate) fn make_file(folder: &Path, path: &Path) -> Result<String, Box<dyn Error>> {
-    let made = make(&[folder.to_owned()], (path, Format::of(path)?), Choice::All)?;
-    Ok(made.unwrap_or_default())
+/// A file for a viewer, in the making.
+pub(crate) struct Output {
+    path: PathBuf,
+    format: Format,
+    target: Target,
 }
 
-/// Returns an error if the ending of a path says no format.
-pub(crate) fn check_ending(path: &Path) -> Result<(), String> {
-    Format::of(path).map(|_| ())
-}
-
-/// Makes a file. Returns a sentence about it, unless it is standard output.
-fn make(
-    sources: &[PathBuf],
-    (path, format): (&Path, Format),
-    choice: Choice,
-) -> Result<Option<String>, Box<dyn Error>> {
-    let timeline = timeline(sources, choice)?;
-    let mut target = Target::new(path)?;
-    let written = match format {
-        Format::Perfetto => write_perfetto(&timeline, &mut target),
-        Format::Chrome => write_chrome(&timeline, &mut target),
-    };
-    written.and_then(|()| target.finish()).map_err(|error| {
-        format!("{} cannot be written: {error}; try a folder with more room, or --output - for a pipe", shown(path))
-    })?;
-    if path == Path::new("-") {
-        return Ok(None);
+impl Output {
+    /// Begins a file in this format, or else in the one that its ending says.
+    ///
+    /// # Errors
+    /// If the ending says none, or the file cannot be made: a sentence.
+    fn begin(path: &Path, format: Option<Format>) -> Result<Self, String> {
+        let format = format.map_or_else(|| Format::of(path), Ok)?;
+        Ok(Self { path: path.to_owned(), format, target: Target::new(path)? })
     }
-    let viewer = match format {
-        Format::Perfetto => "https://ui.perfetto.dev",
-        Format::Chrome => "chrome://tracing",
-    };
-    Ok(Some(printable(&format!("{}: {}; open it in {viewer}", path.display(), people::extent(&timeline)))))
+
+    /// Begins a file in the format that its ending says.
+    ///
+    /// # Errors
+    /// If the ending says none, or the file cannot be made: a sentence.
+    pub(crate) fn by_ending(path: &Path) -> Result<Self, String> {
+        Self::begin(path, None)
+    }
+
+    /// Makes the file of all traces in a folder. Returns a sentence about it.
+    ///
+    /// # Errors
+    /// If there is none, or the file cannot be written.
+    pub(crate) fn finish_with(self, folder: &Path) -> Result<String, Box<dyn Error>> {
+        Ok(self.finish(find(&[folder.to_owned()])?, Choice::All)?.unwrap_or_default())
+    }
+
+    /// Makes the file. Returns a sentence about it, unless it is standard output.
+    fn finish(self, found: Found, choice: Choice) -> Result<Option<String>, Box<dyn Error>> {
+        let Self { path, format, mut target } = self;
+        let timeline = timeline(found, choice)?;
+        let written = match format {
+            Format::Perfetto => write_perfetto(&timeline, &mut target),
+            Format::Chrome => write_chrome(&timeline, &mut target),
+        };
+        let is_stdout = path == Path::new("-");
+        written.and_then(|()| target.finish()).map_err(|error| match is_stdout {
+            true => format!("standard output cannot be written: {error}"),
+            false => format!(
+                "{} cannot be written: {error}; try a folder with more room, or --output - for a pipe",
+                shown(&path)
+            ),
+        })?;
+        if is_stdout {
+            return Ok(None);
+        }
+        let viewer = match format {
+            Format::Perfetto => "https://ui.perfetto.dev",
+            Format::Chrome => "chrome://tracing",
+        };
+        Ok(Some(printable(&format!("{}: {}; open it in {viewer}", path.display(), people::extent(&timeline)))))
+    }
 }
 
 impl Format {
@@ -156,9 +184,12 @@ fn shown(path: &Path) -> String {
     printable(&format!("\"{}\"", path.display()))
 }
 
+fn find(sources: &[PathBuf]) -> Result<Found, String> {
+    Found::find(sources).map_err(|error| printable(&error))
+}
+
 /// Reads the traces, and warns of all that they lack.
-fn timeline(sources: &[PathBuf], choice: Choice) -> Result<Timeline, Box<dyn Error>> {
-    let mut found = Found::find(sources).map_err(|error| printable(&error))?;
+fn timeline(mut found: Found, choice: Choice) -> Result<Timeline, Box<dyn Error>> {
     let ranks = found.read();
     warn(&found.skipped);
     if ranks.is_empty() {
