@@ -252,7 +252,9 @@ pub(crate) fn tracer() -> Option<Arc<Tracer>> {
     match Options::from_env() {
         Ok((options, _)) => start_tracer(&options, &identity::hello(0, 0, false)),
         Err(errors) => {
-            errors.iter().for_each(|error| log::warn(&format!("nothing is traced: {error}")));
+            let is_wanted = std::env::var_os("RAILWEAVE_TRACE").is_some();
+            let say = |error| log::warn(&format!("nothing is traced: {error}"));
+            errors.iter().filter(|_| is_wanted).for_each(say);
             None
         }
     }

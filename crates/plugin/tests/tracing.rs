@@ -412,6 +412,25 @@ fn the_profiler_traces_a_process_that_uses_another_network() {
 }
 
 #[test]
+fn a_setting_that_is_wrong_is_said_even_if_another_network_is_used() {
+    alone(&[TWO_RAILS, ("RAILWEAVE_TRACE_MAX", "lots")], || {
+        // It collects what is logged; its `init` is not called.
+        let _plugin = load(None);
+        let loaded = ProfilerPlugin::load(&library(), None).unwrap();
+        let start = || loaded.init(CommunicatorInfo::default()).unwrap();
+        let untraced = start();
+        assert!(untraced.mask() == 0 && warnings().is_empty(), "{:?}", warnings());
+        trace();
+        let traced = start();
+        let said = warnings();
+        assert!(traced.mask() == 0 && said.len() == 1, "{said:?}");
+        assert!(said[0].contains("nothing is traced: RAILWEAVE_TRACE_MAX"), "{said:?}");
+        untraced.finalize().unwrap();
+        traced.finalize().unwrap();
+    });
+}
+
+#[test]
 fn a_profiler_that_starts_before_the_network_is_in_the_same_trace() {
     alone(&[TWO_RAILS], || {
         trace();
