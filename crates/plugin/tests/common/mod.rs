@@ -13,6 +13,7 @@ mod random;
 mod refused;
 mod relay;
 mod stranger;
+pub(crate) mod traces;
 
 pub(crate) use buffer::Buffer;
 pub(crate) use heap::{heap_bytes, until_heap_is_freed};
