@@ -1,5 +1,6 @@
 //! Once a connection is up, isend, irecv, test and iflush neither allocate nor free, also if the connection is watched
-//! by NCCL's profiler or traced: the library is linked into this test, with an allocator that counts both for the calling thread.
+//! by NCCL's profiler or traced: the library is linked into this test, with an allocator that counts both for the
+//! calling thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

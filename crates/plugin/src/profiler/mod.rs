@@ -59,8 +59,8 @@ impl Context {
     }
 }
 
-/// The communicators that have this profiler, and their traces, which last as long as one of them does; `None` while the
-/// profiler sleeps.
+/// The communicators that have this profiler, and their traces, which last as long as one of them does; `None` while
+/// the profiler sleeps.
 static HELD: PerProcess<Mutex<HashMap<Context, Option<Arc<Tracer>>>>> = PerProcess::new();
 
 fn held() -> MutexGuard<'static, HashMap<Context, Option<Arc<Tracer>>>> {

@@ -25,9 +25,9 @@ impl Found {
         let mut files = Vec::new();
         for source in sources {
             let said = |error| {
-                let shown = source.display();
                 format!(
-                    "\"{shown}\" cannot be read: {error}; name a trace file, or a folder with some, as RAILWEAVE_TRACE does"
+                    "\"{}\" cannot be read: {error}; name trace files, or the folder of RAILWEAVE_TRACE",
+                    source.display()
                 )
             };
             let found = fs::metadata(source).map_err(said)?;
